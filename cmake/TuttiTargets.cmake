@@ -1,0 +1,24 @@
+# tutti_library(NAME SOURCES a.cc ... [PUBLIC targets ...] [PRIVATE targets ...])
+# One static library of the house, tutti_NAME with the alias tutti::NAME, built with the project's flags.
+
+add_library(tutti_flags INTERFACE)
+target_compile_options(tutti_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast
+  # GCC 12 sees overlaps in string concatenation that are not there (GCC bug 105329); Asio's fences alarm -Wtsan.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>
+  -ffp-contract=off            # same bits on every machine: no fused multiply-add behind our back
+  $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
+if(TUTTI_SANITIZER)
+  target_compile_options(tutti_flags INTERFACE -fsanitize=${TUTTI_SANITIZER} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(tutti_flags INTERFACE -fsanitize=${TUTTI_SANITIZER})
+endif()
+
+function(tutti_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(tutti_${name} STATIC ${arg_SOURCES})
+  add_library(tutti::${name} ALIAS tutti_${name})
+  target_include_directories(tutti_${name} PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  target_link_libraries(tutti_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} tutti_flags)
+endfunction()

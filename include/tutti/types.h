@@ -1,0 +1,73 @@
+// The words of a collective call: element types, reductions, algorithms. Values; the numbers of DataType and ReduceOp
+// are those of NCCL's enumerations, so that the C face needs no table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "tutti/export.h"
+
+namespace tutti {
+
+enum class DataType : std::uint8_t {
+  kInt8 = 0,
+  kUint8 = 1,
+  kInt32 = 2,
+  kUint32 = 3,
+  kInt64 = 4,
+  kUint64 = 5,
+  kFloat16 = 6,  // IEEE binary16; reduced in float32, rounded to nearest even once per step
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBfloat16 = 9,  // reduced in float32, rounded to nearest even once per step
+};
+
+enum class ReduceOp : std::uint8_t {
+  kSum = 0,        // integers wrap modulo 2^bits
+  kProd = 1,       // integers wrap modulo 2^bits
+  kMax = 2,        // a NaN operand gives NaN
+  kMin = 3,        // a NaN operand gives NaN
+  kAvg = 4,        // the sum divided by the number of ranks; integers: wrapped sum, then division towards zero
+  kPreMulSum = 5,  // each rank's input times that rank's Scale, then summed
+};
+
+// The factor of kPreMulSum, which each rank gives for its own input. Floating types multiply by `real`, rounded to the
+// type in which they are added (float64 for float64, else float32); integer types by `integer`, modulo 2^bits.
+struct Scale {
+  double real = 1.0;
+  std::int64_t integer = 1;
+
+  bool operator==(const Scale&) const = default;
+};
+
+// How a collective is carried out. kAuto leaves the choice to Tutti.
+enum class Algorithm : std::uint8_t { kAuto = 0, kRing, kDoubleTree, kOneShot, kTwoShot };
+
+TUTTI_API bool is_valid(DataType type);
+TUTTI_API bool is_valid(ReduceOp op);
+TUTTI_API bool is_valid(Algorithm algorithm);
+
+// Bytes of one element: 1, 2, 4 or 8.
+TUTTI_API std::size_t size_of(DataType type);
+TUTTI_API bool is_floating(DataType type);
+
+// Names as they stand on command lines: "float32", "sum", "double_tree". "invalid" for a value that is not one of ours.
+TUTTI_API std::string_view to_string(DataType type);
+TUTTI_API std::string_view to_string(ReduceOp op);
+TUTTI_API std::string_view to_string(Algorithm algorithm);
+
+// The inverse of to_string; nothing for an unknown name. Also takes NCCL's short type names ("float", "half",
+// "double").
+TUTTI_API std::optional<DataType> parse_data_type(std::string_view name);
+TUTTI_API std::optional<ReduceOp> parse_reduce_op(std::string_view name);
+TUTTI_API std::optional<Algorithm> parse_algorithm(std::string_view name);
+
+// Every value, in the order of the enumeration (all_algorithms() without kAuto).
+TUTTI_API std::span<const DataType> all_data_types();
+TUTTI_API std::span<const ReduceOp> all_reduce_ops();
+TUTTI_API std::span<const Algorithm> all_algorithms();
+
+}  // namespace tutti

@@ -1,0 +1,88 @@
+// The 16-bit floating types in plain scalar code: what their bits mean, and how a float32 becomes one of them.
+//
+// Widening is exact. Narrowing rounds to nearest even, overflows to infinity past the largest finite value's last half
+// ulp and goes through the subnormals. Both keep a NaN's sign and the payload bits that fit, and make it quiet. Pure
+// functions of the bits: they don't depend on the floating-point environment. The reference kernel uses these; the SIMD
+// kernels carry out the same rules on vectors (lanes-inl.h).
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace tutti::kernels {
+
+// IEEE binary16: 1 sign, 5 exponent, 10 fraction bits.
+struct Float16 {
+  std::uint16_t bits = 0;
+};
+
+// The upper half of a float32: 1 sign, 8 exponent, 7 fraction bits.
+struct Bfloat16 {
+  std::uint16_t bits = 0;
+};
+
+static_assert(sizeof(Float16) == 2 && alignof(Float16) == 2);
+static_assert(sizeof(Bfloat16) == 2 && alignof(Bfloat16) == 2);
+
+inline constexpr std::uint32_t kFloat32Infinity = 0x7F800000u;
+inline constexpr std::uint32_t kFloat32Sign = 0x80000000u;
+inline constexpr std::uint32_t kFloat32QuietBit = 0x00400000u;
+
+// What every NaN that arithmetic produces is stored as: quiet, positive, no payload (narrowed: 0x7E00, 0x7FC0).
+inline constexpr std::uint32_t kFloat32Nan = 0x7FC00000u;
+inline constexpr std::uint64_t kFloat64Nan = 0x7FF8000000000000u;
+inline constexpr std::uint64_t kFloat64QuietBit = 0x0008000000000000u;
+
+constexpr float widen(Bfloat16 value) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(value.bits) << 16;
+  const bool nan = (bits & ~kFloat32Sign) > kFloat32Infinity;
+  return std::bit_cast<float>(nan ? bits | kFloat32QuietBit : bits);
+}
+
+constexpr float widen(Float16 value) {
+  const std::uint32_t sign = (value.bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = value.bits & 0x7FFFu;
+  if (magnitude > 0x7C00u) return std::bit_cast<float>(sign | kFloat32Nan | (magnitude & 0x3FFu) << 13);
+  if (magnitude == 0x7C00u) return std::bit_cast<float>(sign | kFloat32Infinity);
+  if (magnitude >= 0x0400u) return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+  if (magnitude == 0) return std::bit_cast<float>(sign);
+  // Subnormal, magnitude * 2^-24: its leading 1 becomes the implicit one of a normal float32.
+  const int leading_bit = std::bit_width(magnitude) - 1;
+  const auto exponent = static_cast<std::uint32_t>(leading_bit + 127 - 24);
+  const std::uint32_t fraction = (magnitude << (23 - leading_bit)) & 0x007FFFFFu;
+  return std::bit_cast<float>(sign | exponent << 23 | fraction);
+}
+
+// Drops the lowest `shift` bits (1..31) of `bits`, rounding to nearest even.
+constexpr std::uint32_t shift_right_to_even(std::uint32_t bits, int shift) {
+  const std::uint32_t half_below = (1u << (shift - 1)) - 1;
+  return (bits + half_below + ((bits >> shift) & 1u)) >> shift;
+}
+
+constexpr Bfloat16 narrow_to_bfloat16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const bool nan = (bits & ~kFloat32Sign) > kFloat32Infinity;
+  return {static_cast<std::uint16_t>(nan ? (bits | kFloat32QuietBit) >> 16 : shift_right_to_even(bits, 16))};
+}
+
+constexpr Float16 narrow_to_float16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits & kFloat32Sign) >> 16;
+  const std::uint32_t magnitude = bits & ~kFloat32Sign;
+  const std::uint32_t exponent = magnitude >> 23;
+  std::uint32_t narrow = 0;
+  if (magnitude > kFloat32Infinity) {
+    narrow = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
+  } else if (exponent >= 127 + 16) {
+    narrow = 0x7C00u;
+  } else if (exponent >= 127 - 14) {
+    narrow = shift_right_to_even(magnitude - (112u << 23), 13);  // may carry into infinity, as it should
+  } else if (exponent >= 127 - 25) {
+    const std::uint32_t significand =
+        (magnitude & 0x007FFFFFu) | 0x00800000u;  // times 2^(exponent-150); a unit is 2^-24
+    narrow = shift_right_to_even(significand, static_cast<int>(126 - exponent));
+  }
+  return {static_cast<std::uint16_t>(sign | narrow)};
+}
+
+}  // namespace tutti::kernels

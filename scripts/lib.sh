@@ -1,0 +1,19 @@
+# Sourced by the scripts beside it: where the tree is, and how to speak. Changes to the root of the tree.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 2
+}
+
+# The comment that a script opens with, less its first line, is its --help.
+usage() { sed -n '2,/^$/{s/^# \{0,1\}//;p}' "$0"; }
+
+cores() { nproc 2>/dev/null || echo 1; }
+
+# Presets that the scripts know; their build folders are build/<preset>.
+is_preset() { case $1 in dev | release | asan | tsan | cuda) return 0 ;; *) return 1 ;; esac }

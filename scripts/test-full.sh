@@ -1,0 +1,66 @@
+# shellcheck shell=bash disable=SC2154
+# Sourced by scripts/test: the parts that only --full runs. They count their checks through count_pass and count_fail.
+# The variables that are not set here (the warning that is off) are those of scripts/test.
+
+part_long() { run_ctest dev -L long --no-tests=ignore; }
+part_asan_whole() { build asan && run_ctest asan -LE "$not_sanitized"; }
+part_tsan_whole() { build tsan && run_ctest tsan -LE "$not_sanitized"; }
+
+# check COMMAND...: one check. Its output goes to a log, of which the end is shown when it fails.
+check() {
+  local log=build/check.log
+  if timeout 600 "$@" >"$log" 2>&1 </dev/null; then
+    count_pass
+  else
+    count_fail "$*"
+    tail -n 5 "$log"
+    return 1
+  fi
+}
+
+# Every algorithm proved for 2 to 64 ranks, and the count of mutations refused.
+part_plans() {
+  build release tutti_tool || return 1
+  check build/release/bin/tutti verify --ranks 2..64 && tail -n 3 build/check.log
+}
+
+# All-reduce of every type and operation over counts that divide nothing; each run checks in place and out of place.
+part_matrix() {
+  build release tutti_tool || return 1
+  local types=(int8:1 uint8:1 int32:4 uint32:4 int64:8 uint64:8 float16:2 bfloat16:2 float32:4 float64:8)
+  local ranks memory type count bytes
+  for ranks in 1 2 3 4 7 8 16; do
+    for memory in plain registered; do
+      for type in "${types[@]}"; do
+        for count in 1 2 3 1000003; do
+          bytes=$((count * ${type#*:}))
+          check build/release/bin/tutti perf all_reduce --ranks "$ranks" --memory "$memory" -d "${type%:*}" -o all \
+            -b "$bytes" -e "$bytes" -n 1 -w 0 || true
+        done
+      done
+      say "matrix: $ranks ranks, $memory: $passed passed, $failed failed so far"
+    done
+  done
+}
+
+# All C++ files of the tree, one a line.
+cxx_files() {
+  find include src topology transports kernels tools bench examples tests -name '*.cc' -o -name '*.h' | sort
+}
+
+part_format() {
+  "$root/scripts/setup" --dev
+  local file
+  while read -r file; do check clang-format --dry-run --Werror "$file" || true; done < <(cxx_files)
+}
+
+# clang-tidy over every source that the dev build compiles; headers through their sources.
+part_lint() {
+  "$root/scripts/setup" --dev
+  build dev || return 1
+  local file
+  while read -r file; do
+    grep -qF "\"$root/$file\"" build/dev/compile_commands.json || continue
+    check clang-tidy --quiet -p build/dev "$file" || true
+  done < <(cxx_files | grep '\.cc$')
+}

@@ -1,0 +1,101 @@
+// Direct all-reduce: every rank talks to every other, and sums are taken in rank order, in one step, rounded once.
+//
+// One-shot. Every rank sends its whole message to all others, and every rank adds all p messages in rank order 0 ..
+// p-1, its own at its own place. All ranks do the same additions, so all get the same bits.
+//   step 0   send in[0] to all
+//   step 1   r0 (+) r1 (+) ... (+) r(p-1), own input at its place, complete: store out[0]
+// Steps per rank: 2. Bytes sent per rank: S(p-1). One round of messages: for the smallest messages.
+// In place, step 1 overwrites the input without knowing whether all peers have read it; so where the call is in place,
+// the input is never published through a window but copied to slots (PlanShape::publish_in_place).
+//
+// Two-shot. The message is cut into p chunks; rank q owns chunk q. Every rank sends its input of each chunk to the
+// owner; the owner adds all p of them in rank order, stores the result and sends it to all.
+//   steps 0 .. p-2      send in[q] to q, for q = rank + 1, rank + 2, ...: all start with different peers
+//   step p-1            r0 (+) r1 (+) ... (+) r(p-1), own in[rank] at its place, complete: store out[rank], send to all
+//   steps p .. 2p-2     received from q: store out[q], for q = rank + 1, ...
+// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p. Two rounds of messages. Through windows nothing is copied:
+// the owner reads p inputs in place and writes p outputs in place, 2Sp loads and stores in all, the least possible. An
+// owner's step frees its inputs and needs room for its result at once, so connections must hold 2 messages.
+//
+// Order of addition: ranks 0, 1, ..., p-1, left to right, in one step: the same for every chunk, size and placement.
+//
+// Source: the direct exchange is folklore; the names are those of vLLM's and TensorRT-LLM's all-reduce kernels. The
+// two-shot's split into a reduce-scatter and an all-gather: R. Rabenseifner, "Optimization of collective reduction
+// operations", ICCS 2004.
+#include "algorithms/generators.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::uint16_t kLane = 0;
+
+// Calls `visit(peer)` for the other ranks, from the next one on.
+template <class Visit>
+void for_each_peer(std::uint32_t rank, std::uint32_t ranks, Visit visit) {
+  for (std::uint32_t distance = 1; distance < ranks; ++distance) visit((rank + distance) % ranks);
+}
+
+// The sum over all ranks in rank order, own input chunk at its own place.
+void add_all_in_rank_order(ChannelBuilder& channel, ChannelBuilder::StepBuilder& step, std::uint32_t rank,
+                           std::uint32_t ranks, std::uint32_t chunk) {
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    if (r == rank) {
+      step.local(Space::kInput, chunk);
+    } else {
+      step.receive(channel.receive_from(r, kLane));
+    }
+  }
+  step.store(Space::kOutput, chunk).completes();
+}
+
+RankPlan build_one_shot(const PlanShape& shape, std::uint32_t rank) {
+  const std::uint32_t ranks = shape.collective.ranks;
+  ChannelBuilder channel;
+  if (ranks > 1) {
+    auto send = channel.step();
+    send.local(Space::kInput, 0);
+    for_each_peer(rank, ranks, [&](std::uint32_t peer) { send.send(channel.send_to(peer, kLane)); });
+  }
+  auto add = channel.step();
+  add_all_in_rank_order(channel, add, rank, ranks, 0);
+  return {.channels = {std::move(channel).build()}};
+}
+
+RankPlan build_two_shot(const PlanShape& shape, std::uint32_t rank) {
+  const std::uint32_t ranks = shape.collective.ranks;
+  ChannelBuilder channel;
+  for_each_peer(rank, ranks, [&](std::uint32_t peer) {
+    channel.step().local(Space::kInput, peer).send(channel.send_to(peer, kLane));
+  });
+  auto own = channel.step();
+  add_all_in_rank_order(channel, own, rank, ranks, rank);
+  for_each_peer(rank, ranks, [&](std::uint32_t peer) { own.send(channel.send_to(peer, kLane)); });
+  for_each_peer(rank, ranks, [&](std::uint32_t peer) {
+    channel.step().receive(channel.receive_from(peer, kLane)).store(Space::kOutput, peer);
+  });
+  return {.channels = {std::move(channel).build()}};
+}
+
+}  // namespace
+
+Generator one_shot_all_reduce(const Collective& collective) {
+  return {.shape = {.collective = collective,
+                    .algorithm = Algorithm::kOneShot,
+                    .chunks = 1,
+                    .slots = 1,
+                    .publish_in_place = false,
+                    .order = Order::kByRank},
+          .build = build_one_shot};
+}
+
+Generator two_shot_all_reduce(const Collective& collective) {
+  const std::uint16_t slots = collective.ranks == 1 ? 1 : 2;
+  return {.shape = {.collective = collective,
+                    .algorithm = Algorithm::kTwoShot,
+                    .chunks = collective.ranks,
+                    .slots = slots,
+                    .order = Order::kByRank},
+          .build = build_two_shot};
+}
+
+}  // namespace tutti

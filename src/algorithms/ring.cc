@@ -1,0 +1,65 @@
+// Ring all-reduce.
+//
+// The ranks stand in a ring; each sends to the next (rank + 1) and receives from the previous one (rank - 1), modulo
+// the number of ranks p. The message is cut into p chunks. Chunk c starts its way at rank c, which sends its own input.
+// Every rank that receives it adds its own input behind it, (received) (+) (local), and passes the sum on; after p - 1
+// hops, at rank c - 1, the sum holds every contribution. That rank stores it and sends it round once more: every rank
+// stores what it receives and passes it on, and the last one, rank c - 2, only stores. All p chunks travel at once, so
+// every connection is always busy.
+//
+// So at rank r, with chunk(k) = r - k modulo p:
+//   step 0            send in[chunk(0)]
+//   step k, 1..p-2    received (+) in[chunk(k)], send
+//   step p-1          received (+) in[chunk(p-1)], complete: store out[chunk(p-1)], send
+//   step p..2p-3      received: store out[chunk(k-p)], send
+//   step 2p-2         received: store out[chunk(p-2)]
+//
+// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p for a message of S bytes, the least that any all-reduce
+// without in-network reduction can do. Order of addition of chunk c: ranks c, c+1, ..., c-1, left to right. Steps are
+// fused: a rank can take a message only when it can pass one on, so connections must hold 2 messages; with 1 all ranks
+// wait for each other's credit.
+//
+// Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel
+// Distrib. Comput. 69 (2009).
+#include "algorithms/generators.h"
+
+namespace tutti {
+namespace {
+
+RankPlan build_ring(const PlanShape& shape, std::uint32_t rank) {
+  const std::uint32_t ranks = shape.collective.ranks;
+  ChannelBuilder channel;
+  if (ranks == 1) {
+    channel.step().local(Space::kInput, 0).store(Space::kOutput, 0).completes();
+    return {.channels = {std::move(channel).build()}};
+  }
+  const std::uint16_t from = channel.receive_from((rank + ranks - 1) % ranks, 0);
+  const std::uint16_t to = channel.send_to((rank + 1) % ranks, 0);
+  const auto chunk = [&](std::uint32_t hops) { return (rank + ranks - hops) % ranks; };
+
+  channel.step().local(Space::kInput, chunk(0)).send(to);
+  for (std::uint32_t k = 1; k < ranks - 1; ++k) channel.step().receive(from).local(Space::kInput, chunk(k)).send(to);
+  channel.step()
+      .receive(from)
+      .local(Space::kInput, chunk(ranks - 1))
+      .store(Space::kOutput, chunk(ranks - 1))
+      .completes()
+      .send(to);
+  for (std::uint32_t k = 0; k < ranks - 2; ++k) channel.step().receive(from).store(Space::kOutput, chunk(k)).send(to);
+  channel.step().receive(from).store(Space::kOutput, chunk(ranks - 2));
+  return {.channels = {std::move(channel).build()}};
+}
+
+}  // namespace
+
+Generator ring_all_reduce(const Collective& collective) {
+  const std::uint16_t slots = collective.ranks == 1 ? 1 : 2;
+  return {.shape = {.collective = collective,
+                    .algorithm = Algorithm::kRing,
+                    .chunks = collective.ranks,
+                    .slots = slots,
+                    .order = Order::kFromChunk},
+          .build = build_ring};
+}
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+#include "base/call_tag.h"
+
+#include <fmt/format.h>
+
+#include "tutti/types.h"
+
+namespace tutti {
+namespace {
+// Names of CollectiveKind, which lives above this folder; plan/plan.cc asserts that they agree.
+std::string_view collective_name(std::uint8_t kind) { return kind == 0 ? "all_reduce" : "unknown collective"; }
+}  // namespace
+
+CallArgument first_difference(const CallTag& a, const CallTag& b) {
+  if (a.sequence != b.sequence) return CallArgument::kSequence;
+  if (a.kind != b.kind) return CallArgument::kCollective;
+  if (a.count != b.count) return CallArgument::kCount;
+  if (a.type != b.type) return CallArgument::kType;
+  if (a.op != b.op) return CallArgument::kOp;
+  if (a.algorithm != b.algorithm) return CallArgument::kAlgorithm;
+  if (a.tile_bytes != b.tile_bytes) return CallArgument::kTileBytes;
+  return CallArgument::kNone;
+}
+
+std::string describe(const CallTag& tag) {
+  return fmt::format("{} #{} ({} {}, {}, {})", collective_name(tag.kind), tag.sequence, tag.count,
+                     to_string(DataType{tag.type}), to_string(ReduceOp{tag.op}), to_string(Algorithm{tag.algorithm}));
+}
+
+std::string describe(const CallTag& tag, CallArgument argument) {
+  switch (argument) {
+    case CallArgument::kNone: return "nothing";
+    case CallArgument::kSequence: return fmt::format("call number {}", tag.sequence);
+    case CallArgument::kCollective: return fmt::format("collective {}", collective_name(tag.kind));
+    case CallArgument::kCount: return fmt::format("count {}", tag.count);
+    case CallArgument::kType: return fmt::format("type {}", to_string(DataType{tag.type}));
+    case CallArgument::kOp: return fmt::format("operation {}", to_string(ReduceOp{tag.op}));
+    case CallArgument::kAlgorithm: return fmt::format("algorithm {}", to_string(Algorithm{tag.algorithm}));
+    case CallArgument::kTileBytes: return fmt::format("slot size (TUTTI_SLOT_BYTES) {}", tag.tile_bytes);
+  }
+  return "unknown argument";
+}
+
+}  // namespace tutti

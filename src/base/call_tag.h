@@ -1,0 +1,42 @@
+// CallTag: what must be the same on all ranks of one call. It travels in every message and stands on every rank's
+// status board, so that ranks that disagree are told which argument of which rank differs. A value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tutti {
+
+struct CallTag {
+  std::uint64_t sequence = 0;    // 1, 2, 3 ... per communicator; 0: no call yet
+  std::uint64_t count = 0;       // elements
+  std::uint8_t kind = 0;         // CollectiveKind
+  std::uint8_t type = 0;         // DataType
+  std::uint8_t op = 0;           // ReduceOp
+  std::uint8_t algorithm = 0;    // Algorithm as carried out (never kAuto)
+  std::uint32_t tile_bytes = 0;  // longest chunk of the tiling; differs when ranks' configurations do
+
+  bool operator==(const CallTag&) const = default;
+};
+static_assert(sizeof(CallTag) == 24 && alignof(CallTag) == 8);
+
+enum class CallArgument : std::uint8_t {
+  kNone = 0,
+  kSequence,
+  kCollective,
+  kCount,
+  kType,
+  kOp,
+  kAlgorithm,
+  kTileBytes
+};
+
+// The first argument in which the two differ.
+CallArgument first_difference(const CallTag& a, const CallTag& b);
+
+// "all_reduce #12 (8 float32, sum, ring)"
+std::string describe(const CallTag& tag);
+// "count 8", "type float32" ...: the named argument's value in `tag`.
+std::string describe(const CallTag& tag, CallArgument argument);
+
+}  // namespace tutti

@@ -1,0 +1,149 @@
+#include "base/config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "base/assert.h"
+
+extern "C" char** environ;  // NOLINT: POSIX names it so
+
+namespace tutti {
+namespace {
+
+Error bad_value(std::string_view name, std::string_view value, std::string_view wanted) {
+  return {ErrorCode::kConfig, ErrorScope::kCall, -1,
+          fmt::format("{}=\"{}\" is not valid: give {}", name, value, wanted)};
+}
+
+Result<std::int64_t> parse_integer(std::string_view name, std::string_view value, std::int64_t low, std::int64_t high) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < low || number > high) {
+    return bad_value(name, value, fmt::format("a whole number from {} to {}", low, high));
+  }
+  return number;
+}
+
+using Setter = std::function<Status(Config&, std::string_view name, std::string_view value)>;
+
+template <class Field>
+Setter integer(Field Config::*field, std::int64_t low, std::int64_t high, std::int64_t multiple_of = 1) {
+  return [=](Config& config, std::string_view name, std::string_view value) -> Status {
+    auto number = parse_integer(name, value, low, high);
+    if (!number) return number.error();
+    if (*number % multiple_of != 0) return bad_value(name, value, fmt::format("a multiple of {}", multiple_of));
+    if constexpr (std::is_same_v<Field, std::optional<std::int32_t>>) {
+      config.*field = static_cast<std::int32_t>(*number);
+    } else {
+      config.*field = Field(*number);
+    }
+    return {};
+  };
+}
+
+Setter text(std::string Config::*field, std::size_t longest) {
+  return [=](Config& config, std::string_view name, std::string_view value) -> Status {
+    if (value.empty() || value.size() > longest)
+      return bad_value(name, value, fmt::format("1 to {} characters", longest));
+    config.*field = value;
+    return {};
+  };
+}
+
+Status set_log_level(Config& config, std::string_view name, std::string_view value) {
+  constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
+  const auto found = std::find(kLevels.begin(), kLevels.end(), value);
+  if (found == kLevels.end()) return bad_value(name, value, "off, error, warn, info or debug");
+  config.log_level = static_cast<LogLevel>(found - kLevels.begin());
+  return {};
+}
+
+const std::map<std::string, Setter, std::less<>>& setters() {
+  constexpr std::int64_t kDayMs = 86'400'000;
+  static const std::map<std::string, Setter, std::less<>> kSetters = {
+      {"TUTTI_RANK", integer(&Config::rank, 0, 65534)},
+      {"TUTTI_WORLD_SIZE", integer(&Config::size, 1, 65535)},
+      {"TUTTI_LOCAL_RANK", integer(&Config::local_rank, 0, 65534)},
+      {"TUTTI_LOCAL_SIZE", integer(&Config::local_size, 1, 65535)},
+      {"TUTTI_ROOT", text(&Config::root, 256)},
+      {"TUTTI_ROOT_FD", integer(&Config::root_fd, 0, 1 << 20)},
+      {"TUTTI_JOB_ID", text(&Config::job_id, 128)},
+      {"TUTTI_INTERFACE", text(&Config::interface, 15)},
+      {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
+      {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
+      {"TUTTI_SLOT_BYTES", integer(&Config::slot_bytes, 4096, 16 << 20, 4096)},
+      {"TUTTI_SLOTS", integer(&Config::slots, 2, 64)},
+      {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},
+      {"TUTTI_LOG", set_log_level},
+  };
+  return kSetters;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, change}));
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+Variables environment_variables() {
+  Variables variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view line(*entry);
+    if (!line.starts_with("TUTTI_")) continue;
+    const std::size_t equals = line.find('=');
+    if (equals == std::string_view::npos) continue;
+    variables.emplace_back(line.substr(0, equals), line.substr(equals + 1));
+  }
+  return variables;
+}
+
+std::vector<std::string_view> config_variable_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, setter] : setters()) names.emplace_back(name);
+  return names;
+}
+
+std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates) {
+  std::string_view best;
+  std::size_t best_distance = name.size() / 3 + 1;
+  for (std::string_view candidate : candidates) {
+    const std::size_t distance = edit_distance(name, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+Result<Config> parse_config(const Variables& variables) {
+  Config config;
+  for (const auto& [name, value] : variables) {
+    const auto setter = setters().find(name);
+    if (setter == setters().end()) {
+      const std::string_view nearest = nearest_name(name, config_variable_names());
+      return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
+                   nearest.empty()
+                       ? fmt::format("unknown variable {}: unset it (docs/config.md lists the known ones)", name)
+                       : fmt::format("unknown variable {}: did you mean {}? Rename or unset it", name, nearest)};
+    }
+    TUTTI_TRY(setter->second(config, name, value));
+  }
+  return config;
+}
+
+}  // namespace tutti

@@ -1,0 +1,51 @@
+// Config: what the environment says, read once per communicator into one typed struct. This is the only place that
+// knows the names of TUTTI_* variables; docs/config.md is their list for people, and a test compares the two.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "tutti/result.h"
+
+namespace tutti {
+
+struct Config {
+  std::optional<std::int32_t> rank;                 // TUTTI_RANK
+  std::optional<std::int32_t> size;                 // TUTTI_WORLD_SIZE
+  std::optional<std::int32_t> local_rank;           // TUTTI_LOCAL_RANK
+  std::optional<std::int32_t> local_size;           // TUTTI_LOCAL_SIZE
+  std::string root;                                 // TUTTI_ROOT, "host:port"
+  std::optional<std::int32_t> root_fd;              // TUTTI_ROOT_FD, rank 0's inherited listening socket
+  std::string job_id;                               // TUTTI_JOB_ID
+  std::string interface;                            // TUTTI_INTERFACE
+  std::chrono::milliseconds setup_timeout{60'000};  // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
+  std::chrono::milliseconds timeout{60'000};        // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
+  std::uint32_t slot_bytes = 128 * 1024;            // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
+  std::uint32_t slots = 4;                          // TUTTI_SLOTS per connection, 2 .. 64
+  bool verify_plans = true;                         // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
+  LogLevel log_level = LogLevel::kWarn;             // TUTTI_LOG, off|error|warn|info|debug
+};
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// The TUTTI_* variables of this process.
+Variables environment_variables();
+
+// Errors (kConfig): an unknown TUTTI_* name (the nearest known one is suggested), a value out of range.
+Result<Config> parse_config(const Variables& variables);
+
+// Every known variable name, sorted.
+std::vector<std::string_view> config_variable_names();
+
+// The candidate with the smallest edit distance to `name`; empty if none is near (more than a third of it would
+// change).
+std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates);
+
+}  // namespace tutti

@@ -1,0 +1,31 @@
+// Log lines of one communicator: "tutti[rank]: level: text" on stderr, one write each. Thread-safe.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tutti {
+
+enum class LogLevel : std::uint8_t { kOff = 0, kError, kWarn, kInfo, kDebug };
+
+class Log {
+ public:
+  Log(LogLevel level, std::int32_t rank) : level_(level), rank_(rank) {}
+
+  bool enabled(LogLevel level) const { return level <= level_; }
+  template <class... Args>
+  void write(LogLevel level, fmt::format_string<Args...> format, Args&&... args) const {
+    if (enabled(level)) emit(level, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  void emit(LogLevel level, const std::string& text) const;
+  LogLevel level_;
+  std::int32_t rank_;
+};
+
+}  // namespace tutti

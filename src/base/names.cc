@@ -1,0 +1,91 @@
+// Names, sizes and lists of the enumerations in tutti/types.h.
+#include <array>
+
+#include "base/assert.h"
+#include "tutti/types.h"
+
+namespace tutti {
+namespace {
+
+struct TypeFacts {
+  DataType type;
+  std::string_view name;
+  std::string_view nccl_name;  // nccl-tests' short name where it differs
+  std::size_t bytes;
+  bool floating;
+};
+
+constexpr std::array kTypes = {
+    TypeFacts{DataType::kInt8, "int8", "char", 1, false},
+    TypeFacts{DataType::kUint8, "uint8", "uint8", 1, false},
+    TypeFacts{DataType::kInt32, "int32", "int", 4, false},
+    TypeFacts{DataType::kUint32, "uint32", "uint32", 4, false},
+    TypeFacts{DataType::kInt64, "int64", "int64", 8, false},
+    TypeFacts{DataType::kUint64, "uint64", "uint64", 8, false},
+    TypeFacts{DataType::kFloat16, "float16", "half", 2, true},
+    TypeFacts{DataType::kFloat32, "float32", "float", 4, true},
+    TypeFacts{DataType::kFloat64, "float64", "double", 8, true},
+    TypeFacts{DataType::kBfloat16, "bfloat16", "bf16", 2, true},
+};
+
+constexpr std::array<std::string_view, 6> kOpNames = {"sum", "prod", "max", "min", "avg", "premulsum"};
+constexpr std::array<std::string_view, 5> kAlgorithmNames = {"auto", "ring", "double_tree", "one_shot", "two_shot"};
+
+constexpr std::array kTypeList = {DataType::kInt8,    DataType::kUint8,   DataType::kInt32,   DataType::kUint32,
+                                  DataType::kInt64,   DataType::kUint64,  DataType::kFloat16, DataType::kFloat32,
+                                  DataType::kFloat64, DataType::kBfloat16};
+constexpr std::array kOpList = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax,
+                                ReduceOp::kMin, ReduceOp::kAvg,  ReduceOp::kPreMulSum};
+constexpr std::array kAlgorithmList = {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kOneShot,
+                                       Algorithm::kTwoShot};
+
+template <class Enum, std::size_t n>
+std::optional<Enum> find_name(const std::array<std::string_view, n>& names, std::string_view name) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (names[i] == name) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+template <class Enum, std::size_t n>
+std::string_view name_at(const std::array<std::string_view, n>& names, Enum value) {
+  const auto i = static_cast<std::size_t>(value);
+  return i < n ? names[i] : "invalid";
+}
+
+}  // namespace
+
+bool is_valid(DataType type) { return static_cast<std::size_t>(type) < kTypes.size(); }
+bool is_valid(ReduceOp op) { return static_cast<std::size_t>(op) < kOpNames.size(); }
+bool is_valid(Algorithm algorithm) { return static_cast<std::size_t>(algorithm) < kAlgorithmNames.size(); }
+
+std::size_t size_of(DataType type) {
+  TUTTI_ASSERT(is_valid(type));
+  return kTypes[static_cast<std::size_t>(type)].bytes;
+}
+
+bool is_floating(DataType type) {
+  TUTTI_ASSERT(is_valid(type));
+  return kTypes[static_cast<std::size_t>(type)].floating;
+}
+
+std::string_view to_string(DataType type) {
+  return is_valid(type) ? kTypes[static_cast<std::size_t>(type)].name : "invalid";
+}
+std::string_view to_string(ReduceOp op) { return name_at(kOpNames, op); }
+std::string_view to_string(Algorithm algorithm) { return name_at(kAlgorithmNames, algorithm); }
+
+std::optional<DataType> parse_data_type(std::string_view name) {
+  for (const TypeFacts& facts : kTypes) {
+    if (facts.name == name || facts.nccl_name == name) return facts.type;
+  }
+  return std::nullopt;
+}
+std::optional<ReduceOp> parse_reduce_op(std::string_view name) { return find_name<ReduceOp>(kOpNames, name); }
+std::optional<Algorithm> parse_algorithm(std::string_view name) { return find_name<Algorithm>(kAlgorithmNames, name); }
+
+std::span<const DataType> all_data_types() { return kTypeList; }
+std::span<const ReduceOp> all_reduce_ops() { return kOpList; }
+std::span<const Algorithm> all_algorithms() { return kAlgorithmList; }
+
+}  // namespace tutti

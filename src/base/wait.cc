@@ -1,0 +1,44 @@
+#include "base/wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores) {
+  if (ranks <= cores) return {.spins = 2000, .yields = 100};
+  return {.spins = 10, .yields = 100};
+}
+
+void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) {
+  const std::uint32_t round = idle.rounds++;
+  if (round < limits_.spins) {
+    relax();
+  } else if (round - limits_.spins < limits_.yields) {
+    sched_yield();
+  } else if (!idle.armed) {
+    doorbell.arm();  // the caller polls once more before the sleep
+    idle.armed = true;
+  } else {
+    const std::int64_t wish_ns = kFirstSleepNs << std::min<std::uint32_t>(idle.sleeps, 16);
+    doorbell.sleep(std::min(wish_ns, max_sleep_ns));
+    idle.armed = false;
+    ++idle.sleeps;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,62 @@
+// How a wait waits: spin for about the time that a running peer needs, then give the core away, then sleep.
+// See docs/decisions/0004-waiting.md.
+//
+// The caller polls; each time a poll found nothing it calls Waiter::pause once, and Idle::reset after progress. The
+// waiter never decides whether a wait has ended: deadline, abort and peers' deaths are the caller's to check between
+// two pauses.
+#pragma once
+
+#include <cstdint>
+
+namespace tutti {
+
+// What a sleeping rank is woken by. Armed, it remembers every ring until sleep() or disarm(), so that the sequence
+// arm - poll once more - sleep loses no ring. One thread waits; any rank and any thread rings.
+class Doorbell {
+ public:
+  virtual ~Doorbell() = default;
+  virtual void arm() = 0;
+  virtual void disarm() = 0;
+  virtual void sleep(std::int64_t timeout_ns) = 0;  // returns after a ring, at the latest after the timeout; disarms
+  virtual void ring() = 0;                          // from any thread
+};
+
+// Where one wait stands. Owned by the waiting thread.
+struct Idle {
+  std::uint32_t rounds = 0;  // pauses since the last progress
+  std::uint32_t sleeps = 0;  // of these, sleeps
+  bool armed = false;
+};
+
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  // One poll found nothing: relax, yield or sleep, by how long this wait has lasted. Sleeps at most `max_sleep_ns`.
+  virtual void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) = 0;
+  // Progress was made: the next wait starts anew.
+  void reset(Idle& idle, Doorbell& doorbell) {
+    if (idle.armed) doorbell.disarm();
+    idle = {};
+  }
+};
+
+// Rounds of each kind before the next, gentler one.
+struct WaitLimits {
+  std::uint32_t spins = 2000;
+  std::uint32_t yields = 100;
+};
+
+// For `ranks` ranks that share `cores` cores: with a core for each, a running peer answers within the spins; with more
+// ranks than cores the awaited peer probably needs this very core, so it is given away after a few polls.
+WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
+
+class AdaptiveWaiter final : public Waiter {
+ public:
+  explicit AdaptiveWaiter(WaitLimits limits) : limits_(limits) {}
+  void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override;
+
+ private:
+  WaitLimits limits_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,87 @@
+#include "executor/bind.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+Status check_transport(const PlanShape& shape, const Transport& transport) {
+  const auto unsupported = [&](const char* what, std::uint32_t wanted, std::uint32_t had) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 fmt::format("{} needs {} {}, transport {} has {}", to_string(shape.algorithm), wanted, what,
+                             transport.name(), had)};
+  };
+  if (shape.slots > transport.slots()) return unsupported("slots per connection", shape.slots, transport.slots());
+  if (shape.lanes > transport.lanes()) return unsupported("lanes", shape.lanes, transport.lanes());
+  return {};
+}
+
+Result<BoundChannel> bind_channel(const Channel& channel, Connections& connections) {
+  BoundChannel bound;
+  for (const Port& port : channel.ports) {
+    BoundPort end{.send = nullptr, .receive = nullptr, .peer = port.peer};
+    if (port.direction == Direction::kSend) {
+      auto connection = connections.send(port.peer, port.lane);
+      if (!connection) return connection.error();
+      end.send = *connection;
+    } else {
+      auto connection = connections.receive(port.peer, port.lane);
+      if (!connection) return connection.error();
+      end.receive = *connection;
+    }
+    bound.ports.push_back(end);
+  }
+  bound.rules.resize(channel.lists.size());
+  return bound;
+}
+
+}  // namespace
+
+Result<SendConnection*> Connections::send(std::uint32_t peer, std::uint16_t lane) {
+  auto& connection = sends_[{peer, lane}];
+  if (connection == nullptr) {
+    auto opened = transport_.open_send(peer, lane);
+    if (!opened) return opened.error();
+    connection = std::move(*opened);
+  }
+  return connection.get();
+}
+
+Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_t lane) {
+  auto& connection = receives_[{peer, lane}];
+  if (connection == nullptr) {
+    auto opened = transport_.open_receive(peer, lane);
+    if (!opened) return opened.error();
+    connection = std::move(*opened);
+  }
+  return connection.get();
+}
+
+Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, Transport& transport,
+                                        Connections& connections) {
+  TUTTI_TRY(check_transport(generator.shape, transport));
+  auto plan = std::make_unique<BoundPlan>();
+  plan->shape = generator.shape;
+  plan->program = generator.build(generator.shape, rank);
+  for (const Channel& channel : plan->program.channels) {
+    auto bound = bind_channel(channel, connections);
+    if (!bound) return bound.error();
+    plan->channels.push_back(std::move(*bound));
+    for (const Step& step : channel.steps) {
+      plan->most_operands = std::max<std::size_t>(plan->most_operands, step.receive_count + std::size_t{1});
+      plan->most_sends = std::max<std::size_t>(plan->most_sends, step.send_count);
+    }
+  }
+  for (const WindowSend& send : window_sends(generator, rank, plan->program)) {
+    const Step& step = plan->program.channels[send.channel].steps[send.step];
+    plan->channels[send.channel].rules[step.list_begin + step.receive_count + send.send_index] = {
+        .carry = send.carry, .unpublished = send.unpublished, .peer_sink = send.peer_sink};
+  }
+  return plan;
+}
+
+}  // namespace tutti

@@ -1,0 +1,63 @@
+// Binding: a plan's ports become connections, and every send learns how a window connection would carry it. Done once
+// per plan and communicator; a bound plan is then run by any number of calls, one after another.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/windows.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+// One end of a connection, in the order of Channel::ports; exactly one of the two is set.
+struct BoundPort {
+  SendConnection* send = nullptr;
+  ReceiveConnection* receive = nullptr;
+  std::uint32_t peer = 0;
+};
+
+// How one send may leave, by the rules of plan/windows.h.
+struct SendRule {
+  Carry carry = Carry::kSlot;
+  Carry unpublished = Carry::kSlot;
+  Slice peer_sink;
+};
+
+struct BoundChannel {
+  std::vector<BoundPort> ports;
+  std::vector<SendRule> rules;  // in the order of Channel::lists; unused entries for receives
+};
+
+// This rank's plan and its connections, which the Connections below own.
+struct BoundPlan {
+  PlanShape shape;
+  RankPlan program;
+  std::vector<BoundChannel> channels;
+  std::size_t most_operands = 1;  // of one step
+  std::size_t most_sends = 0;     // of one step
+};
+
+// All open connections of a communicator: plans share them, and open what they need on first use. One thread at a time.
+class Connections {
+ public:
+  explicit Connections(Transport& transport) : transport_(transport) {}
+  Result<SendConnection*> send(std::uint32_t peer, std::uint16_t lane);
+  Result<ReceiveConnection*> receive(std::uint32_t peer, std::uint16_t lane);
+
+ private:
+  using Key = std::pair<std::uint32_t, std::uint16_t>;
+  Transport& transport_;
+  std::map<Key, std::unique_ptr<SendConnection>> sends_;
+  std::map<Key, std::unique_ptr<ReceiveConnection>> receives_;
+};
+
+// Builds rank's own plan and binds it. Errors: kUnsupported when the transport has too few slots or lanes for the plan.
+Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, Transport& transport,
+                                        Connections& connections);
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+// The CPU executor: runs one call of a bound plan over bytes. One task per channel; the tasks of a rank take turns in
+// the thread that drives progress. No allocation, lock, log or system call per step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/bind.h"
+#include "plan/evaluate.h"
+#include "plan/tiling.h"
+#include "transports/transport.h"
+#include "tutti/types.h"
+
+namespace tutti {
+
+// One call's arguments, checked.
+struct Call {
+  CallTag tag;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Scale scale;
+  std::uint32_t ranks = 1;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  WindowRef input_window;  // where `input` lies in registered memory, if it does
+  WindowRef output_window;
+};
+
+// What a peer sent that it must not have sent.
+struct BadMessage {
+  std::uint32_t peer = 0;
+  Arrival kind = Arrival::kMismatch;  // kMismatch or kCorrupt
+  CallTag tag;                        // for kMismatch: the peer's
+};
+
+class Execution {
+ public:
+  // `plan` and `transport` outlive it.
+  Execution(const BoundPlan& plan, Transport& transport);
+  ~Execution();
+  Execution(const Execution&) = delete;
+  Execution& operator=(const Execution&) = delete;
+
+  void start(const Call& call);
+  // Runs what can run now; true if any step ran. Stops at the first bad message.
+  bool progress();
+  bool done();
+  const std::optional<BadMessage>& bad_message() const { return bad_; }
+  // "channel 0 step 3 of 7, tile 0 of 2: no message from rank 2" for each channel that is not finished.
+  std::string waits_for();
+
+ private:
+  class Domain;
+  // How one value leaves through one port.
+  struct Way {
+    Carrier carrier = Carrier::kSlot;
+    std::byte* destination = nullptr;  // null when published
+  };
+
+  Extent extent(std::uint64_t tile, std::uint32_t chunk) const;
+
+  const BoundPlan& plan_;
+  Transport& transport_;
+  Call call_;
+  bool in_place_ = false;
+  std::optional<Tiling> tiling_;
+  std::uint64_t tiles_ = 1;      // a call of 0 elements runs one tile of empty messages: it still compares tags
+  std::vector<Cursor> cursors_;  // by channel
+  std::vector<SendConnection*> published_to_;  // must be drained before the call may end
+  std::vector<const std::byte*> sources_;      // of the step at hand
+  std::vector<std::byte*> destinations_;
+  std::vector<Way> ways_;
+  std::vector<std::byte> scratch_;
+  std::optional<BadMessage> bad_;
+};
+
+}  // namespace tutti

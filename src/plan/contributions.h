@@ -1,0 +1,56 @@
+// The value domain of the verifier: what a value of a plan is a sum of. Internal to this folder.
+//
+// Most values that a sensible plan makes are sums over ranks that stand side by side, in rank order, perhaps wrapping
+// round from the last rank to the first. Such a run is two numbers. Any other set of ranks is a bit set in a pool, and
+// its order is then known only through the hash of the expression.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace tutti {
+
+struct Value {
+  std::uint64_t expression = 0;  // hash of the exact additions: operands, order, grouping
+  std::uint32_t chunk = 0;
+  std::uint32_t generation = 0;  // which tile of which call it belongs to; 0: nothing was ever written
+  std::uint32_t first = 0;       // a run: first, first + 1, ..., modulo the ranks
+  std::uint32_t count = 0;       // how many ranks contributed
+  std::uint32_t set = 0;         // 0: a run; else 1 + index into the pool
+  bool complete = false;         // a step marked it as holding every rank's contribution
+};
+static_assert(sizeof(Value) == 32);
+
+class Contributions {
+ public:
+  explicit Contributions(std::uint32_t ranks) : ranks_(ranks) {}
+
+  Value input(std::uint32_t rank, std::uint32_t chunk, std::uint32_t generation) const;
+
+  // Adds `right` behind `sum`, whose expression is left as it was. Empty when that is a proper sum, else what is wrong
+  // with it.
+  std::string add(Value& sum, const Value& right);
+
+  // True when the ranks were added in the order first, first + 1, ... modulo the ranks.
+  bool in_order_from(const Value& value, std::uint32_t first) const {
+    return value.set == 0 && (value.count == 1 || value.first == first);
+  }
+
+  static std::uint64_t leaf_expression(std::uint32_t rank);
+  static std::uint64_t mix(std::uint64_t hash, std::uint64_t operand);
+
+ private:
+  using Bits = std::vector<std::uint64_t>;
+  std::uint32_t distance(std::uint32_t from, std::uint32_t to) const {
+    return to >= from ? to - from : to + ranks_ - from;
+  }
+  std::uint32_t shared_rank(const Value& a, const Value& b) const;
+  Bits bits_of(const Value& value) const;
+
+  std::uint32_t ranks_;
+  std::deque<Bits> sets_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+// Tiling in alignment units of 64 bytes: the message is rounded up to units, the units are dealt to tiles and chunks,
+// and only the end of the message is cut back to elements.
+#include "plan/tiling.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kUnitBytes = 64;
+
+std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) { return value / divisor + (value % divisor != 0); }
+
+}  // namespace
+
+Tiling::Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chunks, std::size_t max_chunk_bytes)
+    : count_(count), chunks_(chunks) {
+  TUTTI_ASSERT(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8);
+  TUTTI_ASSERT(chunks >= 1);
+  TUTTI_ASSERT(max_chunk_bytes > 0 && max_chunk_bytes % kUnitBytes == 0, "max_chunk_bytes is {}", max_chunk_bytes);
+  TUTTI_ASSERT(max_chunk_bytes <= (std::size_t{1} << 36), "max_chunk_bytes is {}", max_chunk_bytes);
+  unit_count_ = kUnitBytes / element_bytes;
+  if (count == 0) return;
+
+  const std::uint64_t units = divide_up(count, unit_count_);
+  const std::uint64_t most_units_per_tile = std::uint64_t{chunks} * (max_chunk_bytes / kUnitBytes);
+  // As few tiles as possible, all of nearly the same length: a last tile of a few bytes would cost as much time as a
+  // full one.
+  tile_units_ = divide_up(units, divide_up(units, most_units_per_tile));
+  tiles_ = divide_up(units, tile_units_);
+  const std::uint64_t last_units = units - (tiles_ - 1) * tile_units_;
+  full_ = {.units = tile_units_ / chunks, .longer = tile_units_ % chunks};
+  last_ = {.units = last_units / chunks, .longer = last_units % chunks};
+  chunk_count_ = extent(0, 0).count;  // no tile is longer than the first, no chunk of a tile longer than its first
+}
+
+Extent Tiling::extent(std::uint64_t tile, std::uint32_t chunk) const {
+  TUTTI_ASSERT(tile < tiles_ && chunk < chunks_, "tile {} of {}, chunk {} of {}", tile, tiles_, chunk, chunks_);
+  const Split& split = tile + 1 == tiles_ ? last_ : full_;
+  const std::uint64_t first_unit =
+      tile * tile_units_ + chunk * split.units + std::min<std::uint64_t>(chunk, split.longer);
+  const std::uint64_t units = split.units + (chunk < split.longer ? 1 : 0);
+  // In elements, cut back to the message's end. Units of the last tile never start past the end by more than one unit.
+  const std::uint64_t begin = std::min(count_, first_unit * unit_count_);
+  return {.offset = begin, .count = std::min(units * unit_count_, count_ - begin)};
+}
+
+}  // namespace tutti

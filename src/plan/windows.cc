@@ -1,0 +1,109 @@
+// The window rules, and the pairing of one rank's sends with its peers' receives.
+#include "plan/windows.h"
+
+#include <map>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+// One receive of a peer's plan.
+struct Receive {
+  std::uint32_t channel;
+  std::uint32_t step;
+};
+
+// Receives of one tile that a peer makes from `rank`, per lane, in the order in which they happen.
+using ReceivesByLane = std::map<std::uint16_t, std::vector<Receive>>;
+
+ReceivesByLane receives_from(const RankPlan& plan, std::uint32_t rank) {
+  ReceivesByLane receives;
+  for (std::uint32_t c = 0; c < plan.channels.size(); ++c) {
+    const Channel& channel = plan.channels[c];
+    for (std::uint32_t s = 0; s < channel.steps.size(); ++s) {
+      for (std::uint16_t index : channel.receives(channel.steps[s])) {
+        const Port& port = channel.ports[index];
+        if (port.peer == rank) receives[port.lane].push_back({.channel = c, .step = s});
+      }
+    }
+  }
+  return receives;
+}
+
+// A peer's plan, and how far the pairing has come on each lane.
+struct Peer {
+  RankPlan plan;
+  ReceivesByLane receives;
+  std::map<std::uint16_t, std::size_t> paired;
+};
+
+WindowSend pair(const Step& step, Peer& peer, std::uint16_t lane) {
+  const std::vector<Receive>& receives = peer.receives[lane];
+  const std::size_t k = peer.paired[lane]++;
+  TUTTI_ASSERT(k < receives.size(), "a peer receives fewer messages than are sent to it");
+  const Step& other = peer.plan.channels[receives[k].channel].steps[receives[k].step];
+  WindowSend send;
+  send.lane = lane;
+  send.peer_channel = receives[k].channel;
+  send.peer_step = receives[k].step;
+  send.carry = carry_of(step, other);
+  send.unpublished = carry_without_publish(other);
+  send.peer_sink = other.sink;
+  return send;
+}
+
+}  // namespace
+
+std::string_view to_string(Carry carry) {
+  switch (carry) {
+    case Carry::kSlot: return "slot";
+    case Carry::kPublish: return "publish";
+    case Carry::kPush: return "push";
+  }
+  return "invalid";
+}
+
+bool can_publish(const Step& sender_step) {
+  return sender_step.receive_count == 0 && sender_step.source.space != Space::kNone && sender_step.completes == 0;
+}
+
+bool can_push(const Step& receiver_step) {
+  return receiver_step.receive_count == 1 && receiver_step.source.space == Space::kNone &&
+         receiver_step.sink.space != Space::kNone && receiver_step.completes == 0;
+}
+
+Carry carry_of(const Step& sender_step, const Step& receiver_step) {
+  return can_publish(sender_step) ? Carry::kPublish : carry_without_publish(receiver_step);
+}
+
+Carry carry_without_publish(const Step& receiver_step) { return can_push(receiver_step) ? Carry::kPush : Carry::kSlot; }
+
+std::vector<WindowSend> window_sends(const Generator& generator, std::uint32_t rank, const RankPlan& own) {
+  std::map<std::uint32_t, Peer> peers;
+  std::vector<WindowSend> sends;
+  for (std::uint32_t c = 0; c < own.channels.size(); ++c) {
+    const Channel& channel = own.channels[c];
+    for (std::uint32_t s = 0; s < channel.steps.size(); ++s) {
+      const Step& step = channel.steps[s];
+      for (std::uint16_t i = 0; i < step.send_count; ++i) {
+        const Port& port = channel.ports[channel.sends(step)[i]];
+        Peer& peer = peers[port.peer];
+        if (peer.plan.channels.empty()) {
+          peer.plan = generator.build(generator.shape, port.peer);
+          peer.receives = receives_from(peer.plan, rank);
+        }
+        WindowSend send = pair(step, peer, port.lane);
+        send.channel = c;
+        send.step = s;
+        send.send_index = i;
+        send.peer = port.peer;
+        sends.push_back(send);
+      }
+    }
+  }
+  return sends;
+}
+
+}  // namespace tutti

@@ -1,0 +1,135 @@
+#include "runtime/diagnose.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+std::string rank_list(const std::vector<std::uint32_t>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std::string message,
+                    CallArgument argument = CallArgument::kNone) {
+  return {.error = {code, scope, culprit, std::move(message)},
+          .failure = {.code = code, .culprit = culprit, .argument = argument}};
+}
+
+}  // namespace
+
+// Groups the ranks by what they passed. The culprit is the first rank outside the majority where there is one, else the
+// lowest rank that differs from this one; all values are told anyway.
+std::optional<Diagnosis> Diagnostician::mismatch(const Call& call) const {
+  std::vector<std::pair<std::uint32_t, CallTag>> tags;
+  CallArgument argument = CallArgument::kNone;
+  std::uint32_t differs = rank_;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    const auto tag = rank == rank_ ? std::optional(call.tag) : transport_.peer_call(rank, call.tag.sequence);
+    if (!tag) continue;
+    tags.emplace_back(rank, *tag);
+    const CallArgument difference = first_difference(call.tag, *tag);
+    if (difference != CallArgument::kNone && (argument == CallArgument::kNone || difference < argument)) {
+      argument = difference;
+      differs = rank;
+    }
+  }
+  if (argument == CallArgument::kNone) return std::nullopt;
+  std::map<std::string, std::vector<std::uint32_t>> ranks_by_value;
+  for (const auto& [rank, tag] : tags) ranks_by_value[describe(tag, argument)].push_back(rank);
+  std::string text = fmt::format("{}: the ranks disagree:", describe(call.tag));
+  const char* separator = "";
+  for (const auto& [value, ranks] : ranks_by_value) {
+    text += fmt::format("{} {} passed {}", std::exchange(separator, ","), rank_list(ranks), value);
+    if (2 * ranks.size() <= tags.size()) continue;
+    for (const auto& [rank, tag] : tags) {
+      if (describe(tag, argument) == value) continue;
+      differs = rank;
+      break;
+    }
+  }
+  text += "; give all ranks the same";
+  return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(differs), std::move(text),
+                   argument);
+}
+
+Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const {
+  if (failure.code == ErrorCode::kMismatch) {
+    if (auto seen = mismatch(call)) return *seen;
+    return diagnosis(failure.code, ErrorScope::kCall, failure.culprit,
+                     fmt::format("{}: rank {} found that the ranks disagree on {}; rank {} differs", describe(call.tag),
+                                 peer, describe(call.tag, failure.argument), failure.culprit),
+                     failure.argument);
+  }
+  const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
+  return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall, failure.culprit,
+                   fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
+                               failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit)));
+}
+
+Diagnosis Diagnostician::gone(const Call& call, std::uint32_t peer, PeerLife life) const {
+  const auto culprit = static_cast<std::int32_t>(peer);
+  if (life == PeerLife::kAborted) {
+    return diagnosis(ErrorCode::kAborted, ErrorScope::kCommunicator, culprit,
+                     fmt::format("{}: rank {} called abort()", describe(call.tag), peer));
+  }
+  const char* what = life == PeerLife::kLeft ? "has destroyed its communicator" : "is gone: its process has ended";
+  return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
+                   fmt::format("{}: rank {} {} without finishing this call", describe(call.tag), peer, what));
+}
+
+std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
+  if (auto disagreement = mismatch(call)) return disagreement;
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    const PeerStatus status = transport_.peer_status(peer);
+    if (const auto failure = transport_.peer_failure(peer, call.tag.sequence)) return relayed(call, peer, *failure);
+    if (status.life == PeerLife::kAborted) return gone(call, peer, status.life);
+    if (status.life != PeerLife::kLive && status.left < call.tag.sequence) return gone(call, peer, status.life);
+  }
+  return std::nullopt;
+}
+
+Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message) const {
+  if (message.kind == Arrival::kMismatch) {
+    if (auto seen = mismatch(call)) return *seen;
+    const CallArgument argument = first_difference(call.tag, message.tag);
+    return diagnosis(
+        ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+        fmt::format("{}: rank {} passed {}, this rank ({}) {}; give all ranks the same", describe(call.tag),
+                    message.peer, describe(message.tag, argument), rank_, describe(call.tag, argument)),
+        argument);
+  }
+  return diagnosis(
+      ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(message.peer),
+      fmt::format("{}: rank {} sent a message that its plan does not contain", describe(call.tag), message.peer));
+}
+
+Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, const std::string& waits_for) const {
+  std::vector<std::uint32_t> absent;
+  std::vector<std::uint32_t> inside;
+  std::vector<std::uint32_t> finished;
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    const PeerStatus status = transport_.peer_status(peer);
+    auto& list = status.left >= call.tag.sequence ? finished : status.entered >= call.tag.sequence ? inside : absent;
+    list.push_back(peer);
+  }
+  std::string text = fmt::format("{} did not finish within {} ms:", describe(call.tag), timeout_ms);
+  if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
+  if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));
+  if (!finished.empty()) text += fmt::format(" finished by {};", rank_list(finished));
+  text += fmt::format(" this rank ({}) waits at {}", rank_, waits_for);
+  const std::int32_t culprit = !absent.empty()      ? static_cast<std::int32_t>(absent.front())
+                               : inside.size() == 1 ? static_cast<std::int32_t>(inside.front())
+                                                    : -1;
+  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, culprit, std::move(text));
+}
+
+}  // namespace tutti

@@ -1,0 +1,42 @@
+// Who is to blame when an operation cannot go on, in words. Reads the peers' boards; called on slow paths only, by the
+// driver.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "executor/bytes.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+struct Diagnosis {
+  Error error;
+  CallFailure failure;  // the same for this rank's board
+};
+
+class Diagnostician {
+ public:
+  Diagnostician(std::uint32_t rank, std::uint32_t ranks, Transport& transport)
+      : rank_(rank), ranks_(ranks), transport_(transport) {}
+
+  // Reasons why `call` cannot end well: a peer that failed it, aborted, left or died before finishing it, or that means
+  // another call. Nothing when all is well as far as can be seen.
+  std::optional<Diagnosis> look(const Call& call) const;
+  // The ranks that entered this call with different arguments; nothing if those that have entered agree.
+  std::optional<Diagnosis> mismatch(const Call& call) const;
+  // A message arrived that does not fit.
+  Diagnosis bad_message(const Call& call, const BadMessage& message) const;
+  // The deadline has passed; says who is missing. `waits_for` is what this rank waits for.
+  Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, const std::string& waits_for) const;
+
+ private:
+  Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
+  Diagnosis gone(const Call& call, std::uint32_t peer, PeerLife life) const;
+
+  std::uint32_t rank_;
+  std::uint32_t ranks_;
+  Transport& transport_;
+};
+
+}  // namespace tutti

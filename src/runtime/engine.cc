@@ -1,0 +1,236 @@
+#include "runtime/engine.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kLookEveryNs = 5'000'000;  // at the peers' boards, while nothing moves
+constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
+constexpr std::int64_t kLetGoNs =
+    1'000'000'000;  // longest wait for peers that may still store into a failed call's output
+constexpr std::int64_t kAllEnterNs =
+    200'000'000;                               // longest wait for all ranks' arguments before a mismatch is reported
+constexpr std::uint32_t kRoundsPerClock = 64;  // pauses between two looks at the clock
+
+Error aborted_error(const Call& call) {
+  return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
+}
+
+}  // namespace
+
+Engine::~Engine() {
+  {
+    const std::scoped_lock lock(mutex_);
+    ending_ = true;
+    if (!queue_.empty()) {
+      aborted_.store(true, std::memory_order_relaxed);
+      world_.transport->announce_abort();
+      world_.transport->doorbell().ring();
+    }
+    changed_.notify_all();
+  }
+  if (progress_thread_.joinable()) progress_thread_.join();
+  std::unique_lock lock(mutex_);
+  while (!queue_.empty()) run_front(lock, Until::kDone);
+}
+
+void Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
+  const std::scoped_lock lock(mutex_);
+  TUTTI_ASSERT(!ending_);
+  queue_.push_back(operation);
+  if (progress == Progress::kByCaller) return;
+  background_wanted_ = true;
+  if (!progress_thread_.joinable()) progress_thread_ = std::thread([this] { background(); });
+  changed_.notify_all();
+}
+
+Status Engine::wait(Operation& operation) {
+  if (!operation.done.load(std::memory_order_acquire)) {
+    std::unique_lock lock(mutex_);
+    drive(lock, operation);
+  }
+  return operation.result;
+}
+
+bool Engine::test(Operation& operation) {
+  if (operation.done.load(std::memory_order_acquire)) return true;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || driven_ || queue_.empty()) return operation.done.load(std::memory_order_acquire);
+  driven_ = true;
+  run_front(lock, Until::kOnePoll);
+  driven_ = false;
+  changed_.notify_all();
+  return operation.done.load(std::memory_order_acquire);
+}
+
+void Engine::abort() {
+  aborted_.store(true, std::memory_order_seq_cst);
+  world_.transport->announce_abort();
+  world_.transport->doorbell().ring();
+  const std::scoped_lock lock(mutex_);
+  if (!broken_)
+    broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "abort() was called on this communicator"};
+}
+
+std::optional<Error> Engine::broken() {
+  const std::scoped_lock lock(mutex_);
+  return broken_;
+}
+
+// Becomes the driver as soon as there is no other, and drives until the operation is done.
+void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
+  const auto done = [&] { return until_done.done.load(std::memory_order_acquire); };
+  if (driven_) {
+    wanting_.fetch_add(1);
+    world_.transport->doorbell().ring();  // the driver may sleep
+    changed_.wait(lock, [&] { return done() || !driven_; });
+    wanting_.fetch_sub(1);
+  }
+  if (done()) return;
+  driven_ = true;
+  while (!done()) run_front(lock, Until::kDone);
+  driven_ = false;
+  changed_.notify_all();
+}
+
+void Engine::background() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    const bool mine = !driven_ && wanting_.load() == 0 && background_wanted_ && !queue_.empty();
+    if (!mine) {
+      if (queue_.empty()) background_wanted_ = false;
+      changed_.wait(lock);
+      continue;
+    }
+    driven_ = true;
+    run_front(lock, Until::kWanted);
+    driven_ = false;
+    changed_.notify_all();
+  }
+}
+
+// Runs the front operation, without the lock, until it is done or, as `until` says, earlier. True if it is done.
+bool Engine::run_front(std::unique_lock<std::mutex>& lock, Until until) {
+  const std::shared_ptr<Operation> operation = queue_.front();
+  const std::optional<Error> broken = broken_;
+  lock.unlock();
+  std::optional<Error> error = broken;
+  Idle idle;
+  if (!error && !operation->started) start(*operation);
+  bool done = error.has_value();
+  while (!done) {
+    bool moved = false;
+    error = poll(*operation, moved);
+    if (error || execution_->done()) {
+      done = true;
+    } else if (until == Until::kOnePoll || (until == Until::kWanted && (wanting_.load() > 0))) {
+      break;
+    } else if (moved) {
+      world_.waiter->reset(idle, world_.transport->doorbell());
+    } else {
+      error = pause(*operation, idle);
+      done = error.has_value();
+    }
+  }
+  world_.waiter->reset(idle, world_.transport->doorbell());
+  if (done) finish(*operation, error ? Status(*error) : Status());
+  lock.lock();
+  if (!done) return false;
+  if (error && error->scope >= ErrorScope::kConnection && !broken_) broken_ = *error;
+  queue_.pop_front();
+  operation->done.store(true, std::memory_order_release);
+  if (wanting_.load() > 0) changed_.notify_all();
+  return true;
+}
+
+void Engine::start(Operation& operation) {
+  operation.started = true;
+  operation.deadline_ns = world_.clock->now_ns() + operation.timeout_ns;
+  if (execution_plan_ != operation.plan) {
+    execution_ = std::make_unique<Execution>(*operation.plan, *world_.transport);
+    execution_plan_ = operation.plan;
+  }
+  execution_->start(operation.call);
+  world_.transport->enter_call(operation.call.tag, operation.call.output_window);
+}
+
+std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
+  if (aborted_.load(std::memory_order_relaxed)) {
+    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
+    return aborted_error(operation.call);
+  }
+  moved = execution_->progress();
+  if (!execution_->bad_message()) return std::nullopt;
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  return give_up(operation, doctor.bad_message(operation.call, *execution_->bad_message()));
+}
+
+std::optional<Error> Engine::pause(const Operation& operation, Idle& idle) {
+  const std::uint32_t sleeps_before = idle.sleeps;
+  world_.waiter->pause(idle, world_.transport->doorbell(), kMaxSleepNs);
+  if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return std::nullopt;
+  return look_around(operation);
+}
+
+std::optional<Error> Engine::look_around(const Operation& operation) {
+  const std::int64_t now_ns = world_.clock->now_ns();
+  const bool late = now_ns >= operation.deadline_ns;
+  if (!late && now_ns - last_look_ns_ < kLookEveryNs) return std::nullopt;
+  last_look_ns_ = now_ns;
+  world_.transport->pump();
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
+  if (!diagnosis && late) {
+    diagnosis = doctor.timed_out(operation.call, operation.timeout_ns / 1'000'000, execution_->waits_for());
+  }
+  if (!diagnosis) return std::nullopt;
+  return give_up(operation, std::move(*diagnosis));
+}
+
+// Tells the peers and returns the error. Who is to blame for a mismatch is said best when all ranks have shown their
+// arguments, and then all ranks say the same; so that is waited for, within bounds.
+Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
+  if (diagnosis.failure.code == ErrorCode::kMismatch) {
+    const std::uint64_t sequence = operation.call.tag.sequence;
+    const std::int64_t latest_ns = std::min(world_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
+    wait_for_peers(latest_ns, [&](const PeerStatus& status) { return status.entered >= sequence; });
+    if (auto settled = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call))
+      diagnosis = std::move(*settled);
+  }
+  world_.transport->leave_call(operation.call.tag, diagnosis.failure);
+  return std::move(diagnosis.error);
+}
+
+void Engine::finish(Operation& operation, Status result) {
+  if (result.ok()) {
+    world_.transport->leave_call(operation.call.tag, std::nullopt);
+  } else {
+    world_.log.write(LogLevel::kInfo, "{}", to_string(result.error()));
+    // Peers that are inside the call may have learnt where our output lies, and store there until they notice the
+    // failure.
+    if (operation.started && operation.call.output_window.window != 0) {
+      const std::uint64_t sequence = operation.call.tag.sequence;
+      wait_for_peers(world_.clock->now_ns() + kLetGoNs,
+                     [=](const PeerStatus& status) { return status.left >= sequence || status.entered < sequence; });
+    }
+  }
+  operation.result = std::move(result);
+}
+
+// Until every live peer is as wanted, or the time is over.
+void Engine::wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted) {
+  Idle idle;
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    while (peer != rank_ && world_.clock->now_ns() < latest_ns) {
+      const PeerStatus status = world_.transport->peer_status(peer);
+      if (status.life != PeerLife::kLive || wanted(status)) break;
+      world_.waiter->pause(idle, world_.transport->doorbell(), 1'000'000);
+    }
+  }
+  world_.waiter->reset(idle, world_.transport->doorbell());
+}
+
+}  // namespace tutti

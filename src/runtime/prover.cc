@@ -1,0 +1,19 @@
+#include "runtime/prover.h"
+
+#include "plan/verify.h"
+
+namespace tutti {
+
+Status Prover::prove(const Generator& generator) {
+  const std::uint32_t ranks = generator.shape.collective.ranks;
+  if (!enabled_ || ranks > kMaxRanks) return {};
+  const std::scoped_lock lock(mutex_);
+  const auto [entry, fresh] = proved_.try_emplace({generator.shape.algorithm, ranks});
+  if (fresh) {
+    const auto report = verify_all(build_plan(generator));
+    if (!report) entry->second = report.error();
+  }
+  return entry->second;
+}
+
+}  // namespace tutti

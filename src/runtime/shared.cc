@@ -1,0 +1,13 @@
+// The root of libtutti.so: names what the library exports, so that the linker takes it out of the static parts.
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+// One function of each object file that holds public functions.
+[[gnu::used]] const auto kErrors = static_cast<std::string (*)(const Error&)>(&to_string);
+[[gnu::used]] const auto kNames = static_cast<bool (*)(DataType)>(&is_valid);
+[[gnu::used]] const auto kCreate = &Communicator::create;
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,120 @@
+// Results, names, call tags and waiting.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/call_tag.h"
+#include "base/wait.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+const Error kError{ErrorCode::kTimeout, ErrorScope::kCall, 3, "rank 3 is late"};
+
+Result<int> half(int number) {
+  if (number % 2 != 0) return kError;
+  return number / 2;
+}
+
+Status quarter(int number) {
+  TUTTI_TRY(half(number));
+  TUTTI_TRY(half(number / 2));
+  return {};
+}
+
+TEST(Result, HoldsAValueOrAnError) {
+  EXPECT_EQ(half(4).value(), 2);
+  EXPECT_EQ(half(3).error(), kError);
+  EXPECT_TRUE(quarter(8).ok());
+  EXPECT_EQ(quarter(6).error().rank, 3);
+  EXPECT_EQ(to_string(kError), "timeout: rank 3 is late");
+}
+
+TEST(ResultDeathTest, MisuseEndsTheProcessWithTheError) {
+  EXPECT_DEATH(half(3).value(), "rank 3 is late");
+  EXPECT_DEATH(static_cast<void>(half(4).error()), "good Result");
+  EXPECT_DEATH(static_cast<void>(Status().error()), "good Status");
+}
+
+TEST(AssertDeathTest, SaysWhereAndWhy) {
+  EXPECT_DEATH(TUTTI_ASSERT(1 > 2, "number {}", 7), "base_test.cc.*1 > 2.*number 7");
+}
+
+TEST(Names, RoundTripAndRefuseStrangers) {
+  for (const DataType type : all_data_types()) EXPECT_EQ(parse_data_type(to_string(type)), type);
+  for (const ReduceOp op : all_reduce_ops()) EXPECT_EQ(parse_reduce_op(to_string(op)), op);
+  for (const Algorithm algorithm : all_algorithms()) EXPECT_EQ(parse_algorithm(to_string(algorithm)), algorithm);
+  EXPECT_EQ(parse_data_type("half"), DataType::kFloat16);
+  EXPECT_FALSE(parse_data_type("float128").has_value());
+  EXPECT_FALSE(parse_reduce_op("").has_value());
+  EXPECT_FALSE(is_valid(static_cast<DataType>(10)));
+  EXPECT_FALSE(is_valid(static_cast<ReduceOp>(6)));
+  EXPECT_EQ(to_string(static_cast<Algorithm>(200)), "invalid");
+  EXPECT_EQ(all_data_types().size(), 10u);
+  EXPECT_EQ(all_reduce_ops().size(), 6u);
+  EXPECT_EQ(version(), "0.1.0");
+}
+
+TEST(CallTag, NamesTheFirstArgumentThatDiffers) {
+  const CallTag tag{.sequence = 5, .count = 8, .kind = 0, .type = 7, .op = 0, .algorithm = 1, .tile_bytes = 64};
+  EXPECT_EQ(first_difference(tag, tag), CallArgument::kNone);
+  EXPECT_EQ(describe(tag), "all_reduce #5 (8 float32, sum, ring)");
+  const auto differs = [&](auto change, CallArgument argument, const char* text) {
+    CallTag other = tag;
+    change(other);
+    EXPECT_EQ(first_difference(tag, other), argument);
+    EXPECT_EQ(describe(other, argument), text);
+  };
+  differs([](CallTag& t) { t.sequence = 6; }, CallArgument::kSequence, "call number 6");
+  differs([](CallTag& t) { t.count = 9; }, CallArgument::kCount, "count 9");
+  differs([](CallTag& t) { t.type = 2; }, CallArgument::kType, "type int32");
+  differs([](CallTag& t) { t.op = 2; }, CallArgument::kOp, "operation max");
+  differs([](CallTag& t) { t.algorithm = 3; }, CallArgument::kAlgorithm, "algorithm one_shot");
+  differs([](CallTag& t) { t.tile_bytes = 128; }, CallArgument::kTileBytes, "slot size (TUTTI_SLOT_BYTES) 128");
+  differs([](CallTag& t) { t.kind = 9; }, CallArgument::kCollective, "collective unknown collective");
+}
+
+// Records what a waiter asks of it.
+class FakeDoorbell final : public Doorbell {
+ public:
+  void arm() override { ++armed; }
+  void disarm() override { ++disarmed; }
+  void sleep(std::int64_t timeout_ns) override { sleeps_ns.push_back(timeout_ns); }
+  void ring() override {}
+  int armed = 0;
+  int disarmed = 0;
+  std::vector<std::int64_t> sleeps_ns;
+};
+
+TEST(AdaptiveWaiter, SpinsThenYieldsThenArmsAndLetsTheCallerLookBeforeEverySleep) {
+  AdaptiveWaiter waiter({.spins = 3, .yields = 2});
+  FakeDoorbell bell;
+  Idle idle;
+  for (int round = 0; round < 5; ++round) waiter.pause(idle, bell, 10'000'000);
+  EXPECT_EQ(bell.armed, 0);
+  waiter.pause(idle, bell, 10'000'000);
+  EXPECT_EQ(bell.armed, 1) << "armed, but not asleep: the caller polls once more";
+  EXPECT_TRUE(bell.sleeps_ns.empty());
+  for (int sleep = 0; sleep < 6; ++sleep) {
+    waiter.pause(idle, bell, 10'000'000);
+    waiter.pause(idle, bell, 10'000'000);
+  }
+  EXPECT_EQ(bell.armed, 7);
+  EXPECT_EQ(bell.sleeps_ns,
+            (std::vector<std::int64_t>{1'000'000, 2'000'000, 4'000'000, 8'000'000, 10'000'000, 10'000'000}));
+  EXPECT_EQ(idle.sleeps, 6u);
+  waiter.reset(idle, bell);
+  EXPECT_EQ(bell.disarmed, 1);
+  EXPECT_EQ(idle.rounds, 0u);
+}
+
+TEST(WaitLimits, MoreRanksThanCoresSpinLess) {
+  EXPECT_LT(wait_limits(3, 2).spins, wait_limits(2, 2).spins);
+  EXPECT_GT(wait_limits(3, 2).yields, 0u);
+}
+
+}  // namespace
+}  // namespace tutti

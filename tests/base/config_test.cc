@@ -1,0 +1,103 @@
+// What the environment may say, what it may not, and that the docs list just that.
+#include "base/config.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+
+namespace tutti {
+namespace {
+
+std::string error_of(const Variables& variables) {
+  auto config = parse_config(variables);
+  EXPECT_FALSE(config.ok());
+  if (config.ok()) return {};
+  EXPECT_EQ(config.error().code, ErrorCode::kConfig);
+  return config.error().message;
+}
+
+TEST(Config, ReadsEveryVariable) {
+  const auto config = parse_config({{"TUTTI_RANK", "3"},
+                                    {"TUTTI_WORLD_SIZE", "8"},
+                                    {"TUTTI_LOCAL_RANK", "1"},
+                                    {"TUTTI_LOCAL_SIZE", "2"},
+                                    {"TUTTI_ROOT", "127.0.0.1:5"},
+                                    {"TUTTI_ROOT_FD", "9"},
+                                    {"TUTTI_JOB_ID", "job"},
+                                    {"TUTTI_INTERFACE", "lo"},
+                                    {"TUTTI_SETUP_TIMEOUT_MS", "11"},
+                                    {"TUTTI_TIMEOUT_MS", "12"},
+                                    {"TUTTI_SLOT_BYTES", "8192"},
+                                    {"TUTTI_SLOTS", "5"},
+                                    {"TUTTI_VERIFY_PLANS", "0"},
+                                    {"TUTTI_LOG", "debug"}});
+  ASSERT_TRUE(config.ok()) << to_string(config.error());
+  EXPECT_EQ(config->rank, 3);
+  EXPECT_EQ(config->size, 8);
+  EXPECT_EQ(config->local_rank, 1);
+  EXPECT_EQ(config->local_size, 2);
+  EXPECT_EQ(config->root, "127.0.0.1:5");
+  EXPECT_EQ(config->root_fd, 9);
+  EXPECT_EQ(config->job_id, "job");
+  EXPECT_EQ(config->interface, "lo");
+  EXPECT_EQ(config->setup_timeout.count(), 11);
+  EXPECT_EQ(config->timeout.count(), 12);
+  EXPECT_EQ(config->slot_bytes, 8192u);
+  EXPECT_EQ(config->slots, 5u);
+  EXPECT_FALSE(config->verify_plans);
+  EXPECT_EQ(config->log_level, LogLevel::kDebug);
+}
+
+TEST(Config, UnknownNamesAreRefusedWithTheNearestOne) {
+  EXPECT_NE(error_of({{"TUTTI_RNAK", "1"}}).find("did you mean TUTTI_RANK"), std::string::npos);
+  EXPECT_NE(error_of({{"TUTTI_WORLDSIZE", "1"}}).find("did you mean TUTTI_WORLD_SIZE"), std::string::npos);
+  const std::string far = error_of({{"TUTTI_COMPLETELY_DIFFERENT_THING", "1"}});
+  EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
+}
+
+TEST(Config, ValuesOutOfRangeAreRefusedWithTheRange) {
+  for (const auto& [name, value] : Variables{{"TUTTI_RANK", "-1"},
+                                             {"TUTTI_RANK", "1x"},
+                                             {"TUTTI_RANK", ""},
+                                             {"TUTTI_WORLD_SIZE", "0"},
+                                             {"TUTTI_WORLD_SIZE", "99999999999999999999"},
+                                             {"TUTTI_SLOTS", "1"},
+                                             {"TUTTI_SLOT_BYTES", "5000"},
+                                             {"TUTTI_VERIFY_PLANS", "2"},
+                                             {"TUTTI_LOG", "loud"},
+                                             {"TUTTI_JOB_ID", std::string(129, 'x')},
+                                             {"TUTTI_TIMEOUT_MS", "0"}}) {
+    const std::string message = error_of({{name, value}});
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+    EXPECT_NE(message.find("give"), std::string::npos) << message;
+  }
+}
+
+TEST(Config, TheDocsListJustTheKnownVariables) {
+  std::ifstream file(TUTTI_SOURCE_DIR "/docs/config.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  std::set<std::string> documented;
+  const std::string content = text.str();
+  const std::regex name(R"(^\| `(TUTTI_[A-Z_]+)`)", std::regex::multiline);
+  for (std::sregex_iterator match(content.begin(), content.end(), name), end; match != end; ++match) {
+    documented.insert((*match)[1]);
+  }
+  const auto names = config_variable_names();
+  EXPECT_EQ(documented, (std::set<std::string>(names.begin(), names.end())));
+}
+
+TEST(NearestName, FindsTyposOnly) {
+  constexpr std::string_view kNames[] = {"TUTTI_RANK", "TUTTI_ROOT"};
+  EXPECT_EQ(nearest_name("TUTTI_RANKS", kNames), "TUTTI_RANK");
+  EXPECT_EQ(nearest_name("TUTTI_ROT", kNames), "TUTTI_ROOT");
+  EXPECT_EQ(nearest_name("SOMETHING_ELSE_ALTOGETHER", kNames), "");
+  EXPECT_EQ(nearest_name("", kNames), "");
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# install_test.sh BUILD EXAMPLES COMPILER: installs BUILD, builds EXAMPLES against that alone, runs it on two ranks.
+
+set -euo pipefail
+build=$1
+examples=$2
+compiler=$3
+
+fail() {
+  printf 'install: %s\n' "$*" >&2
+  exit 1
+}
+
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+cmake --install "$build" --prefix "$place/prefix" >"$place/install.log" || fail "cmake --install failed"
+# Moved once, so that nothing may remember where it was installed to.
+mv "$place/prefix" "$place/moved"
+prefix=$place/moved
+for file in bin/tutti include/tutti/tutti.h; do
+  [ -f "$prefix/$file" ] || fail "$file is missing"
+done
+# ".a" and the build's own headers stay at home.
+foreign=$(find "$prefix" -type f -o -type l | sed "s|^$prefix/||" |
+  grep -vE '^(bin/tutti|include/tutti/[a-z_]+\.h|lib.*/libtutti\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake)$' || true)
+[ -z "$foreign" ] || fail "unexpected files: $foreign"
+
+cmake -S "$examples" -B "$place/examples" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
+  >"$place/configure.log" || fail "find_package(tutti) failed"
+cmake --build "$place/examples" >"$place/build.log" || { cat "$place/build.log"; fail "the example does not compile"; }
+
+status=0
+"$prefix/bin/tutti" run -n 2 -- "$place/examples/all_reduce" >"$place/run.log" 2>&1 || status=$?
+cat "$place/run.log"
+[ "$status" = 0 ] || fail "the run ended with status $status"
+# Ranks 0 and 1 give 999 and 1998 for the last of 1000 numbers.
+for rank in 0 1; do
+  grep -qx "\[$rank\] rank $rank of 2: the last sum is 2997" "$place/run.log" || fail "rank $rank said something else"
+done

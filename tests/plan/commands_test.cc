@@ -1,0 +1,131 @@
+// `tutti plan` and `tutti verify`, run inside this process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "tools/exit_status.h"
+#include "tools/plan_command.h"
+#include "tools/verify_command.h"
+
+namespace tutti::tool {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+  std::string usage;  // what CLI11 says of a command line that it refuses
+};
+
+Outcome run(const std::string& command_line) {
+  CLI::App app("", "tutti");
+  Outcome outcome;
+  add_plan_command(app, outcome.exit_code);
+  add_verify_command(app, outcome.exit_code);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  try {
+    app.parse(command_line);
+  } catch (const CLI::ParseError& error) {
+    outcome.usage = error.what();
+  }
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(PlanCommand, PrintsTheStepsAndThenTheProof) {
+  const Outcome outcome = run("plan all_reduce --algorithm ring --ranks 3");
+  EXPECT_EQ(outcome.exit_code, kExitSuccess);
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("rank 2 channel 0: 4: out[1] = recv(1)\nproved: result, no deadlock, no race"),
+                    HasSubstr("rank 0 channel 0: 0: in[0] ; send 1\n")));
+}
+
+TEST(PlanCommand, PrintsOneRankOnRequest) {
+  const Outcome outcome = run("plan all_reduce --algorithm two_shot --ranks 5 --rank 3");
+  EXPECT_EQ(outcome.exit_code, kExitSuccess);
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("rank 3 channel 0: 0"), testing::Not(HasSubstr("rank 2 channel")), HasSubstr("proved:")));
+}
+
+TEST(PlanCommand, SaysThatAPlanOfVeryManyRanksWasNotProved) {
+  const Outcome outcome = run("plan all_reduce --algorithm double_tree --ranks 100000 --rank 99999");
+  EXPECT_EQ(outcome.exit_code, kExitSuccess);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("rank 99999 channel 0: 0"), HasSubstr("\nnot proved: ")));
+}
+
+TEST(PlanCommand, DrawsIntoAFile) {
+  const std::string path = testing::TempDir() + "tutti_plan_command_test.svg";
+  EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 4 --svg " + path).exit_code, kExitSuccess);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_THAT(text.str(), EndsWith("</svg>\n"));
+  std::filesystem::remove(path);
+}
+
+TEST(PlanCommand, TellsWhyAFileCannotBeWritten) {
+  const Outcome missing = run("plan all_reduce --algorithm ring --ranks 4 --svg /no/such/folder/plan.svg");
+  EXPECT_EQ(missing.exit_code, kExitFailure);
+  EXPECT_THAT(missing.err, HasSubstr("No such file or directory"));
+  const Outcome full = run("plan all_reduce --algorithm ring --ranks 4 --svg /dev/full");
+  EXPECT_EQ(full.exit_code, kExitFailure);
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+}
+
+TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
+  EXPECT_THAT(run("plan all_reduce --algorithm rign --ranks 4").usage,
+              HasSubstr("unknown algorithm rign; choose one of ring, double_tree, one_shot, two_shot"));
+  EXPECT_THAT(run("plan all_reduce --algorithm auto --ranks 4").usage, HasSubstr("choose one of"));
+  EXPECT_THAT(run("plan broadcast --algorithm ring --ranks 4").usage, HasSubstr("all_reduce"));
+  EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks 0").usage, HasSubstr("--ranks"));
+  EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks -1").usage, HasSubstr("--ranks"));
+  EXPECT_THAT(run("plan all_reduce --algorithm ring").usage, HasSubstr("--ranks is required"));
+
+  const Outcome outside = run("plan all_reduce --algorithm ring --ranks 4 --rank 4");
+  EXPECT_EQ(outside.exit_code, kExitUsage);
+  EXPECT_THAT(outside.err, HasSubstr("there is no rank 4 among 4 ranks (0 to 3)"));
+  const Outcome many = run("plan all_reduce --algorithm one_shot --ranks 1025");
+  EXPECT_EQ(many.exit_code, kExitFailure);
+  EXPECT_THAT(many.err, HasSubstr("at most 1024 ranks"));
+  EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 1025").exit_code, kExitUsage);
+}
+
+TEST(VerifyCommand, ProvesARangeAndCountsMutations) {
+  const Outcome outcome = run("verify --ranks 2..9");
+  EXPECT_EQ(outcome.exit_code, kExitSuccess);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("proved 32 plans (4 algorithms, ranks 2..9): "),
+                                 HasSubstr("mutations: tried "), EndsWith(", missed 0\n")));
+  EXPECT_EQ(outcome.err, "") << "no progress bar where nobody looks";
+}
+
+TEST(VerifyCommand, TakesOneAlgorithmAndOneRankCount) {
+  EXPECT_THAT(run("verify --ranks 12 --algorithm double_tree").out,
+              HasSubstr("proved 1 plans (1 algorithm, ranks 12..12): "));
+}
+
+TEST(VerifyCommand, SaysWhatItSkipsAndDoesNotCallNothingProved) {
+  const Outcome outcome = run("verify --ranks 1025 --algorithm two_shot");
+  EXPECT_EQ(outcome.exit_code, kExitFailure);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("skipped: two_shot"), HasSubstr("FAILED; proved 0 plans")));
+}
+
+TEST(VerifyCommand, RefusesRangesThatAreNone) {
+  for (const char* range : {"9..2", "0..4", "0", "a", "2..", "..4", "2...4", "2-4", "2..4x", "-2..4", "5000"}) {
+    EXPECT_THAT(run(std::string("verify --ranks=") + range).usage, HasSubstr("--ranks")) << range;
+  }
+  EXPECT_EQ(parse_rank_range("2..64"), (RankRange{.first = 2, .last = 64}));
+  EXPECT_EQ(parse_rank_range("7"), (RankRange{.first = 7, .last = 7}));
+}
+
+}  // namespace
+}  // namespace tutti::tool

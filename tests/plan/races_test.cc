@@ -1,0 +1,180 @@
+// Memory that two channels or two ranks touch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plan/verify.h"
+#include "plans.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Channel 0 writes out[0], channel 1 reads it; `ordered`: by an After.
+Plan writer_and_reader(bool ordered) {
+  ChannelBuilder writer;
+  writer.step().local(Space::kInput, 0).store(Space::kOutput, 0).completes();
+  ChannelBuilder reader;
+  reader.step().local(Space::kOutput, 0).store(Space::kScratch, 0);
+  if (ordered) reader.after(0, 0);
+  return one_rank({std::move(writer).build(), std::move(reader).build()});
+}
+
+TEST(Races, TwoChannelsNeedAnAfter) {
+  const Result<VerifyReport> report = verify(writer_and_reader(false));
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message,
+              AllOf(HasSubstr("race on out[0] of rank 0"), HasSubstr("rank 0 channel 0 step 0 (a write)"),
+                    HasSubstr("rank 0 channel 1 step 0 (a read)")));
+  EXPECT_TRUE(verify_all(writer_and_reader(true)).ok());
+}
+
+TEST(Races, AnAfterOrdersOneTileOnlySoScratchRaces) {
+  ChannelBuilder writer;
+  writer.step().local(Space::kInput, 0).store(Space::kScratch, 0).completes();
+  ChannelBuilder reader;
+  reader.step().local(Space::kScratch, 0).store(Space::kOutput, 0);
+  reader.after(0, 0);
+  const Plan plan = one_rank({std::move(writer).build(), std::move(reader).build()});
+  EXPECT_TRUE(verify(plan, {.tiles = 1}).ok());
+  const Result<VerifyReport> report = verify(plan);  // the writer's second tile against the reader's first
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message, HasSubstr("scratch[0]"));
+}
+
+TEST(Races, TwoChannelsMayReadTheSameInput) {
+  ChannelBuilder first;
+  first.step().local(Space::kInput, 0).store(Space::kOutput, 0).completes();
+  ChannelBuilder second;
+  second.step().local(Space::kInput, 0).store(Space::kScratch, 0).completes();
+  const Plan plan = one_rank({std::move(first).build(), std::move(second).build()});
+  EXPECT_TRUE(verify(plan).ok());
+  EXPECT_FALSE(verify(plan, {.in_place = true}).ok()) << "in place, the first channel overwrites what the second reads";
+}
+
+TEST(Races, MessagesOrderTheChannelsOfATree) {
+  const Result<VerifyReport> report = verify(plan_of(Algorithm::kDoubleTree, 7), {.in_place = true});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_GT(report->race_checks, 0u) << "up reads and down writes the same memory: there is something to check";
+}
+
+TEST(Races, ATreeWhoseDownChannelRunsAheadIsRefused) {
+  // Rank 0 sends what it received straight back, so the leaf's down channel may store while its up channel still reads.
+  Plan plan;
+  plan.shape = {.collective = {.ranks = 2}, .chunks = 1, .slots = 2, .lanes = 2, .order = Order::kAny};
+  ChannelBuilder sum;
+  sum.step()
+      .local(Space::kInput, 0)
+      .receive(sum.receive_from(1, 0))
+      .store(Space::kOutput, 0)
+      .completes()
+      .send(sum.send_to(1, 1));
+  ChannelBuilder up;
+  up.step().local(Space::kInput, 0).send(up.send_to(0, 0));
+  up.step().local(Space::kInput, 0).store(Space::kScratch, 0);  // reads again, after the message that orders
+  ChannelBuilder down;
+  down.step().receive(down.receive_from(0, 1)).store(Space::kOutput, 0);
+  plan.shape.scratch_chunks = 1;
+  plan.ranks.push_back({.channels = {std::move(sum).build()}});
+  plan.ranks.push_back({.channels = {std::move(up).build(), std::move(down).build()}});
+  EXPECT_TRUE(verify(plan).ok());
+  const Result<VerifyReport> report = verify(plan, {.in_place = true});
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message, HasSubstr("rank 1 channel 0 step 1"));
+}
+
+TEST(Races, AOneShotInPlaceMustNotPublish) {
+  Plan plan = plan_of(Algorithm::kOneShot, 4);
+  EXPECT_TRUE(verify_all(plan).ok());
+  plan.shape.publish_in_place = true;
+  EXPECT_TRUE(verify(plan, {.in_place = true}).ok());
+  EXPECT_TRUE(verify(plan, {.windows = true}).ok());
+  const Result<VerifyReport> report = verify(plan, {.in_place = true, .windows = true});
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message, AllOf(HasSubstr("race on"), HasSubstr("a read of what was published to it")));
+}
+
+// Both ranks copy their input to scratch, send it from there and add what they get.
+Plan exchange_from_scratch() {
+  Plan plan;
+  plan.shape = {
+      .collective = {.ranks = 2}, .chunks = 1, .scratch_chunks = 1, .slots = 2, .lanes = 1, .order = Order::kByRank};
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    ChannelBuilder b;
+    b.step().local(Space::kInput, 0).store(Space::kScratch, 0);
+    b.step().local(Space::kScratch, 0).send(b.send_to(1 - rank, 0));
+    auto add = b.step();
+    if (rank == 0) add.local(Space::kInput, 0);
+    add.receive(b.receive_from(1 - rank, 0));
+    if (rank == 1) add.local(Space::kInput, 0);
+    add.store(Space::kOutput, 0).completes();
+    plan.ranks.push_back({.channels = {std::move(b).build()}});
+  }
+  return plan;
+}
+
+TEST(Races, APublishedSliceMustStayUntilItWasRead) {
+  const Plan plan = exchange_from_scratch();
+  EXPECT_TRUE(verify(plan).ok()) << "staged, the value was copied";
+  EXPECT_TRUE(verify(plan, {.windows = true, .tiles = 1, .calls = 2}).ok()) << "a call ends when all has been read";
+  const Result<VerifyReport> report = verify(plan, {.windows = true, .tiles = 2, .calls = 1});
+  ASSERT_FALSE(report.ok()) << "the second tile overwrites scratch while the peer may still read the first";
+  EXPECT_THAT(report.error().message, HasSubstr("race on scratch[0]"));
+}
+
+TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {
+  // Rank 0 computes the sum and sends it; rank 1 reads its own output chunk's memory (in place) until its receive.
+  Plan plan;
+  plan.shape = {.collective = {.ranks = 2}, .chunks = 1, .scratch_chunks = 1, .slots = 2, .lanes = 1};
+  ChannelBuilder sum;
+  sum.step()
+      .local(Space::kInput, 0)
+      .receive(sum.receive_from(1, 0))
+      .store(Space::kOutput, 0)
+      .completes()
+      .send(sum.send_to(1, 0));
+  ChannelBuilder late;
+  late.step().local(Space::kInput, 0).send(late.send_to(0, 0));
+  late.step().local(Space::kInput, 0).store(Space::kScratch, 0);  // the sum may be on its way already
+  late.step().receive(late.receive_from(0, 0)).store(Space::kOutput, 0);
+  plan.ranks.push_back({.channels = {std::move(sum).build()}});
+  plan.ranks.push_back({.channels = {std::move(late).build()}});
+  EXPECT_TRUE(verify(plan, {.in_place = true}).ok());
+  EXPECT_TRUE(verify(plan, {.windows = true}).ok());
+  const Result<VerifyReport> report = verify(plan, {.in_place = true, .windows = true});
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message, HasSubstr("a write into its receiver's sink"));
+}
+
+TEST(Races, ReadersOnManyRanksAreAllRemembered) {
+  // Rank 0 publishes in[0] to three peers and overwrites it, in place, once the first of them has answered.
+  Plan plan;
+  plan.shape = {.collective = {.ranks = 4}, .chunks = 1, .slots = 2, .lanes = 1, .order = Order::kAny};
+  ChannelBuilder root;
+  auto publish = root.step();
+  publish.local(Space::kInput, 0);
+  for (std::uint32_t peer = 1; peer < 4; ++peer) publish.send(root.send_to(peer, 0));
+  root.step().receive(root.receive_from(1, 0)).store(Space::kOutput, 0);
+  plan.ranks.push_back({.channels = {std::move(root).build()}});
+  for (std::uint32_t rank = 1; rank < 4; ++rank) {
+    ChannelBuilder b;
+    for (std::uint32_t peer = 1; peer < 4; ++peer) {
+      if (peer != rank) b.step().local(Space::kInput, 0).send(b.send_to(peer, 0));
+    }
+    auto add = b.step();
+    for (std::uint32_t peer = 0; peer < 4; ++peer) {
+      if (peer == rank) add.local(Space::kInput, 0);
+      if (peer != rank) add.receive(b.receive_from(peer, 0));
+    }
+    add.store(Space::kOutput, 0).completes();
+    if (rank == 1) add.send(b.send_to(0, 0));
+    plan.ranks.push_back({.channels = {std::move(b).build()}});
+  }
+  EXPECT_TRUE(verify(plan, {.in_place = true}).ok());
+  EXPECT_TRUE(verify(plan, {.windows = true}).ok());
+  EXPECT_FALSE(verify(plan, {.in_place = true, .windows = true}).ok());
+}
+
+}  // namespace
+}  // namespace tutti

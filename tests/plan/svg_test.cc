@@ -1,0 +1,62 @@
+#include "plan/svg.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plans.h"
+
+namespace tutti {
+namespace {
+
+using testing::HasSubstr;
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Svg, DrawsEveryStepAndEveryMessage) {
+  for (const Algorithm algorithm : all_algorithms()) {
+    const Plan plan = plan_of(algorithm, 8);
+    std::size_t steps = 0;
+    std::size_t messages = 0;
+    for (const RankPlan& rank : plan.ranks) {
+      for (const Channel& channel : rank.channels) {
+        steps += channel.steps.size();
+        for (const Step& step : channel.steps) messages += step.receive_count;
+      }
+    }
+    const auto svg = to_svg(plan);
+    ASSERT_TRUE(svg.ok());
+    EXPECT_EQ(count_of(*svg, "rx='4'"), steps + 4) << "the legend shows four boxes";
+    EXPECT_EQ(count_of(*svg, "<path"), messages);
+    EXPECT_THAT(
+        *svg, testing::AllOf(HasSubstr("8 ranks"), HasSubstr(std::string(to_string(algorithm))), HasSubstr("rank 7<")));
+    EXPECT_EQ(count_of(*svg, "<svg"), count_of(*svg, "</svg>"));
+  }
+}
+
+TEST(Svg, PutsARingsStepsOneAfterTheOther) {
+  EXPECT_THAT(*to_svg(plan_of(Algorithm::kRing, 8)), HasSubstr("15 steps one after the other"));
+  EXPECT_THAT(*to_svg(plan_of(Algorithm::kDoubleTree, 8)), HasSubstr("7 steps one after the other"));
+}
+
+TEST(Svg, RefusesMoreRanksThanOneCanRead) {
+  EXPECT_TRUE(to_svg(plan_of(Algorithm::kOneShot, kMaxDrawnRanks)).ok());
+  const auto refused = to_svg(plan_of(Algorithm::kOneShot, kMaxDrawnRanks + 1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("at most 64"));
+}
+
+TEST(Svg, RefusesAPlanThatDoesNotEnd) {
+  Plan plan = two_ranks();
+  for (RankPlan& rank : plan.ranks) std::swap(rank.channels[0].steps[0], rank.channels[0].steps[1]);
+  const auto refused = to_svg(plan);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidPlan);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#include "plan/windows.h"
+
+#include <gtest/gtest.h>
+
+#include "plans.h"
+
+namespace tutti {
+namespace {
+
+std::vector<WindowSend> sends_of(Algorithm algorithm, std::uint32_t ranks, std::uint32_t rank) {
+  const Generator generator = *find_generator({.ranks = ranks}, algorithm);
+  return window_sends(generator, rank, generator.build(generator.shape, rank));
+}
+
+TEST(Windows, ATwoShotPublishesInputsAndPushesResults) {
+  const std::vector<WindowSend> sends = sends_of(Algorithm::kTwoShot, 4, 1);
+  ASSERT_EQ(sends.size(), 6u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(sends[i].carry, Carry::kPublish);
+    EXPECT_EQ(sends[i].unpublished, Carry::kSlot) << "the owner adds: there is no sink to write into";
+    EXPECT_EQ(sends[i].peer, (2 + i) % 4);
+    EXPECT_EQ(sends[i].peer_step, 3u);
+  }
+  for (std::size_t i = 3; i < 6; ++i) {
+    EXPECT_EQ(sends[i].step, 3u);
+    EXPECT_EQ(sends[i].send_index, i - 3);
+    EXPECT_EQ(sends[i].carry, Carry::kPush);
+    EXPECT_EQ(sends[i].peer_sink, (Slice{.space = Space::kOutput, .chunk = 1}));
+  }
+}
+
+TEST(Windows, ARingPublishesItsFirstStepAndPushesTheWayBack) {
+  const std::vector<WindowSend> sends = sends_of(Algorithm::kRing, 4, 2);
+  ASSERT_EQ(sends.size(), 6u);
+  const Carry expected[] = {Carry::kPublish, Carry::kSlot, Carry::kSlot, Carry::kPush, Carry::kPush, Carry::kPush};
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(sends[i].carry, expected[i]) << "step " << i;
+    EXPECT_EQ(sends[i].peer_step, i + 1);
+  }
+  EXPECT_EQ(sends[3].peer_sink, (Slice{.space = Space::kOutput, .chunk = 3}));
+}
+
+TEST(Windows, ATreePublishesFromLeavesAndPushesDown) {
+  for (std::uint32_t rank = 0; rank < 6; ++rank) {
+    for (const WindowSend& send : sends_of(Algorithm::kDoubleTree, 6, rank)) {
+      if (send.carry == Carry::kPush) {
+        EXPECT_EQ(send.lane % 2, 1);
+        EXPECT_EQ(send.peer_channel, send.lane);
+        EXPECT_EQ(send.peer_sink, (Slice{.space = Space::kOutput, .chunk = send.lane / 2u}));
+      } else {
+        EXPECT_EQ(send.lane % 2, 0);
+      }
+    }
+  }
+}
+
+TEST(Windows, AValueThatAStepComputesIsNeverPublished) {
+  Step lone_send;
+  lone_send.source.space = Space::kInput;
+  lone_send.send_count = 1;
+  Step adds = lone_send;
+  adds.receive_count = 1;
+  Step stores;
+  stores.sink.space = Space::kOutput;
+  stores.receive_count = 1;
+  Step stores_sum = stores;
+  stores_sum.source = {.space = Space::kInput};
+  EXPECT_EQ(carry_of(lone_send, stores), Carry::kPublish);
+  EXPECT_EQ(carry_of(adds, stores), Carry::kPush);
+  EXPECT_EQ(carry_of(adds, stores_sum), Carry::kSlot);
+  EXPECT_EQ(carry_without_publish(stores), Carry::kPush);
+  Step divides = lone_send;
+  divides.completes = 1;
+  EXPECT_EQ(carry_of(divides, stores_sum), Carry::kSlot);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,198 @@
+// Bad input, disagreeing ranks, absent, aborting and leaving peers: each gets an error that names the culprit, none
+// hangs, and the communicator stays usable where that is promised.
+#include <cstdint>
+#include <mutex>
+
+#include "runtime/support.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::Test;
+
+TEST(BadArguments, AreRefusedByNameAndLeaveTheCommunicatorUsable) {
+  Communicators ranks = make_ranks(2);
+  Communicator& rank = *ranks[0];
+  std::vector<float> buffer(64);
+  const auto error_of = [&](const void* in, void* out, std::size_t count, DataType type, ReduceOp op,
+                            Algorithm algorithm) {
+    const Status status = rank.all_reduce(in, out, count, type, op, with(algorithm));
+    EXPECT_FALSE(status.ok());
+    return status.ok() ? Error{} : status.error();
+  };
+  const auto expect = [](const Error& error, const char* word) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.scope, ErrorScope::kCall);
+    EXPECT_NE(error.message.find(word), std::string::npos) << error.message;
+  };
+  float* data = buffer.data();
+  constexpr auto kFloat = DataType::kFloat32;
+  constexpr auto kSum = ReduceOp::kSum;
+  constexpr auto kAuto = Algorithm::kAuto;
+  expect(error_of(nullptr, data, 8, kFloat, kSum, kAuto), "input is null");
+  expect(error_of(data, nullptr, 8, kFloat, kSum, kAuto), "output is null");
+  expect(error_of(data, data, SIZE_MAX / 2, kFloat, kSum, kAuto), "count");
+  expect(error_of(data, data, SIZE_MAX / 16, kFloat, kSum, kAuto), "more than any memory holds");
+  expect(error_of(data, data, 8, static_cast<DataType>(99), kSum, kAuto), "type 99");
+  expect(error_of(data, data, 8, kFloat, static_cast<ReduceOp>(77), kAuto), "operation 77");
+  expect(error_of(data, data, 8, kFloat, kSum, static_cast<Algorithm>(55)), "algorithm 55");
+  expect(error_of(data, data + 4, 8, kFloat, kSum, kAuto), "overlap");
+  expect(error_of(reinterpret_cast<char*>(data) + 1, data + 32, 8, kFloat, kSum, kAuto), "aligned");
+  EXPECT_FALSE(rank.allocate(0).ok());
+  EXPECT_FALSE(rank.allocate(SIZE_MAX).ok());
+  EXPECT_FALSE(rank.register_memory(nullptr, 4096).ok());
+  EXPECT_FALSE(rank.register_memory(reinterpret_cast<char*>(data) + 1, 4096).ok());
+  EXPECT_FALSE(rank.register_memory(reinterpret_cast<void*>(std::uintptr_t{1} << 46), 4096).ok()) << "unmapped memory";
+  on_every_rank(ranks, [](Communicator& each) { EXPECT_TRUE(sum_is_right(each, 100)); });
+}
+
+TEST(BadArguments, RankAndSizeOutsideAreRefused) {
+  EXPECT_FALSE(Communicator::create_all(0).ok());
+  EXPECT_FALSE(Communicator::create_all(-3).ok());
+  CommunicatorOptions options;
+  options.size = 4;
+  options.rank = 4;
+  auto outside = Communicator::create(options);
+  ASSERT_FALSE(outside.ok());
+  EXPECT_NE(outside.error().message.find("rank 4 is outside 0..3"), std::string::npos) << outside.error().message;
+  options.rank = -1;
+  EXPECT_FALSE(Communicator::create(options).ok());
+}
+
+struct Disagreement {
+  const char* argument;  // as it must be named
+  std::size_t count = 1000;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Algorithm algorithm = Algorithm::kTwoShot;
+};
+
+// Rank 2 of 4 differs in one argument: every rank is told so, and the next call works.
+TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
+  Communicators ranks = make_ranks(4, std::chrono::seconds(15));
+  for (const Algorithm algorithm : all_algorithms()) {
+    const Disagreement usual{.argument = "", .algorithm = algorithm};
+    for (const Disagreement& odd :
+         {Disagreement{.argument = "count 1001", .count = 1001, .algorithm = algorithm},
+          Disagreement{.argument = "count 0", .count = 0, .algorithm = algorithm},
+          Disagreement{.argument = "type int32", .type = DataType::kInt32, .algorithm = algorithm},
+          Disagreement{.argument = "operation max", .op = ReduceOp::kMax, .algorithm = algorithm},
+          Disagreement{.argument = "algorithm",
+          .algorithm = algorithm == Algorithm::kRing ? Algorithm::kOneShot : Algorithm::kRing}}) {
+      for (const bool registered : {false, true}) {
+        on_every_rank(ranks, [&](Communicator& rank) {
+          const Disagreement& mine = rank.rank() == 2 ? odd : usual;
+          Memory memory = std::move(rank.allocate(8192).value());
+          std::vector<float> plain(2048, 1.0f);
+          void* data = registered ? static_cast<void*>(memory.data()) : plain.data();
+          const Status status = rank.all_reduce(data, data, mine.count, mine.type, mine.op, with(mine.algorithm));
+          ASSERT_FALSE(status.ok()) << "rank " << rank.rank() << " " << odd.argument << " " << to_string(algorithm);
+          EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+          EXPECT_EQ(status.error().scope, ErrorScope::kCall);
+          EXPECT_NE(status.error().message.find(odd.argument), std::string::npos) << status.error().message;
+          EXPECT_NE(status.error().message.find("rank 2"), std::string::npos) << status.error().message;
+          EXPECT_TRUE(sum_is_right(rank, 3000, with(algorithm)));
+        });
+        if (Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Deadline, NamesTheRankThatNeverEnters) {
+  Communicators ranks = make_ranks(3, std::chrono::milliseconds(300));
+  std::vector<std::thread> threads;
+  for (const std::size_t present : {0u, 2u}) {
+    threads.emplace_back([&ranks, present] {
+      std::vector<float> data(100);
+      const Status status =
+          ranks[present]->all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
+      EXPECT_EQ(status.error().rank, 1) << to_string(status.error());
+      EXPECT_NE(status.error().message.find("rank 1"), std::string::npos) << status.error().message;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Deadline, TheCommunicatorWorksOnWhenTheLateRankHasCaughtUp) {
+  Communicators ranks = make_ranks(3, std::chrono::milliseconds(200));
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::vector<float> data(100, 1.0f);
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const Status status = rank.all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+    if (status.ok()) {  // the late rank finds all it needs in its inbox: then its result is right
+      EXPECT_EQ(rank.rank(), 1);
+      EXPECT_EQ(data, std::vector<float>(100, 3.0f));
+    } else {
+      EXPECT_EQ(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
+    }
+    // The ranks come out of the failed call at different times; a longer deadline covers the gap.
+    AllReduceOptions patient;
+    patient.timeout = std::chrono::seconds(15);
+    EXPECT_TRUE(sum_is_right(rank, 5000, patient));
+  });
+}
+
+TEST(Abort, EndsTheCallHereAndOnPeersAndNamesTheCaller) {
+  Communicators ranks = make_ranks(3, std::chrono::seconds(30));
+  std::thread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ranks[0]->abort();
+  });
+  on_every_rank(ranks, [](Communicator& rank) {
+    if (rank.rank() == 1) return;  // never enters
+    std::vector<float> data(100);
+    const Status status = rank.all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kAborted) << to_string(status.error());
+    EXPECT_FALSE(rank.all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum).ok());
+  });
+  killer.join();
+}
+
+TEST(Abort, EndsAsynchronousOperationsToo) {
+  Communicators ranks = make_ranks(2, std::chrono::seconds(30));
+  std::vector<float> data(100);
+  auto work = ranks[0]->all_reduce_async(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+  ASSERT_TRUE(work.ok());
+  ranks[0]->abort();
+  const Status status = work->wait();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kAborted);
+}
+
+TEST(Leaving, APeerThatIsDestroyedIsNamedAndAnUnfinishedOperationEnds) {
+  Communicators ranks = make_ranks(2, std::chrono::seconds(30));
+  std::vector<float> data(100);
+  ranks[1].reset();
+  const Status status = ranks[0]->all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kPeerLost) << to_string(status.error());
+  EXPECT_EQ(status.error().rank, 1);
+
+  Communicators others = make_ranks(2, std::chrono::seconds(30));
+  auto work = others[0]->all_reduce_async(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+  ASSERT_TRUE(work.ok());
+  others[0].reset();
+  EXPECT_FALSE(work->wait().ok()) << "a Work outlives its communicator and says how it ended";
+}
+
+// A rank may finish a call and leave while others still carry it out.
+TEST(Leaving, AfterTheLastCallNobodyMissesAnything) {
+  for (int round = 0; round < 20; ++round) {
+    Communicators ranks = make_ranks(4);
+    std::vector<std::thread> threads;
+    for (auto& rank : ranks) {
+      threads.emplace_back([rank = std::move(rank), round]() mutable {
+        EXPECT_TRUE(sum_is_right(*rank, 30'000, with(all_algorithms()[static_cast<std::size_t>(round) % 4])));
+        rank.reset();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,270 @@
+// Ranks as real processes: rendezvous, shared memory through passed descriptors, death of a peer.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <new>
+
+#include "runtime/support.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::uint16_t free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  socklen_t length = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+CommunicatorOptions job(std::int32_t rank, std::int32_t size, std::uint16_t port) {
+  CommunicatorOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.root = "127.0.0.1:" + std::to_string(port);
+  options.job_id = "processes-test";
+  options.setup_timeout = seconds(20);
+  options.timeout = seconds(20);
+  return options;
+}
+
+// Runs body() in a child; its return value is the exit status.
+pid_t start(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // no child outlives a broken test
+    _exit(body());
+  }
+  return child;
+}
+
+int status_of(pid_t child) {
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+bool shares_nothing_by_name() {
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (entry.path().string().find("tutti") != std::string::npos) return false;
+  }
+  return true;
+}
+
+int run_all_algorithms(const CommunicatorOptions& options) {
+  auto rank = Communicator::create(options);
+  if (!rank.ok()) {
+    std::fprintf(stderr, "rank %d: %s\n", options.rank, to_string(rank.error()).c_str());
+    return 2;
+  }
+  for (const Algorithm algorithm : all_algorithms()) {
+    for (const std::size_t count : {1, 1000, 300'007}) {
+      if (!sum_is_right(**rank, count, with(algorithm))) return 3;
+      auto memory = (*rank)->allocate(count * sizeof(float));
+      if (!memory.ok()) return 4;
+      auto* data = reinterpret_cast<float*>(memory->data());
+      for (std::size_t i = 0; i < count; ++i) data[i] = input_of((*rank)->rank(), i);
+      if (!(*rank)->all_reduce(data, data, count, DataType::kFloat32, ReduceOp::kSum, with(algorithm)).ok()) return 5;
+      for (std::size_t i = 0; i < count; ++i) {
+        if (data[i] != sum_of(options.size, i)) return 6;
+      }
+      // Nobody frees or fills its memory anew before all have compared.
+      if (!(*rank)->all_reduce(nullptr, nullptr, 0, DataType::kInt8, ReduceOp::kSum).ok()) return 7;
+    }
+  }
+  return 0;
+}
+
+TEST(Processes, EveryAlgorithmPlainAndRegistered) {
+  for (const std::int32_t size : {1, 2, 4, 7}) {
+    const std::uint16_t port = free_port();
+    std::vector<pid_t> children;
+    for (std::int32_t rank = 0; rank < size; ++rank) {
+      children.push_back(start([=] { return run_all_algorithms(job(rank, size, port)); }));
+    }
+    for (const pid_t child : children) EXPECT_EQ(status_of(child), 0) << size << " ranks";
+    EXPECT_TRUE(shares_nothing_by_name());
+  }
+}
+
+// Memory that parent and children see: what the ranks have to tell the test.
+struct Report {
+  std::atomic<int> ready;
+  std::atomic<int> named_rank[8];
+  std::atomic<std::int64_t> noticed_ms[8];
+};
+
+Report& make_report() {
+  void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return *new (memory) Report{};
+}
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+TEST(Processes, AKilledRankIsNamedByAllSurvivorsAndNothingIsLeft) {
+  constexpr std::int32_t kSize = 4;
+  Report& report = make_report();
+  const std::uint16_t port = free_port();
+  std::vector<pid_t> children;
+  for (std::int32_t rank = 0; rank < kSize; ++rank) {
+    children.push_back(start([=, &report] {
+      auto communicator = Communicator::create(job(rank, kSize, port));
+      if (!communicator.ok()) return 2;
+      std::vector<float> data(1 << 18, 1.0f);
+      auto& counter = report.ready;
+      ++counter;
+      while (true) {
+        const Status status =
+            (*communicator)->all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kMax);
+        if (status.ok()) continue;
+        report.named_rank[rank] = status.error().rank;
+        report.noticed_ms[rank] = now_ms();
+        const bool said = status.error().code == ErrorCode::kPeerLost &&
+                          status.error().message.find("rank 2") != std::string::npos &&
+                          status.error().scope == ErrorScope::kCommunicator;
+        if (!said) std::fprintf(stderr, "rank %d: %s\n", rank, to_string(status.error()).c_str());
+        return said ? 0 : 3;
+      }
+    }));
+  }
+  while (report.ready < kSize) std::this_thread::sleep_for(milliseconds(5));
+  std::this_thread::sleep_for(milliseconds(200));
+  const std::int64_t killed_ms = now_ms();
+  kill(children[2], SIGKILL);
+  for (std::int32_t rank = 0; rank < kSize; ++rank) {
+    EXPECT_EQ(status_of(children[static_cast<std::size_t>(rank)]), rank == 2 ? 128 + SIGKILL : 0) << "rank " << rank;
+    if (rank == 2) continue;
+    EXPECT_EQ(report.named_rank[rank], 2);
+    EXPECT_LT(report.noticed_ms[rank] - killed_ms, 5000) << "seconds are for a busy machine; the promise is one";
+  }
+  EXPECT_TRUE(shares_nothing_by_name());
+}
+
+TEST(SetUp, AMissingRankIsNamedToAllWhoCame) {
+  constexpr std::int32_t kSize = 4;
+  const std::uint16_t port = free_port();
+  std::vector<pid_t> children;
+  for (const std::int32_t rank : {0, 1, 3}) {
+    children.push_back(start([=] {
+      CommunicatorOptions options = job(rank, kSize, port);
+      options.setup_timeout = milliseconds(rank == 0 ? 700 : 5000);
+      auto communicator = Communicator::create(options);
+      if (communicator.ok()) return 2;
+      const Error& error = communicator.error();
+      const bool said = error.code == ErrorCode::kTimeout && error.message.find("rank(s) 2 of 4") != std::string::npos;
+      if (!said) std::fprintf(stderr, "rank %d: %s\n", rank, to_string(error).c_str());
+      return said ? 0 : 3;
+    }));
+  }
+  for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
+}
+
+TEST(SetUp, WithoutRankZeroTheOthersSayWhereTheyLooked) {
+  CommunicatorOptions options = job(1, 2, free_port());
+  options.setup_timeout = milliseconds(300);
+  auto communicator = Communicator::create(options);
+  ASSERT_FALSE(communicator.ok());
+  EXPECT_EQ(communicator.error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(communicator.error().rank, 0);
+  EXPECT_NE(communicator.error().message.find(options.root), std::string::npos) << communicator.error().message;
+}
+
+// Strangers on the port - garbage, silence, another job, a rank that is there already - are refused, and the real ranks
+// join.
+TEST(SetUp, StrangersAreRefusedAndTheJobGoesOn) {
+  const std::uint16_t port = free_port();
+  const pid_t root = start([=] { return run_all_algorithms(job(0, 2, port)); });
+  const auto connect_raw = [&] {
+    for (int attempt = 0; attempt < 200; ++attempt) {
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(port);
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
+      close(fd);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    return -1;
+  };
+  const int silent = connect_raw();
+  const int garbage = connect_raw();
+  ASSERT_GE(silent, 0);
+  ASSERT_GE(garbage, 0);
+  const std::string noise(4096, 'x');
+  EXPECT_GT(send(garbage, noise.data(), noise.size(), MSG_NOSIGNAL), 0);
+
+  CommunicatorOptions other_job = job(1, 2, port);
+  other_job.job_id = "another";
+  auto refused = Communicator::create(other_job);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kRefused) << to_string(refused.error());
+  EXPECT_NE(refused.error().message.find("another job"), std::string::npos);
+
+  CommunicatorOptions other_size = job(1, 3, port);
+  refused = Communicator::create(other_size);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("3 ranks"), std::string::npos) << refused.error().message;
+
+  const pid_t peer = start([=] { return run_all_algorithms(job(1, 2, port)); });
+  EXPECT_EQ(status_of(peer), 0);
+  EXPECT_EQ(status_of(root), 0);
+  close(silent);
+  close(garbage);
+}
+
+TEST(SetUp, AnUnknownVariableIsRefusedWithTheNearestName) {
+  ASSERT_EQ(setenv("TUTTI_SLOT_BYTE", "65536", 1), 0);
+  auto ranks = Communicator::create_all(2);
+  unsetenv("TUTTI_SLOT_BYTE");
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_EQ(ranks.error().code, ErrorCode::kConfig);
+  EXPECT_NE(ranks.error().message.find("did you mean TUTTI_SLOT_BYTES"), std::string::npos) << ranks.error().message;
+}
+
+TEST(SetUp, RanksWithDifferentSlotsAreRefusedByName) {
+  const std::uint16_t port = free_port();
+  std::vector<pid_t> children;
+  for (const std::int32_t rank : {0, 1}) {
+    children.push_back(start([=] {
+      if (rank == 1) setenv("TUTTI_SLOTS", "8", 1);
+      auto communicator = Communicator::create(job(rank, 2, port));
+      if (communicator.ok()) return 2;
+      return communicator.error().code == ErrorCode::kMismatch &&
+                     communicator.error().message.find("TUTTI_SLOTS") != std::string::npos
+                 ? 0
+                 : 3;
+    }));
+  }
+  for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
+}
+
+TEST(SetUp, AnInterfaceThatDoesNotExistIsRefusedWithThoseThatDo) {
+  CommunicatorOptions options;
+  options.rank = 0;
+  options.size = 2;
+  options.interface = "nosuch0";
+  auto communicator = Communicator::create(options);
+  ASSERT_FALSE(communicator.ok());
+  EXPECT_NE(communicator.error().message.find("there are: "), std::string::npos) << communicator.error().message;
+  EXPECT_NE(communicator.error().message.find("lo"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,100 @@
+// The production runtime, executor and algorithms under a simulated clock and network, from one seed.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "runtime/communicator_impl.h"
+#include "runtime/support.h"
+#include "transports/sim/sim_world.h"
+
+namespace tutti::test {
+namespace {
+
+struct Outcome {
+  std::vector<std::vector<float>> results;
+  std::vector<std::string> errors;
+  std::uint64_t fingerprint = 0;
+  std::int64_t end_ns = 0;
+  bool operator==(const Outcome&) const = default;
+};
+
+// Every rank runs `calls` all-reduces; rank `absent` (if any) runs none and stays until the others have given up.
+Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t count, std::int32_t absent = -1) {
+  SimWorld sim(options);
+  Outcome outcome;
+  outcome.results.resize(options.ranks);
+  outcome.errors.resize(options.ranks);
+  const auto prover = std::make_shared<Prover>(true);
+  sim.run([&](std::uint32_t rank) {
+    World world{.clock = sim.clock(),
+                .waiter = sim.waiter(rank),
+                .transport = sim.transport(rank),
+                .prover = prover,
+                .log = Log(LogLevel::kOff, 0)};
+    const auto clock = world.clock;
+    const auto waiter = sim.waiter(rank);
+    detail::CommunicatorImpl communicator(rank, options.ranks, std::move(world), std::chrono::seconds(10));
+    if (static_cast<std::int32_t>(rank) == absent) {
+      Idle idle;
+      const auto spare = sim.transport(rank);
+      while (clock->now_ns() < 30'000'000'000) waiter->pause(idle, spare->doorbell(), 30'000'000'000);
+      return;
+    }
+    std::vector<float> data(count);
+    for (int call = 0; call < 3; ++call) {
+      for (std::size_t i = 0; i < count; ++i)
+        data[i] = 1.0f / static_cast<float>(1 + i + rank * 31 + static_cast<std::size_t>(call));
+      const Status status =
+          communicator.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum, with(algorithm));
+      if (!status.ok()) {
+        outcome.errors[rank] = to_string(status.error());
+        return;
+      }
+    }
+    outcome.results[rank] = data;
+  });
+  outcome.fingerprint = sim.fingerprint();
+  outcome.end_ns = sim.now_ns();
+  return outcome;
+}
+
+TEST(Simulated, TwoRanksAllReduceAndASeedReplaysExactly) {
+  for (const Algorithm algorithm : all_algorithms()) {
+    std::set<std::uint64_t> fingerprints;
+    std::set<std::vector<float>> results;
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      const Outcome outcome = simulate({.seed = seed, .ranks = 2}, algorithm, 5000);
+      EXPECT_EQ(outcome.errors, std::vector<std::string>(2)) << "seed " << seed;
+      EXPECT_EQ(outcome, simulate({.seed = seed, .ranks = 2}, algorithm, 5000))
+          << "seed " << seed << " does not replay";
+      EXPECT_GT(outcome.end_ns, 1'000);
+      fingerprints.insert(outcome.fingerprint);
+      results.insert(outcome.results.begin(), outcome.results.end());
+    }
+    EXPECT_EQ(fingerprints.size(), 20u) << "seeds must differ in their interleavings";
+    EXPECT_EQ(results.size(), 1u) << "but never in the bits of the result";
+  }
+}
+
+TEST(Simulated, MoreRanksWithFewestCreditsAndLongDelaysStillEnd) {
+  for (const Algorithm algorithm : all_algorithms()) {
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      const Outcome outcome =
+          simulate({.seed = seed, .ranks = 5, .max_latency_ns = 5'000'000, .slots = 2}, algorithm, 9000);
+      EXPECT_EQ(outcome.errors, std::vector<std::string>(5)) << "seed " << seed << " " << to_string(algorithm);
+      for (const auto& result : outcome.results) EXPECT_EQ(result, outcome.results[0]);
+    }
+  }
+}
+
+TEST(Simulated, AnAbsentRankIsNamedWhenTheSimulatedDeadlinePasses) {
+  const Outcome outcome = simulate({.seed = 7, .ranks = 3}, Algorithm::kTwoShot, 100, 1);
+  for (const std::size_t rank : {0u, 2u}) {
+    EXPECT_NE(outcome.errors[rank].find("timeout"), std::string::npos) << outcome.errors[rank];
+    EXPECT_NE(outcome.errors[rank].find("rank 1"), std::string::npos) << outcome.errors[rank];
+  }
+  EXPECT_GE(outcome.end_ns, 10'000'000'000);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,68 @@
+// Helpers of the runtime's tests: ranks as threads, inputs whose result is exact in any order.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tutti/tutti.h"
+
+namespace tutti::test {
+
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+
+inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  CommunicatorOptions options;
+  options.timeout = timeout;
+  auto ranks = Communicator::create_all(size, options);
+  EXPECT_TRUE(ranks.ok()) << to_string(ranks.error());
+  return std::move(*ranks);
+}
+
+// body(communicator of this rank), one thread per rank.
+inline void on_every_rank(Communicators& ranks, const std::function<void(Communicator&)>& body) {
+  std::vector<std::thread> threads;
+  for (auto& rank : ranks) threads.emplace_back([&] { body(*rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Small whole numbers that depend on rank and index: sums of up to 64 ranks stay exact in every type of 11 bits and
+// more.
+inline float input_of(std::int32_t rank, std::size_t i) {
+  return static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 3) % 11);
+}
+inline float sum_of(std::int32_t ranks, std::size_t i) {
+  float sum = 0;
+  for (std::int32_t rank = 0; rank < ranks; ++rank) sum += input_of(rank, i);
+  return sum;
+}
+
+inline AllReduceOptions with(Algorithm algorithm) {
+  AllReduceOptions options;
+  options.algorithm = algorithm;
+  return options;
+}
+
+// One checked float32 sum; false and a test failure where it went wrong.
+inline bool sum_is_right(Communicator& rank, std::size_t count, const AllReduceOptions& options = {}) {
+  std::vector<float> data(count);
+  for (std::size_t i = 0; i < count; ++i) data[i] = input_of(rank.rank(), i);
+  const Status status = rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum, options);
+  EXPECT_TRUE(status.ok()) << "rank " << rank.rank() << ": " << to_string(status.error());
+  if (!status.ok()) return false;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (data[i] != sum_of(rank.size(), i)) {
+      ADD_FAILURE() << "rank " << rank.rank() << " element " << i << " is " << data[i] << ", not "
+                    << sum_of(rank.size(), i);
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# headers.sh ROOT COMPILER [FLAGS...]: compiles each header of the tree at ROOT alone, names those that lean on others.
+#
+# ROOT/include, ROOT/src, ROOT and ROOT/tests are searched. Exit status 0: all are self-contained; 1: others are named.
+
+set -euo pipefail
+root=$1
+compiler=$2
+shift 2
+
+check_header() {
+  local header=$1
+  shift
+  "$@" -x c++ -fsyntax-only - <<<"#include \"$header\"" 2>&1 || {
+    printf '%s: not self-contained\n' "$header"
+    return 1
+  }
+}
+export -f check_header
+
+cd "$root"
+folders=()
+for folder in include src topology transports kernels tools bench train tests; do
+  if [ -d "$folder" ]; then folders+=("$folder"); fi
+done
+# Files that end in -inl.h are parts of one source file that is compiled once for each SIMD target.
+mapfile -t headers < <(find "${folders[@]}" -name '*.h' -not -name '*-inl.h' | sort)
+[ ${#headers[@]} -gt 0 ] || { printf 'no headers in %s\n' "$root"; exit 1; }
+printf '%s\0' "${headers[@]}" |
+  xargs -0 -P "$(nproc)" -I{} bash -c 'check_header "$@"' check {} "$compiler" -std=c++20 "$@" \
+    -Iinclude -Isrc -I. -Itests ||
+  exit 1
+printf '%d headers are self-contained\n' "${#headers[@]}"

@@ -1,0 +1,125 @@
+// Who may include whom. The table is the house's order of folders; a folder that is not in it has to be given its place
+// here.
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "rules.h"
+
+namespace tutti::tidy {
+namespace {
+
+struct Folder {
+  std::string_view path;
+  std::string_view may_use;  // a space before and after each; "*": any
+};
+
+// A folder may always include itself. The longest path that fits a file is its folder.
+constexpr auto kFolders = std::to_array<Folder>({
+    {"include", ""},
+    {"src/base", " include "},
+    {"src/plan", " include src/base "},
+    {"topology", " include src/base "},
+    {"src/algorithms", " include src/base src/plan topology "},
+    {"src/model", " include src/base src/plan topology src/algorithms "},
+    {"transports", " include src/base "},  // never plan
+    {"kernels", " include src/base "},     // never transports
+    {"src/executor", " include src/base src/plan topology src/algorithms src/model transports kernels "},
+    {"src/runtime", " include src/base src/plan topology src/algorithms src/model transports kernels src/executor "},
+    {"src/nccl", " include src/base src/runtime "},
+    {"tools", " include src/base kernels "},
+    {"bench", " include src/base src/plan src/algorithms kernels "},
+    {"train", " include "},
+    {"examples", " include "},
+    {"python", " include "},
+    {"tests", "*"},
+});
+
+// The tool's commands that show and prove plans work on plans themselves.
+constexpr std::array<std::string_view, 2> kPlanCommands = {"plan", "verify"};
+constexpr std::string_view kPlanCommandsMayUse = " src/plan src/algorithms ";
+
+const Folder* find_folder(std::string_view path) {
+  const Folder* best = nullptr;
+  for (const Folder& folder : kFolders) {
+    const bool inside = path.starts_with(folder.path) && path.substr(folder.path.size()).starts_with('/');
+    if (inside && (best == nullptr || folder.path.size() > best->path.size())) best = &folder;
+  }
+  return best;
+}
+
+bool is_plan_command(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  return path.starts_with("tools/") &&
+         std::any_of(kPlanCommands.begin(), kPlanCommands.end(),
+                     [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
+}
+
+bool may_include(std::string_view path, const Folder& from, const Folder& to) {
+  if (&from == &to || from.may_use == "*") return true;
+  const std::string word = " " + std::string(to.path) + " ";
+  return from.may_use.find(word) != std::string_view::npos ||
+         (is_plan_command(path) && kPlanCommandsMayUse.find(word) != std::string_view::npos);
+}
+
+void check_file(const std::string& path, const SourceFile& file, std::vector<Finding>& findings) {
+  const Folder* from = find_folder(path);
+  if (from == nullptr) {
+    findings.push_back({"layer", path, 1, "its folder has no place in the order of the folders"});
+    return;
+  }
+  for (const Include& include : file.includes) {
+    if (include.target.empty()) {
+      if (include.quoted) findings.push_back({"include", path, include.line, "no file of the tree is " + include.name});
+      continue;
+    }
+    const Folder* to = find_folder(include.target);
+    if (to != nullptr && !may_include(path, *from, *to)) {
+      findings.push_back(
+          {"layer", path, include.line,
+           std::string(from->path) + " may not use " + std::string(to->path) + " (" + include.name + ")"});
+    }
+  }
+}
+
+// Depth-first over the includes; names a cycle at the include that closes it.
+class CycleSearch {
+ public:
+  CycleSearch(const SourceTree& tree, std::vector<Finding>& findings) : tree_(tree), findings_(findings) {}
+
+  void visit(const std::string& path) {
+    if (!seen_.insert(path).second) return;
+    trail_.push_back(path);
+    for (const Include& include : tree_.at(path).includes) {
+      if (include.target.empty()) continue;
+      const auto start = std::find(trail_.begin(), trail_.end(), include.target);
+      if (start == trail_.end()) {
+        visit(include.target);
+        continue;
+      }
+      std::string cycle;
+      for (auto step = start; step != trail_.end(); ++step) cycle += *step + " -> ";
+      findings_.push_back({"cycle", path, include.line, cycle + include.target});
+    }
+    trail_.pop_back();
+  }
+
+ private:
+  const SourceTree& tree_;
+  std::vector<Finding>& findings_;
+  std::set<std::string> seen_;
+  std::vector<std::string> trail_;
+};
+
+}  // namespace
+
+void check_layers(const SourceTree& tree, std::vector<Finding>& findings) {
+  CycleSearch cycles(tree, findings);
+  for (const auto& [path, file] : tree) {
+    if (!is_cxx(path)) continue;
+    check_file(path, file, findings);
+    cycles.visit(path);
+  }
+}
+
+}  // namespace tutti::tidy

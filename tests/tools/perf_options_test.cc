@@ -1,0 +1,111 @@
+#include "tools/perf_options.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace tutti::tool {
+namespace {
+
+using Counts = std::vector<std::uint64_t>;
+
+TEST(ParseSize, TakesWholeBytesAndBinarySuffixes) {
+  EXPECT_EQ(parse_size("0"), 0u);
+  EXPECT_EQ(parse_size("8"), 8u);
+  EXPECT_EQ(parse_size("4K"), 4096u);
+  EXPECT_EQ(parse_size("64m"), 64u << 20);
+  EXPECT_EQ(parse_size("1G"), 1u << 30);
+  EXPECT_EQ(parse_size("1024G"), kMaxMessageBytes);
+}
+
+TEST(ParseSize, RefusesEverythingElse) {
+  for (const char* text :
+       {"", "K", "-1", "+1", " 8", "8 ", "1.5M", "8KB", "8KK", "0x10", "1025G", "18446744073709551616", "8T"}) {
+    EXPECT_EQ(parse_size(text), std::nullopt) << '"' << text << '"';
+  }
+}
+
+PerfArguments sizes(std::string min_bytes, std::string max_bytes) {
+  PerfArguments arguments;
+  arguments.min_bytes = std::move(min_bytes);
+  arguments.max_bytes = std::move(max_bytes);
+  return arguments;
+}
+
+Counts counts(const PerfArguments& arguments, DataType type) { return sweep_counts(resolve(arguments).value(), type); }
+
+TEST(Sweep, RoundsDownToWholeElementsAndNeverBelowOne) {
+  EXPECT_EQ(counts(sizes("0", "0"), DataType::kFloat32), Counts({1}));
+  EXPECT_EQ(counts(sizes("3", "3"), DataType::kFloat64), Counts({1}));
+  EXPECT_EQ(counts(sizes("15", "15"), DataType::kInt32), Counts({3}));
+  EXPECT_EQ(counts(sizes("4000012", "4000012"), DataType::kFloat32), Counts({1000003}));
+}
+
+TEST(Sweep, GrowsByFactorOrByStepAndEndsAtTheMaximum) {
+  EXPECT_EQ(counts(sizes("8", "64"), DataType::kInt8), Counts({8, 16, 32, 64}));
+  EXPECT_EQ(counts(sizes("1", "16"), DataType::kInt64), Counts({1, 2}));  // 1, 2, 4 and 8 bytes are one element each
+  PerfArguments arguments = sizes("8", "100");
+  arguments.step_factor = "3";
+  EXPECT_EQ(counts(arguments, DataType::kInt8), Counts({8, 24, 72}));
+  arguments.step_bytes = "40";
+  EXPECT_EQ(counts(arguments, DataType::kInt8), Counts({8, 48, 88}));
+}
+
+TEST(Sweep, FromZeroEnds) { EXPECT_EQ(counts(sizes("0", "4"), DataType::kInt8), Counts({1, 2, 4})); }
+
+TEST(Resolve, OneEndOfTheRangeMovesTheOther) {
+  EXPECT_EQ(resolve(sizes("1G", ""))->max_bytes, 1u << 30);
+  EXPECT_EQ(resolve(sizes("", "4"))->min_bytes, 4u);
+}
+
+TEST(Resolve, NamesOrAll) {
+  PerfArguments arguments;
+  arguments.data_type = "all";
+  arguments.op = "all";
+  arguments.algorithm = "two_shot";
+  arguments.memory = "registered";
+  const PerfOptions options = resolve(arguments).value();
+  EXPECT_EQ(options.types.size(), all_data_types().size());
+  EXPECT_EQ(options.ops.size(), all_reduce_ops().size());
+  EXPECT_EQ(options.algorithm, Algorithm::kTwoShot);
+  EXPECT_EQ(options.memory, MemoryKind::kRegistered);
+}
+
+TEST(Resolve, InPlaceChoosesTheColumns) {
+  PerfArguments arguments;
+  arguments.in_place = "0";
+  EXPECT_TRUE(resolve(arguments)->out_of_place);
+  EXPECT_FALSE(resolve(arguments)->in_place);
+  arguments.in_place = "1";
+  EXPECT_FALSE(resolve(arguments)->out_of_place);
+  EXPECT_TRUE(resolve(arguments)->in_place);
+}
+
+TEST(Resolve, SaysWhichOptionIsWrong) {
+  const auto refused = [](auto change, const std::string& part) {
+    PerfArguments arguments;
+    change(arguments);
+    const Result<PerfOptions> options = resolve(arguments);
+    ASSERT_FALSE(options.ok()) << part;
+    EXPECT_EQ(options.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(options.error().message.find(part), std::string::npos) << options.error().message;
+  };
+  refused([](PerfArguments& a) { a.collective = "all_gather"; }, "all_gather");
+  refused([](PerfArguments& a) { a.min_bytes = "8", a.max_bytes = "4"; }, "--minbytes 8");
+  refused([](PerfArguments& a) { a.min_bytes = "many"; }, "--minbytes many");
+  refused([](PerfArguments& a) { a.step_bytes = "0"; }, "--stepbytes");
+  refused([](PerfArguments& a) { a.step_bytes = "1"; }, "--stepbytes");  // 64 Mi sizes
+  refused([](PerfArguments& a) { a.step_factor = "1"; }, "--stepfactor");
+  refused([](PerfArguments& a) { a.data_type = "float8"; }, "--datatype float8");
+  refused([](PerfArguments& a) { a.op = "xor"; }, "--op xor");
+  refused([](PerfArguments& a) { a.algorithm = "star"; }, "--algorithm star");
+  refused([](PerfArguments& a) { a.memory = "device"; }, "--memory device");
+  refused([](PerfArguments& a) { a.in_place = std::string("2"); }, "--in-place 2");
+  refused([](PerfArguments& a) { a.check = 2; }, "--check 2");
+  refused([](PerfArguments& a) { a.iterations = -1; }, "--iters");
+  refused([](PerfArguments& a) { a.ranks = -1; }, "--ranks -1");
+  refused([](PerfArguments& a) { a.timeout_s = std::numeric_limits<double>::quiet_NaN(); }, "--timeout-s");
+}
+
+}  // namespace
+}  // namespace tutti::tool

@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# What `tutti run` promises (docs/run.md), one function for each promise: run_test.sh TUTTI PROMISE
+set -u
+tutti=$1
+promise=$2
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+
+fail() {
+  echo "FAILED: $*"
+  for file in "$here"/*; do
+    if [ -f "$file" ]; then echo "--- ${file##*/}" && head -c 2000 "$file"; fi
+  done
+  exit 1
+}
+expect() { # expect WHAT ACTUAL WANTED
+  [ "$2" = "$3" ] || fail "$1 is '$2', not '$3'"
+}
+expect_line() { # expect_line FILE REGEX
+  grep -qE -- "$2" "$here/$1" || fail "no line of $1 matches '$2'"
+}
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
+run() { # run ARGS...: output in $here/out and $here/err, status in $status, time in $took_ms
+  local start
+  start=$(now_ms)
+  "$tutti" run "$@" >"$here/out" 2>"$here/err"
+  status=$?
+  took_ms=$(($(now_ms) - start))
+}
+wait_for_files() { # wait_for_files NAME...: the ranks have written them
+  local name
+  for name in "$@"; do
+    for _ in $(seq 100); do [ -s "$here/$name" ] && continue 2; sleep 0.05; done
+    fail "$name never came"
+  done
+}
+alive() { [ -d "/proc/$1" ] && ! grep -q '^State:.*[ZX] ' "/proc/$1/status" 2>/dev/null; }
+expect_gone() { # expect_gone NAME...: the processes whose numbers stand in these files
+  local name
+  for name in "$@"; do
+    for _ in $(seq 20); do alive "$(cat "$here/$name")" || continue 2; sleep 0.05; done
+    fail "process $name is still there"
+  done
+}
+
+lines_have_their_rank() {
+  run -n 3 -- bash -c 'echo "out of $TUTTI_RANK"; echo "err of $TUTTI_RANK" >&2; printf "no newline"'
+  expect status $status 0
+  expect 'sorted stdout' "$(sort "$here/out" | tr '\n' '|')" \
+    '[0] no newline|[0] out of 0|[1] no newline|[1] out of 1|[2] no newline|[2] out of 2|'
+  expect 'sorted stderr' "$(sort "$here/err" | tr '\n' '|')" '[0] err of 0|[1] err of 1|[2] err of 2|'
+  run -n 2 --no-prefix -- echo plain
+  expect 'stdout without prefix' "$(tr '\n' '|' <"$here/out")" 'plain|plain|'
+}
+
+environment_is_complete() {
+  TUTTI_RANK=9 TUTTI_ROOT_FD=77 run -n 2 -- bash -c 'env | grep ^TUTTI_ | sort
+    [ "$TUTTI_RANK" != 0 ] || { [ -S "/proc/self/fd/$TUTTI_ROOT_FD" ] && echo listens; }'
+  for rank in 0 1; do
+    for pair in "RANK=$rank" WORLD_SIZE=2 "LOCAL_RANK=$rank" LOCAL_SIZE=2 \
+      'ROOT=127\.0\.0\.1:[1-9][0-9]*' 'JOB_ID=[0-9a-f]{32}'; do
+      expect_line out "^\[$rank\] TUTTI_$pair\$"
+    done
+  done
+  expect 'ranks with the socket' "$(grep -c ROOT_FD "$here/out")" 1
+  expect_line out '^\[0\] listens$'
+  expect 'job ids' "$(sed -n 's/.*JOB_ID=//p' "$here/out" | sort -u | wc -l)" 1
+}
+
+many_lines_stay_whole() {
+  "$tutti" run -n 4 -- seq 1 50000 2>&1 | awk '
+    NF != 2 || $1 !~ /^\[[0-3]\]$/ || $2 != ++next_of[$1] { bad++ }
+    END { print NR, bad + 0 }' >"$here/out"
+  expect 'lines and bad ones' "$(cat "$here/out")" '200000 0'
+  # Both streams into one file, lines longer than a pipe takes at once.
+  "$tutti" run -n 3 -- bash -c 'for i in $(seq 20); do
+    head -c 30000 /dev/zero | tr "\0" o; echo; head -c 30000 /dev/zero | tr "\0" e >&2; echo >&2; done' 2>&1 |
+    awk 'length == 30004 && /^\[[0-2]\] (o+|e+)$/ { good++ } END { print good + 0 }' >"$here/out"
+  expect 'long lines' "$(cat "$here/out")" 120
+}
+
+first_failure_decides() {
+  run -n 3 -- bash -c '[ "$TUTTI_RANK" = 1 ] || { sleep 0.3; echo "last words of $TUTTI_RANK"; exit 9; }; exit 7'
+  expect status $status 7
+  expect_line err '^tutti run: rank 1 ended with exit status 7$'
+  expect_line out '^\[0\] last words of 0$'
+  expect_line out '^\[2\] last words of 2$'
+  [ "$took_ms" -lt 1500 ] || fail "waited $took_ms ms although all had ended"
+}
+
+survivors_get_their_grace_and_no_more() {
+  run -n 2 --grace-ms 400 -- bash -c '[ "$TUTTI_RANK" = 1 ] && kill -9 $$; sleep 60'
+  expect status $status 137
+  expect_line err '^tutti run: rank 1 was killed by signal 9 \(Killed\)$'
+  expect_line err '^tutti run: ending ranks 0 after 400 ms of grace$'
+  [ "$took_ms" -ge 400 ] && [ "$took_ms" -lt 1300 ] || fail "took $took_ms ms"
+}
+
+stubborn_ranks_are_killed() {
+  run -n 2 --grace-ms 100 -- bash -c 'trap "" TERM; echo $$ >'"$here"'/pid$TUTTI_RANK;
+    [ "$TUTTI_RANK" = 1 ] && { sleep 0.2; exit 3; }
+    while :; do sleep 0.1; done'
+  expect status $status 3
+  [ "$took_ms" -lt 2500 ] || fail "took $took_ms ms"
+  expect_gone pid0 pid1
+}
+
+program_must_exist() {
+  run -n 2 -- "$here/no-such-program"
+  expect status $status 127
+  expect_line err 'cannot start ".*no-such-program": No such file or directory'
+  echo text >"$here/text"
+  run -n 2 -- "$here/text"
+  expect status $status 126
+  expect_line err 'Permission denied'
+}
+
+command_line_is_checked() {
+  local args
+  for args in '-n 2' '-n 0 -- true' '-n x -- true' '-n 2 --bogus -- true' '-- true' '-n 2 --grace-ms -1 -- true'; do
+    # shellcheck disable=SC2086
+    run $args
+    expect "status of '$args'" $status 2
+    [ -s "$here/err" ] || fail "'$args' is refused without a word"
+  done
+}
+
+stdin_goes_to_rank_0() {
+  printf 'one\ntwo\n' | "$tutti" run -n 2 -- cat >"$here/out" 2>&1
+  expect stdout "$(tr '\n' '|' <"$here/out")" '[0] one|[0] two|'
+}
+
+killed_launcher_leaves_nothing() {
+  "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; exec sleep 60" >/dev/null 2>&1 &
+  local launcher=$!
+  wait_for_files pid0 pid1
+  kill -9 $launcher
+  wait $launcher 2>/dev/null
+  expect_gone pid0 pid1
+}
+
+signals_are_forwarded_and_end_the_job() {
+  local signal
+  for signal in TERM HUP; do
+    rm -f "$here"/pid*
+    "$tutti" run -n 2 -- bash -c "trap 'echo caught; exit 0' $signal; echo \$\$ >$here/pid\$TUTTI_RANK;
+      while :; do sleep 0.05; done" \
+      >"$here/out" 2>"$here/err" &
+    local launcher=$!
+    wait_for_files pid0 pid1
+    kill -$signal $launcher
+    wait $launcher
+    expect "status after SIG$signal" $? $((128 + $(kill -l $signal)))
+    expect_line out '^\[0\] caught$'
+    expect_line out '^\[1\] caught$'
+    expect_gone pid0 pid1
+  done
+}
+
+grandchildren_are_ended() {
+  run -n 2 -- bash -c "setsid sleep 60 & echo \$! >$here/pid\$TUTTI_RANK"
+  expect status $status 0
+  [ "$took_ms" -lt 1500 ] || fail "took $took_ms ms"
+  expect_gone pid0 pid1
+}
+
+closed_stdout_ends_the_job() {
+  "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; exec yes" 2>"$here/err" | head -n 3 >"$here/out"
+  expect status "${PIPESTATUS[0]}" 141
+  expect lines "$(grep -cE '^\[[01]\] y$' "$here/out")" 3
+  expect_gone pid0 pid1
+}
+
+full_disk_is_told() {
+  "$tutti" run -n 1 -- echo text >/dev/full 2>"$here/err"
+  expect status $? 1
+  expect_line err 'cannot write to stdout: No space left on device'
+}
+
+timeout_ends_the_job() {
+  run -n 2 --timeout-s 0.4 -- sleep 60
+  expect status $status 124
+  expect_line err 'did not end within 400 ms; ranks still running: 0, 1'
+  [ "$took_ms" -lt 1400 ] || fail "took $took_ms ms"
+}
+
+waiting_costs_no_cpu() {
+  "$tutti" run -n 2 -- sleep 1.2 &
+  local launcher=$! ticks
+  sleep 1
+  ticks=$(sed 's/.*) //' /proc/$launcher/stat | awk '{ print $12 + $13 }')
+  wait $launcher
+  [ "$ticks" -le 5 ] || fail "the launcher used $ticks ticks of CPU in a second of waiting"
+}
+
+ranks_share_our_process_group() {
+  run -n 2 -- bash -c 'sed "s/.*) //" /proc/$$/stat | cut -d" " -f3; sed "s/.*) //" /proc/$PPID/stat | cut -d" " -f3'
+  expect 'process groups' "$(sed 's/.* //' "$here/out" | sort -u | wc -l)" 1
+}
+
+"$promise"

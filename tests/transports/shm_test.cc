@@ -1,0 +1,259 @@
+// The shared-memory transport by itself: two ranks in one process, driven by hand.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "transports/shm/shm_transport.h"
+#include "transports/shm/unix_exchange.h"
+
+namespace tutti {
+namespace {
+
+constexpr SegmentShape kShape{.ranks = 2, .slots = 2, .slot_bytes = 4096};
+
+struct Pair {
+  std::shared_ptr<InProcessHub> hub = std::make_shared<InProcessHub>();
+  std::vector<std::unique_ptr<ShmTransport>> ranks;
+
+  Pair() {
+    std::vector<Segment> segments;
+    std::vector<std::shared_ptr<SegmentExchange>> exchanges;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      segments.push_back(Segment::create(kShape, rank).value());
+      exchanges.push_back(std::make_shared<InProcessExchange>(hub, rank));
+      exchanges.back()->share(0, segments.back().mapping());
+    }
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.push_back(std::move(ShmTransport::create(rank, kShape, segments[rank], exchanges[rank]).value()));
+    }
+  }
+};
+
+CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
+
+void send_text(SendConnection& connection, const char* text, const CallTag& tag) {
+  ASSERT_TRUE(connection.ready());
+  std::strcpy(reinterpret_cast<char*>(connection.slot()), text);
+  connection.send_slot(std::strlen(text) + 1, tag);
+}
+
+std::string text_of(const Message& message) { return reinterpret_cast<const char*>(message.data); }
+
+TEST(ShmConnection, KeepsOrderAndNeverHoldsMoreThanItsSlots) {
+  Pair pair;
+  auto send = std::move(pair.ranks[0]->open_send(1, 3).value());
+  auto receive = std::move(pair.ranks[1]->open_receive(0, 3).value());
+  const CallTag tag = call(1);
+  EXPECT_EQ(receive->arrival(tag), Arrival::kNothing);
+  for (int round = 0; round < 100; ++round) {
+    send_text(*send, "first", tag);
+    send_text(*send, "second", tag);
+    EXPECT_FALSE(send->ready()) << "two slots, two messages";
+    EXPECT_FALSE(send->drained());
+    ASSERT_EQ(receive->arrival(tag), Arrival::kMessage);
+    EXPECT_EQ(text_of(receive->front()), "first");
+    receive->release();
+    EXPECT_TRUE(send->ready());
+    ASSERT_EQ(receive->arrival(tag), Arrival::kMessage);
+    EXPECT_EQ(text_of(receive->front()), "second");
+    EXPECT_EQ(receive->front().bytes, 7u);
+    receive->release();
+    EXPECT_EQ(receive->arrival(tag), Arrival::kNothing);
+    EXPECT_TRUE(send->drained());
+  }
+}
+
+TEST(ShmConnection, DropsWhatAFailedCallLeftAndWaitsWithWhatComesTooEarly) {
+  Pair pair;
+  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
+  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  send_text(*send, "stale", call(1));
+  EXPECT_EQ(receive->arrival(call(1)), Arrival::kMessage) << "looked at in call 1, which then fails";
+  send_text(*send, "fresh", call(2));
+  EXPECT_EQ(receive->arrival(call(1)), Arrival::kMessage);
+  ASSERT_EQ(receive->arrival(call(2)), Arrival::kMessage);
+  EXPECT_EQ(text_of(receive->front()), "fresh");
+  receive->release();
+  send_text(*send, "early", call(4));
+  EXPECT_EQ(receive->arrival(call(3)), Arrival::kNothing);
+  EXPECT_EQ(receive->arrival(call(4)), Arrival::kMessage);
+}
+
+TEST(ShmConnection, SaysWhichCallThePeerMeans) {
+  Pair pair;
+  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
+  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  send_text(*send, "x", call(1, 11));
+  ASSERT_EQ(receive->arrival(call(1, 10)), Arrival::kMismatch);
+  EXPECT_EQ(receive->mismatched_tag(), call(1, 11));
+}
+
+TEST(ShmWindow, IsReadInPlaceByThePeerAndFoundByAddress) {
+  Pair pair;
+  auto window = std::move(pair.ranks[0]->allocate_window(8192).value());
+  std::strcpy(reinterpret_cast<char*>(window->data()) + 5000, "in place");
+  EXPECT_EQ(pair.ranks[0]->find_window(window->data(), 8193).window, 0u) << "longer than the window";
+  EXPECT_EQ(pair.ranks[0]->find_window(&pair, 1).window, 0u);
+  const WindowRef place = pair.ranks[0]->find_window(window->data() + 5000, 9);
+  ASSERT_NE(place.window, 0u);
+  EXPECT_EQ(place.offset, 5000u);
+  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
+  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  send->send_published(place, 9, call(1));
+  ASSERT_EQ(receive->arrival(call(1)), Arrival::kMessage);
+  EXPECT_EQ(receive->front().carrier, Carrier::kPublished);
+  EXPECT_EQ(text_of(receive->front()), "in place");
+  receive->release();
+  EXPECT_TRUE(send->drained());
+}
+
+TEST(ShmWindow, APlaceOutsideTheWindowIsRefused) {
+  Pair pair;
+  auto window = std::move(pair.ranks[0]->allocate_window(4096).value());
+  const WindowRef place = pair.ranks[0]->find_window(window->data(), 1);
+  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
+  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  send->send_published({.window = place.window, .offset = 4090}, 100, call(1));
+  EXPECT_EQ(receive->arrival(call(1)), Arrival::kCorrupt);
+}
+
+TEST(ShmWindow, ATakenBackWindowIsNeverFound) {
+  Pair pair;
+  auto window = std::move(pair.ranks[0]->allocate_window(4096).value());
+  const WindowRef place = pair.ranks[0]->find_window(window->data(), 1);
+  window.reset();
+  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
+  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  send->send_published(place, 1, call(1));
+  EXPECT_EQ(receive->arrival(call(1)), Arrival::kNothing);
+}
+
+TEST(ShmBoard, OffersAnOutputOnlyDuringItsCall) {
+  Pair pair;
+  auto window = std::move(pair.ranks[1]->allocate_window(4096).value());
+  const WindowRef place = pair.ranks[1]->find_window(window->data(), 4096);
+  EXPECT_FALSE(pair.ranks[0]->peer_output(1, 1, 4096).has_value()) << "not entered yet: ask again";
+  pair.ranks[1]->enter_call(call(1), place);
+  EXPECT_EQ(pair.ranks[0]->peer_output(1, 1, 4096), std::optional(window->data()));
+  pair.ranks[1]->leave_call(call(1), std::nullopt);
+  pair.ranks[1]->enter_call(call(2), place);
+  pair.ranks[1]->leave_call(call(2), std::nullopt);
+  EXPECT_EQ(pair.ranks[0]->peer_output(1, 2, 4096), std::optional<std::byte*>(nullptr)) << "taken back";
+  pair.ranks[1]->enter_call(call(3), place);
+  EXPECT_EQ(pair.ranks[0]->peer_output(1, 3, 4097), std::optional<std::byte*>(nullptr))
+      << "shorter than this rank needs";
+}
+
+TEST(ShmBoard, ShowsCallsFailuresAndLives) {
+  Pair pair;
+  EXPECT_EQ(pair.ranks[0]->peer_status(1).entered, 0u);
+  for (std::uint64_t sequence = 1; sequence <= 6; ++sequence) {
+    pair.ranks[1]->enter_call(call(sequence, sequence * 100), {});
+    EXPECT_EQ(pair.ranks[0]->peer_call(1, sequence), call(sequence, sequence * 100));
+    EXPECT_FALSE(pair.ranks[0]->peer_call(1, sequence + 1).has_value());
+    EXPECT_EQ(pair.ranks[0]->peer_status(1).entered, sequence);
+    EXPECT_EQ(pair.ranks[0]->peer_status(1).left, sequence - 1);
+    const CallFailure failure{ErrorCode::kMismatch, 1, CallArgument::kCount};
+    pair.ranks[1]->leave_call(call(sequence), sequence == 4 ? std::optional(failure) : std::nullopt);
+    EXPECT_EQ(pair.ranks[0]->peer_failure(1, sequence), sequence == 4 ? std::optional(failure) : std::nullopt);
+  }
+  EXPECT_TRUE(pair.ranks[0]->peer_call(1, 5).has_value()) << "the last few are remembered";
+  EXPECT_FALSE(pair.ranks[0]->peer_call(1, 1).has_value());
+  pair.ranks[1]->announce_abort();
+  EXPECT_EQ(pair.ranks[0]->peer_status(1).life, PeerLife::kAborted);
+  pair.ranks[0].reset();
+  EXPECT_EQ(pair.ranks[1]->peer_status(0).life, PeerLife::kLeft);
+}
+
+TEST(Doorbell, ARingBetweenArmingAndSleepingIsNotLost) {
+  Pair pair;
+  Doorbell& bell = pair.ranks[0]->doorbell();
+  auto send = std::move(pair.ranks[1]->open_send(0, 0).value());
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; round < 50; ++round) {
+    bell.arm();
+    std::thread ringer([&] { bell.ring(); });
+    ringer.join();
+    bell.sleep(10'000'000'000);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(9));
+}
+
+TEST(Segment, AStrangersMemoryIsRefused) {
+  auto good = Segment::create(kShape, 1);
+  ASSERT_TRUE(good.ok());
+  EXPECT_FALSE(Segment::open(good->mapping(), kShape, 0).ok()) << "another rank's";
+  SegmentShape other = kShape;
+  other.slots = 3;
+  auto wrong_shape = Segment::open(good->mapping(), other, 1);
+  ASSERT_FALSE(wrong_shape.ok());
+  EXPECT_EQ(wrong_shape.error().code, ErrorCode::kMismatch);
+  auto garbage = Mapping::create(1 << 16, false);
+  ASSERT_TRUE(garbage.ok());
+  EXPECT_EQ(Segment::open(*garbage, kShape, 1).error().code, ErrorCode::kRefused);
+  auto tiny = Mapping::create(16, false);
+  ASSERT_TRUE(tiny.ok());
+  EXPECT_EQ(Segment::open(*tiny, kShape, 1).error().code, ErrorCode::kRefused);
+}
+
+TEST(Mapping, OnlySealedMemoryOfAPeerIsMapped) {
+  const int unsealed = memfd_create("test", MFD_CLOEXEC);
+  ASSERT_GE(unsealed, 0);
+  ASSERT_EQ(ftruncate(unsealed, 4096), 0);
+  EXPECT_FALSE(Mapping::map(unsealed).ok()) << "its owner could shrink it under our hands";
+  EXPECT_FALSE(Mapping::map(open("/dev/null", O_RDWR)).ok());
+  EXPECT_FALSE(Mapping::map(-1).ok());
+}
+
+TEST(UnixExchange, PassesMemoryBetweenRanksAndNoticesTheEnd) {
+  SteadyClock clock;
+  auto a = std::move(UnixExchange::listen(0, 2).value());
+  auto b = std::move(UnixExchange::listen(1, 2).value());
+  const std::vector<std::string> addresses = {a->address(), b->address()};
+  auto segment_a = Mapping::create(4096, false).value();
+  auto segment_b = Mapping::create(4096, false).value();
+  const std::int64_t deadline_ns = clock.now_ns() + 5'000'000'000;
+  std::thread other([&] { EXPECT_TRUE(b->connect(addresses, segment_b, clock, deadline_ns).ok()); });
+  EXPECT_TRUE(a->connect(addresses, segment_a, clock, deadline_ns).ok());
+  other.join();
+  std::strcpy(reinterpret_cast<char*>(segment_a->data()), "from a");
+  auto seen = b->find(0, 0);
+  ASSERT_NE(seen, nullptr);
+  EXPECT_NE(seen->data(), segment_a->data());
+  EXPECT_STREQ(reinterpret_cast<const char*>(seen->data()), "from a");
+  EXPECT_EQ(b->find(0, 7), nullptr);
+  for (std::uint32_t id = 1; id <= 600; ++id)
+    a->share(id, segment_a);  // more than a socket holds: the rest goes with later pumps
+  for (int round = 0; round < 50; ++round) {
+    b->pump();
+    a->pump();
+  }
+  EXPECT_NE(b->find(0, 600), nullptr);
+  a->unshare(600);
+  b->pump();
+  EXPECT_EQ(b->find(0, 600), nullptr);
+  EXPECT_FALSE(b->peer_gone(0));
+  a.reset();
+  EXPECT_TRUE(b->peer_gone(0));
+}
+
+TEST(UnixExchange, AddressesThatCannotBeReadAndAbsentRanksAreNamed) {
+  SteadyClock clock;
+  auto segment = Mapping::create(4096, false).value();
+  auto a = std::move(UnixExchange::listen(1, 2).value());
+  const Status garbage = a->connect({"zz", ""}, segment, clock, clock.now_ns());
+  ASSERT_FALSE(garbage.ok());
+  EXPECT_EQ(garbage.error().rank, 0);
+  auto b = std::move(UnixExchange::listen(0, 3).value());
+  const Status absent = b->connect({"", "", ""}, segment, clock, clock.now_ns() + 200'000'000);
+  ASSERT_FALSE(absent.ok());
+  EXPECT_EQ(absent.error().code, ErrorCode::kTimeout);
+  EXPECT_NE(absent.error().message.find("1, 2"), std::string::npos) << absent.error().message;
+}
+
+}  // namespace
+}  // namespace tutti

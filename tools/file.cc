@@ -1,0 +1,86 @@
+#include "tools/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+
+#include "base/assert.h"
+#include "tools/fd.h"
+#include "tools/system_error.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr mode_t kFileMode = 0666;  // less the umask
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+bool exists_as_special(const std::string& path) {
+  struct stat status = {};
+  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+Status write_all(int fd, const std::string& text, const std::string& path) {
+  for (std::size_t written = 0; written < text.size();) {
+    const ssize_t bytes = ::write(fd, text.data() + written, text.size() - written);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) return system_error(fmt::format("cannot write {}", path), errno);
+    written += static_cast<std::size_t>(bytes);
+  }
+  return {};
+}
+
+Status write_directly(const std::string& path, const std::string& text) {
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.valid()) return system_error(fmt::format("cannot open {}", path), errno);
+  return write_all(file.get(), text, path);
+}
+
+Status write_renamed(const std::string& path, const std::string& temporary, const std::string& text) {
+  const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
+  if (!file.valid()) return system_error(fmt::format("cannot create {}", temporary), errno);
+  TUTTI_TRY(write_all(file.get(), text, path));
+  if (::fsync(file.get()) != 0) return system_error(fmt::format("cannot sync {}", path), errno);
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return system_error(fmt::format("cannot rename to {}", path), errno);
+  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.valid()) ::fsync(folder.get());  // some file systems refuse it; the rename stands
+  return {};
+}
+
+}  // namespace
+
+Status check_writable(const std::string& path) {
+  const std::string target = exists_as_special(path) ? path : folder_of(path);
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return system_error(path, EISDIR);
+  if (::access(target.c_str(), W_OK) != 0) return system_error(fmt::format("cannot write {}", path), errno);
+  return {};
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  if (exists_as_special(path)) return write_directly(path, text);
+  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  Status written = write_renamed(path, temporary, text);
+  if (!written) ::unlink(temporary.c_str());
+  return written;
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  ::gmtime_r(&now, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+}  // namespace tutti::tool

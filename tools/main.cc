@@ -1,0 +1,68 @@
+// The tutti command: wires the sub-commands together. Exit statuses: 0 done, 1 tried and failed, 2 command line not
+// understood; run and perf pass on the status of the first rank that failed (docs/run.md).
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/exit_status.h"
+#include "tools/perf_command.h"
+#include "tools/plan_command.h"
+#include "tools/run_command.h"
+#include "tools/verify_command.h"
+#include "tutti/version.h"
+
+namespace tutti::tool {
+namespace {
+
+// What follows the first "--" belongs to the program that `tutti run` starts: its options are none of ours.
+std::vector<std::string> split_off_program(std::vector<std::string>& arguments) {
+  const auto mark = std::find(arguments.begin(), arguments.end(), "--");
+  if (mark == arguments.end()) return {};
+  std::vector<std::string> program(mark + 1, arguments.end());
+  arguments.erase(mark, arguments.end());
+  return program;
+}
+
+int run_tool(std::vector<std::string> arguments) {
+  int exit_status = kExitSuccess;
+  CLI::App app("Tutti: collective communication, from the plan to the wire.", "tutti");
+  app.set_version_flag("--version", "tutti " + std::string(version()));
+  app.require_subcommand(1);
+  std::vector<std::string> perf_arguments = arguments;
+  std::vector<std::string> program = split_off_program(arguments);
+  const bool stray_program = !program.empty() && (arguments.empty() || arguments.front() != "run");
+  add_run_command(app, std::move(program), exit_status);
+  add_perf_command(app, std::move(perf_arguments), exit_status);
+  add_plan_command(app, exit_status);
+  add_verify_command(app, exit_status);
+  try {
+    if (stray_program) throw CLI::ExtrasError({"--"});
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes a vector from its end
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const std::vector<CLI::App*> commands = app.get_subcommands();
+    const std::string command = commands.empty() ? "tutti" : "tutti " + commands.front()->get_name();
+    fmt::print(stderr, "{}: {}\nSee {} --help.\n", command, error.what(), command);
+    return kExitUsage;
+  }
+  return exit_status;
+}
+
+}  // namespace
+}  // namespace tutti::tool
+
+int main(int argc, char** argv) {
+  try {
+    return tutti::tool::run_tool(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tutti: {}\n", error.what());
+    return tutti::tool::kExitFailure;
+  }
+}

@@ -1,0 +1,173 @@
+// Three ways to be here: as one rank of a job (its launcher has set TUTTI_RANK), as the launcher of copies of this
+// program, or as all ranks at once, one thread each.
+#include "tools/perf_command.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "tools/bound.h"
+#include "tools/exit_status.h"
+#include "tools/file.h"
+#include "tools/launch.h"
+#include "tools/perf_options.h"
+#include "tools/perf_rank.h"
+#include "tools/perf_report.h"
+#include "tools/system_error.h"
+#include "tutti/communicator.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::int32_t kDefaultRanks = 2;
+
+int usage_error(const std::string& message) {
+  fmt::print(stderr, "tutti perf: {}\nSee tutti perf --help.\n", message);
+  return kExitUsage;
+}
+
+// One write, so that ranks' lines stay whole.
+void print_error(std::int32_t rank, const Error& error) {
+  const std::string who = rank >= 0 ? fmt::format("rank {}: ", rank) : "";
+  fmt::print(stderr, "{}", fmt::format("tutti perf: {}{}\n", who, to_string(error)));
+}
+
+CommunicatorOptions communicator_options(const PerfOptions& options) {
+  CommunicatorOptions result;
+  result.setup_timeout = options.timeout;
+  result.timeout = options.timeout;
+  return result;
+}
+
+// One rank's work, report included. True if it went well and no element was wrong.
+bool run_rank(Communicator& communicator, const PerfOptions& options) {
+  std::optional<PerfReport> report;
+  if (communicator.rank() == 0) report.emplace(options, communicator.size(), usable_cores());
+  Status status = run_sweep(communicator, options, report ? &*report : nullptr);
+  if (status && report && !options.json_path.empty())
+    status = write_file(options.json_path, report->to_json(utc_now()));
+  if (!status) {
+    print_error(communicator.rank(), status.error());
+    return false;
+  }
+  return !report || report->wrong() == 0;
+}
+
+int run_as_rank(const PerfOptions& options) {
+  if (options.threads) return usage_error("--threads can't be used by a rank of a job (TUTTI_RANK is set)");
+  Result<std::unique_ptr<Communicator>> communicator = Communicator::create(communicator_options(options));
+  if (!communicator) {
+    const char* rank = std::getenv("TUTTI_RANK");
+    print_error(rank != nullptr ? std::atoi(rank) : -1, communicator.error());
+    return kExitFailure;
+  }
+  const std::int32_t size = (*communicator)->size();
+  if (options.ranks != 0 && options.ranks != size) {
+    return usage_error(fmt::format("--ranks {}, but the job has {} ranks", options.ranks, size));
+  }
+  return run_rank(**communicator, options) ? kExitSuccess : kExitFailure;
+}
+
+int run_as_threads(const PerfOptions& options) {
+  Result<std::vector<std::unique_ptr<Communicator>>> ranks =
+      Communicator::create_all(options.ranks, communicator_options(options));
+  if (!ranks) {
+    print_error(-1, ranks.error());
+    return kExitFailure;
+  }
+  std::vector<char> succeeded(ranks->size(), 0);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      succeeded[rank] = run_rank(*(*ranks)[rank], options) ? 1 : 0;
+      // Wrong elements are only known to rank 0, after its last collective: an abort harms nobody then.
+      if (succeeded[rank] == 0) (*ranks)[rank]->abort();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (char good : succeeded) {
+    if (good == 0) return kExitFailure;
+  }
+  return kExitSuccess;
+}
+
+int run_as_processes(const PerfOptions& options, const std::vector<std::string>& arguments) {
+  std::array<char, PATH_MAX> path = {};
+  if (::readlink("/proc/self/exe", path.data(), path.size() - 1) < 0) {
+    print_error(-1, system_error("cannot find this program's file", errno));
+    return kExitFailure;
+  }
+  std::vector<std::string> command{path.data()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const Result<int> status =
+      launch({.name = "tutti perf", .command = std::move(command), .ranks = options.ranks, .prefix = Prefix::kErrors});
+  if (status) return *status;
+  print_error(-1, status.error());
+  return kExitFailure;
+}
+
+int run_perf(const PerfArguments& given, const std::vector<std::string>& arguments) {
+  Result<PerfOptions> options = resolve(given);
+  if (!options) return usage_error(options.error().message);
+  const bool is_rank = std::getenv("TUTTI_RANK") != nullptr;
+  if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
+  if (options->ranks > kMaxLocalRanks) {
+    return usage_error(fmt::format("--ranks {}: at most {}", options->ranks, kMaxLocalRanks));
+  }
+  if (options->root < 0 || (options->ranks != 0 && options->root >= options->ranks)) {
+    return usage_error(fmt::format("--root {}: no rank of the job", options->root));
+  }
+  if (!options->json_path.empty()) {
+    if (const Status writable = check_writable(options->json_path); !writable)
+      return usage_error(writable.error().message);
+  }
+  if (is_rank) return run_as_rank(*options);
+  return options->threads ? run_as_threads(*options) : run_as_processes(*options, arguments);
+}
+
+void add_options(CLI::App& command, PerfArguments& given) {
+  command.add_option("collective", given.collective, "What to measure: all_reduce")->required();
+  command.add_option("-b,--minbytes", given.min_bytes, "Smallest message: bytes, or with K, M, G (default 8)");
+  command.add_option("-e,--maxbytes", given.max_bytes, "Largest message (default 64M)");
+  command.add_option("-f,--stepfactor", given.step_factor, "Each size is so many times the one before (default 2)");
+  command.add_option("-i,--stepbytes", given.step_bytes, "Each size is so many bytes more than the one before");
+  command.add_option("-n,--iters", given.iterations, "Timed calls; 0: as many as fit in 0.2 s, 5 to 2000")
+      ->capture_default_str();
+  command.add_option("-w,--warmup_iters", given.warmup_iterations, "Calls before that")->capture_default_str();
+  command.add_option("-c,--check", given.check, "Check every element: 0 or 1")->capture_default_str();
+  command.add_option("-d,--datatype", given.data_type, "int8 ... float64, bfloat16, or all")->capture_default_str();
+  command.add_option("-o,--op", given.op, "sum, prod, min, max, avg, premulsum, or all")->capture_default_str();
+  command.add_option("-r,--root", given.root, "Root rank of rooted collectives")->capture_default_str();
+  command.add_option("--ranks", given.ranks, "Ranks to start here (default 2; as a rank of a job: the job's)");
+  command.add_flag("--threads", given.threads, "Ranks as threads of this process instead of processes");
+  command.add_option("--algorithm", given.algorithm, "auto, ring, double_tree, one_shot, two_shot")
+      ->capture_default_str();
+  command.add_option("--memory", given.memory, "plain, or registered with the library")->capture_default_str();
+  command.add_option("--in-place", given.in_place, "0, 1 or both")->capture_default_str();
+  command.add_option("--json", given.json_path, "Write the results to this file, too");
+  command.add_option("--timeout-s", given.timeout_s, "Deadline of set-up and of each collective; 0: the library's");
+}
+
+}  // namespace
+
+void add_perf_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status) {
+  auto given = std::make_shared<PerfArguments>();  // shared with the callback, which outlives this call
+  CLI::App* command = app.add_subcommand("perf", "Measure a collective and check its results");
+  add_options(*command, *given);
+  command->footer(
+      "Exit status: 0, or 1 where a rank failed or an element was wrong; 128 + N where signal N ended a rank.");
+  command->callback(
+      [given, arguments = std::move(arguments), &exit_status] { exit_status = run_perf(*given, arguments); });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,147 @@
+#include "tools/perf_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti::tool {
+namespace {
+
+Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArgument, .message = std::move(message)}; }
+
+Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
+  const auto take = [](std::string_view option, const std::string& text, std::uint64_t& value) -> Status {
+    if (text.empty()) return {};
+    const std::optional<std::uint64_t> size = parse_size(text);
+    if (!size)
+      return invalid(fmt::format("{} {}: not a size; write bytes like 8, 4K, 64M, 1G (at most 1024G)", option, text));
+    value = *size;
+    return {};
+  };
+  TUTTI_TRY(take("--minbytes", arguments.min_bytes, options.min_bytes));
+  options.max_bytes = std::max(options.max_bytes, options.min_bytes);  // -b 1G alone means that size
+  TUTTI_TRY(take("--maxbytes", arguments.max_bytes, options.max_bytes));
+  if (arguments.min_bytes.empty()) options.min_bytes = std::min(options.min_bytes, options.max_bytes);
+  TUTTI_TRY(take("--stepbytes", arguments.step_bytes, options.step_bytes));
+  TUTTI_TRY(take("--stepfactor", arguments.step_factor, options.step_factor));
+  if (options.min_bytes > options.max_bytes) {
+    return invalid(fmt::format("--minbytes {} is more than --maxbytes {}", options.min_bytes, options.max_bytes));
+  }
+  if (!arguments.step_bytes.empty() && options.step_bytes == 0) return invalid("--stepbytes must be at least 1");
+  if (options.step_factor < 2) return invalid("--stepfactor must be at least 2");
+  if (options.step_bytes > 0 && (options.max_bytes - options.min_bytes) / options.step_bytes >= kMaxSizes) {
+    return invalid(fmt::format("--stepbytes {} makes more than {} sizes", options.step_bytes, kMaxSizes));
+  }
+  return {};
+}
+
+template <class Value>
+std::string names_of(std::span<const Value> values) {
+  std::vector<std::string_view> names;
+  for (Value value : values) names.push_back(to_string(value));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// One name, or "all" for every value.
+template <class Value>
+Status resolve_list(std::string_view option, const std::string& text, std::optional<Value> parsed,
+                    std::span<const Value> all, std::vector<Value>& values) {
+  if (text == "all") {
+    values.assign(all.begin(), all.end());
+  } else if (parsed) {
+    values = {*parsed};
+  } else {
+    return invalid(fmt::format("{} {}: unknown; one of {}, all", option, text, names_of(all)));
+  }
+  return {};
+}
+
+Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
+  TUTTI_TRY(resolve_list("--datatype", arguments.data_type, parse_data_type(arguments.data_type), all_data_types(),
+                         options.types));
+  TUTTI_TRY(resolve_list("--op", arguments.op, parse_reduce_op(arguments.op), all_reduce_ops(), options.ops));
+  const std::optional<Algorithm> algorithm = parse_algorithm(arguments.algorithm);
+  if (!algorithm) {
+    return invalid(
+        fmt::format("--algorithm {}: unknown; one of auto, {}", arguments.algorithm, names_of(all_algorithms())));
+  }
+  options.algorithm = *algorithm;
+  if (arguments.memory != "plain" && arguments.memory != "registered") {
+    return invalid(fmt::format("--memory {}: unknown; plain or registered", arguments.memory));
+  }
+  options.memory = arguments.memory == "plain" ? MemoryKind::kPlain : MemoryKind::kRegistered;
+  if (arguments.in_place != "0" && arguments.in_place != "1" && arguments.in_place != "both") {
+    return invalid(fmt::format("--in-place {}: unknown; 0, 1 or both", arguments.in_place));
+  }
+  options.in_place = arguments.in_place != "0";
+  options.out_of_place = arguments.in_place != "1";
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(MemoryKind memory) { return memory == MemoryKind::kPlain ? "plain" : "registered"; }
+
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, failure] = std::from_chars(text.data(), end, number);
+  if (failure != std::errc() || rest == text.data()) return std::nullopt;
+  const std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
+  unsigned shift = 0;
+  if (suffix == "K" || suffix == "k")
+    shift = 10;
+  else if (suffix == "M" || suffix == "m")
+    shift = 20;
+  else if (suffix == "G" || suffix == "g")
+    shift = 30;
+  else if (!suffix.empty())
+    return std::nullopt;
+  if (number > (kMaxMessageBytes >> shift)) return std::nullopt;
+  return number << shift;
+}
+
+Result<PerfOptions> resolve(const PerfArguments& arguments) {
+  PerfOptions options;
+  if (arguments.collective != "all_reduce") {
+    return invalid(fmt::format("\"{}\": unknown collective; there is all_reduce", arguments.collective));
+  }
+  TUTTI_TRY(resolve_sizes(arguments, options));
+  TUTTI_TRY(resolve_names(arguments, options));
+  if (arguments.iterations < 0 || arguments.warmup_iterations < 0)
+    return invalid("--iters and --warmup_iters can't be negative");
+  if (arguments.check != 0 && arguments.check != 1) return invalid(fmt::format("--check {}: 0 or 1", arguments.check));
+  if (arguments.ranks < 0) return invalid(fmt::format("--ranks {}: must be at least 1", arguments.ranks));
+  if (!(arguments.timeout_s >= 0 && arguments.timeout_s <= 86'400))
+    return invalid("--timeout-s must lie between 0 and 86400");
+  options.iterations = arguments.iterations;
+  options.warmup_iterations = arguments.warmup_iterations;
+  options.check = arguments.check == 1;
+  options.root = arguments.root;
+  options.ranks = arguments.ranks;
+  options.threads = arguments.threads;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
+  options.json_path = arguments.json_path;
+  return options;
+}
+
+std::vector<std::uint64_t> sweep_counts(const PerfOptions& options, DataType type) {
+  std::vector<std::uint64_t> counts;
+  std::uint64_t bytes = options.min_bytes;
+  while (bytes <= options.max_bytes && counts.size() < kMaxSizes) {
+    const std::uint64_t count = std::max<std::uint64_t>(1, bytes / size_of(type));
+    if (counts.empty() || counts.back() != count) counts.push_back(count);
+    bytes =
+        options.step_bytes > 0 ? bytes + options.step_bytes : std::max<std::uint64_t>(1, bytes) * options.step_factor;
+  }
+  return counts;
+}
+
+}  // namespace tutti::tool

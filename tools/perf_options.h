@@ -1,0 +1,76 @@
+// What a `tutti perf` run is asked to do: the command line's words turned into a checked value. Pure functions, any
+// thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/result.h"
+#include "tutti/types.h"
+
+namespace tutti::tool {
+
+enum class MemoryKind : std::uint8_t { kPlain, kRegistered };
+std::string_view to_string(MemoryKind memory);
+
+// The command line as it was given; the names are nccl-tests' where it has one. Empty: not given.
+struct PerfArguments {
+  std::string collective = "all_reduce";
+  std::string min_bytes;
+  std::string max_bytes;
+  std::string step_bytes;
+  std::string step_factor;
+  std::string data_type = "float32";
+  std::string op = "sum";
+  std::string algorithm = "auto";
+  std::string memory = "plain";
+  std::string in_place = "both";
+  std::string json_path;
+  std::int64_t iterations = 0;
+  std::int64_t warmup_iterations = 5;
+  std::int32_t check = 1;
+  std::int32_t root = 0;
+  std::int32_t ranks = 0;
+  double timeout_s = 0;
+  bool threads = false;
+};
+
+struct PerfOptions {
+  std::uint64_t min_bytes = 8;
+  std::uint64_t max_bytes = 64 << 20;
+  std::uint64_t step_bytes = 0;  // 0: sizes grow by step_factor
+  std::uint64_t step_factor = 2;
+  std::vector<DataType> types;
+  std::vector<ReduceOp> ops;
+  Algorithm algorithm = Algorithm::kAuto;
+  MemoryKind memory = MemoryKind::kPlain;
+  bool out_of_place = true;
+  bool in_place = true;
+  bool check = true;
+  bool threads = false;         // ranks as threads of one process
+  std::int64_t iterations = 0;  // 0: chosen by time
+  std::int64_t warmup_iterations = 5;
+  std::int32_t root = 0;                 // for rooted collectives
+  std::int32_t ranks = 0;                // 0: not given
+  std::chrono::milliseconds timeout{0};  // of set-up and of each collective; 0: the library's
+  std::string json_path;                 // empty: none
+};
+
+inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 40;
+inline constexpr std::size_t kMaxSizes = 10'000;  // of one sweep
+
+// "8", "4K", "64M", "1G": whole numbers of bytes, powers of 1024, upper or lower case. Nothing else is a size.
+std::optional<std::uint64_t> parse_size(std::string_view text);
+
+// Errors: kInvalidArgument, with the option's name and what it takes.
+Result<PerfOptions> resolve(const PerfArguments& arguments);
+
+// Element counts of the sweep: each size rounded down to whole elements, at least one, no count twice in a row.
+std::vector<std::uint64_t> sweep_counts(const PerfOptions& options, DataType type);
+
+}  // namespace tutti::tool

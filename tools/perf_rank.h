@@ -1,0 +1,16 @@
+// One rank's part in `tutti perf`: the sweep over types, operations and sizes, checked and timed.
+//
+// All ranks call it with the same options, each with its own communicator and from one thread.
+#pragma once
+
+#include "tools/perf_options.h"
+#include "tools/perf_report.h"
+#include "tutti/communicator.h"
+#include "tutti/result.h"
+
+namespace tutti::tool {
+
+// `report` is there on rank 0 and nowhere else. Wrong elements are no error here: they stand in the report.
+Status run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report);
+
+}  // namespace tutti::tool

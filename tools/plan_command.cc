@@ -1,0 +1,142 @@
+#include "tools/plan_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "algorithms/algorithms.h"
+#include "plan/svg.h"
+#include "plan/text.h"
+#include "plan/verify.h"
+#include "tools/exit_status.h"
+#include "tools/file.h"
+
+namespace tutti::tool {
+namespace {
+
+// The whole plan is written out to be proved: at most this many ranks. A ring of so many has 2 million steps.
+constexpr std::uint32_t kMaxProvedRanks = 1024;
+// With more ranks than this the proof leaves windows out: vector clocks cost ranks times messages.
+constexpr std::uint32_t kMaxWindowRanks = 256;
+
+struct PlanOptions {
+  std::string collective;
+  std::string algorithm;
+  std::uint32_t ranks = 0;
+  std::optional<std::uint32_t> rank;
+  std::string svg_path;
+};
+
+int fail(const Error& error) {
+  fmt::print(stderr, "tutti plan: {}\n", to_string(error));
+  return kExitFailure;
+}
+
+Result<VerifyReport> prove(const Plan& plan) {
+  if (plan.ranks.size() <= kMaxWindowRanks) return verify_all(plan);
+  VerifyReport sum;
+  for (const bool in_place : {false, true}) {
+    const Result<VerifyReport> report = verify(plan, {.in_place = in_place});
+    if (!report.ok()) return report.error();
+    sum.steps += report->steps;
+    sum.messages += report->messages;
+    sum.race_checks += report->race_checks;
+  }
+  return sum;
+}
+
+// Prints the steps of one rank or of all, rank by rank.
+void print_steps(const Generator& generator, const PlanOptions& options) {
+  std::fputs(to_text(generator.shape).c_str(), stdout);
+  const std::uint32_t first = options.rank.value_or(0);
+  const std::uint32_t last = options.rank ? *options.rank + 1 : options.ranks;
+  for (std::uint32_t rank = first; rank < last && std::ferror(stdout) == 0; ++rank) {
+    std::fputs(to_text(generator.build(generator.shape, rank), rank).c_str(), stdout);
+  }
+}
+
+Status draw(const Plan& plan, const std::string& path) {
+  const Result<std::string> svg = to_svg(plan);
+  if (!svg.ok()) return svg.error();
+  return write_file(path, *svg);
+}
+
+void print_proof(const VerifyReport& report, std::uint32_t ranks) {
+  fmt::print(
+      "proved: result, no deadlock, no race, {}, in place and out of place, over 2 tiles and 2 calls: "
+      "{} steps, {} messages, {} race checks\n",
+      ranks <= kMaxWindowRanks ? "staged and through windows" : "staged", report.steps, report.messages,
+      report.race_checks);
+}
+
+// What can be said of a plan of too many ranks to be written out: one rank's steps.
+int print_unproved(const Generator& generator, const PlanOptions& options) {
+  if (!options.rank || !options.svg_path.empty()) {
+    fmt::print(
+        stderr,
+        "tutti plan: {} ranks are too many to print, prove or draw as a whole (at most {}); choose one with --rank\n",
+        options.ranks, kMaxProvedRanks);
+    return kExitUsage;
+  }
+  print_steps(generator, options);
+  fmt::print("not proved: plans of more than {} ranks are not written out as a whole\n", kMaxProvedRanks);
+  return kExitSuccess;
+}
+
+int run_plan(const PlanOptions& options) {
+  if (options.rank && *options.rank >= options.ranks) {
+    fmt::print(stderr, "tutti plan: there is no rank {} among {} ranks (0 to {})\n", *options.rank, options.ranks,
+               options.ranks - 1);
+    return kExitUsage;
+  }
+  const Result<Generator> generator = find_generator({.ranks = options.ranks}, *parse_algorithm(options.algorithm));
+  if (!generator.ok()) return fail(generator.error());
+  if (options.ranks > kMaxProvedRanks) return print_unproved(*generator, options);
+  const Plan plan = build_plan(*generator);
+  const Result<VerifyReport> report = prove(plan);
+  if (!options.svg_path.empty()) {  // first, so that a failure is not lost behind pages of steps
+    if (const Status drawn = draw(plan, options.svg_path); !drawn.ok()) return fail(drawn.error());
+  }
+  print_steps(*generator, options);
+  if (!report.ok()) return fail(report.error());
+  print_proof(*report, options.ranks);
+  return kExitSuccess;
+}
+
+}  // namespace
+
+std::string check_algorithm(const std::string& name) {
+  const std::optional<Algorithm> algorithm = parse_algorithm(name);
+  if (algorithm && *algorithm != Algorithm::kAuto) return {};
+  std::string known;
+  for (const Algorithm each : all_algorithms())
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(each));
+  return fmt::format("unknown algorithm {}; choose one of {}", name, known);
+}
+
+void add_plan_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("plan", "Print, prove and draw the plan of a collective");
+  const auto options = std::make_shared<PlanOptions>();  // shared with the callback, which outlives this function
+  command->add_option("collective", options->collective, "The collective: all_reduce")
+      ->required()
+      ->check(CLI::IsMember({"all_reduce"}));
+  command->add_option("--algorithm", options->algorithm, "ring, double_tree, one_shot or two_shot")
+      ->required()
+      ->check(check_algorithm);
+  command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(CLI::Range(1u, 1u << 24));
+  command->add_option("--rank", options->rank, "Print this rank's steps only");
+  command->add_option("--svg", options->svg_path, "Draw the plan into this file");
+  command->callback([options, &exit_code] {
+    exit_code = run_plan(*options);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      std::fputs("tutti plan: writing to standard output failed\n", stderr);
+      exit_code = kExitFailure;
+    }
+  });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,65 @@
+#include "tools/run_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "tools/exit_status.h"
+#include "tools/launch.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr double kMaxTimeoutS = 1e8;
+
+struct RunOptions {
+  std::int32_t ranks = 0;
+  std::int64_t grace_ms = 2000;
+  double timeout_s = 0;
+  bool no_prefix = false;
+};
+
+int run(const RunOptions& options, const std::vector<std::string>& program) {
+  if (program.empty()) {
+    fmt::print(stderr, "tutti run: no program; write `tutti run -n {} -- PROGRAM ARGS...`\n", options.ranks);
+    return kExitUsage;
+  }
+  const Result<int> status = launch({.name = "tutti run",
+                                     .command = program,
+                                     .ranks = options.ranks,
+                                     .grace = std::chrono::milliseconds(options.grace_ms),
+                                     .timeout = std::chrono::milliseconds(std::int64_t(options.timeout_s * 1000)),
+                                     .prefix = options.no_prefix ? Prefix::kNone : Prefix::kAll});
+  if (status) return *status;
+  fmt::print(stderr, "tutti run: {}\n", status.error().message);
+  return kExitFailure;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_status) {
+  auto options = std::make_shared<RunOptions>();  // shared with the callback, which outlives this call
+  CLI::App* command = app.add_subcommand("run", "Start the ranks of a job here: tutti run -n N -- PROGRAM ARGS...");
+  command->footer(
+      "Each line of the ranks' output gets \"[rank] \" in front. When a rank fails the others get the grace period, "
+      "then\n"
+      "SIGTERM, then after 1 s SIGKILL. Exit status: that of the first rank that failed, 128 + N for signal N; 124 "
+      "after\n"
+      "--timeout-s; 127 or 126 where PROGRAM can't be found or executed.");
+  command->add_option("-n,--ranks", options->ranks, "Number of ranks")
+      ->required()
+      ->check(CLI::Range(1, kMaxLocalRanks));
+  command
+      ->add_option("--grace-ms", options->grace_ms, "What the other ranks get after a first failure, in milliseconds")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{3'600'000}))
+      ->capture_default_str();
+  command->add_option("--timeout-s", options->timeout_s, "End the job after so many seconds; 0: never")
+      ->check(CLI::Range(0.0, kMaxTimeoutS));
+  command->add_flag("--no-prefix", options->no_prefix, "Pass the ranks' lines on as they are");
+  command->callback([options, program = std::move(program), &exit_status] { exit_status = run(*options, program); });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,48 @@
+// Starting the ranks of a job: their sockets, environment, pipes, and the promise that they die with their launcher.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/fd.h"
+#include "tutti/result.h"
+
+namespace tutti::tool {
+
+// A listening TCP socket on a free port of 127.0.0.1: rank 0 inherits it, so the port is taken from the first moment.
+struct RootSocket {
+  Fd fd;
+  std::uint16_t port = 0;
+
+  static Result<RootSocket> create();
+};
+
+// What all ranks of one job share.
+struct JobIdentity {
+  std::int32_t ranks = 1;
+  std::string id;  // 128 random bits in hexadecimal
+  std::uint16_t root_port = 0;
+  int root_fd = -1;  // for rank 0
+
+  static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);
+};
+
+// A started rank. Its pipes are ours to read, without blocking.
+struct RankProcess {
+  std::int32_t rank = 0;
+  pid_t pid = -1;
+  Fd output;  // its stdout
+  Fd errors;  // its stderr
+};
+
+// Starts `command` (looked up in PATH) as one rank, in our process group. Rank 0 has our stdin, the others an empty
+// one. The process is killed when the calling thread ends, however it ends. Returns after the program is running; where
+// it can't be started the error's `message` says why and `exit_status` is set to what shells use: 127 not found, 126
+// not executable.
+Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const std::vector<std::string>& command,
+                               int& exit_status);
+
+}  // namespace tutti::tool

@@ -1,0 +1,21 @@
+// system_error: what the operating system refused, as a Tutti error with the reason in words.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "tutti/result.h"
+
+namespace tutti::tool {
+
+// "cannot open FILE: No such file or directory"; `error_number` is errno's value.
+inline Error system_error(std::string_view what, int error_number) {
+  const char* reason = strerrordesc_np(error_number);
+  return Error{.code = ErrorCode::kSystem,
+               .scope = ErrorScope::kCall,
+               .message = fmt::format("{}: {}", what, reason != nullptr ? reason : "unknown reason")};
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,141 @@
+#include "transports/shm/mapping.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+Error system_error(const char* call, std::size_t bytes, const char* advice) {
+  return {ErrorCode::kSystem, ErrorScope::kCall, -1,
+          fmt::format("{} for {} bytes of shared memory failed: {}; {}", call, bytes, std::strerror(errno), advice)};
+}
+
+// A descriptor that is closed unless it is released.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+Result<int> create_memfd(std::size_t bytes) {
+  Descriptor fd(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) return system_error("memfd_create", bytes, "raise the limit of open files (ulimit -n)");
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error("ftruncate", bytes, "ask for less memory");
+  }
+  // A peer that shrank the file would kill us with SIGBUS.
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return system_error("sealing a memfd", bytes, "is this kernel older than 3.17?");
+  }
+  return fd.release();
+}
+
+// Maps at an address that is a multiple of 2 MiB where the mapping is that large, so that huge pages can be used.
+std::byte* map_aligned(int fd, std::size_t bytes) {
+  if (bytes < kHugePage) {
+    void* plain = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return plain == MAP_FAILED ? nullptr : static_cast<std::byte*>(plain);
+  }
+  void* reserved = mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* start = static_cast<std::byte*>(reserved);
+  const std::size_t skip = (kHugePage - reinterpret_cast<std::uintptr_t>(start) % kHugePage) % kHugePage;
+  const std::size_t length = (bytes + page_size() - 1) / page_size() * page_size();
+  void* mapped = mmap(start + skip, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (skip > 0) munmap(start, skip);
+  munmap(start + skip + length, bytes + kHugePage - skip - length);
+  if (mapped == MAP_FAILED) {
+    munmap(start + skip, length);
+    return nullptr;
+  }
+  return static_cast<std::byte*>(mapped);
+}
+
+}  // namespace
+
+std::size_t page_size() {
+  static const auto kBytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return kBytes;
+}
+
+Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
+  TUTTI_ASSERT(bytes > 0);
+  auto memfd = create_memfd(bytes);
+  if (!memfd) return memfd.error();
+  Descriptor fd(*memfd);
+  std::byte* data = map_aligned(fd.get(), bytes);
+  if (data == nullptr) return system_error("mmap", bytes, "ask for less, or raise the address-space limit (ulimit -v)");
+  if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // refused by some kernels: then small pages it is
+  return std::shared_ptr<Mapping>(new Mapping(fd.release(), data, bytes, false));  // private constructor
+}
+
+Result<std::shared_ptr<Mapping>> Mapping::map(int received_fd) {
+  Descriptor fd(received_fd);
+  struct stat status {};
+  if (fstat(fd.get(), &status) != 0) return system_error("fstat", 0, "the peer sent a descriptor that is none");
+  const auto bytes = static_cast<std::size_t>(status.st_size);
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (bytes == 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, -1,
+                 "a peer shared a file that is not a sealed memfd: is it a Tutti of another version?"};
+  }
+  std::byte* data = map_aligned(fd.get(), bytes);
+  if (data == nullptr) return system_error("mmap", bytes, "raise the address-space limit (ulimit -v)");
+  return std::shared_ptr<Mapping>(new Mapping(-1, data, bytes, false));  // the mapping outlives the descriptor
+}
+
+Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
+  TUTTI_ASSERT(reinterpret_cast<std::uintptr_t>(data) % page_size() == 0 && bytes % page_size() == 0 && bytes > 0);
+  auto memfd = create_memfd(bytes);
+  if (!memfd) return memfd.error();
+  Descriptor fd(*memfd);
+  for (std::size_t done = 0;
+       done < bytes;) {  // write() faults pages in and reports bad memory as EFAULT, not as a signal
+    const auto written = pwrite(fd.get(), static_cast<std::byte*>(data) + done, bytes - done, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0)
+      return system_error("copying to shared pages", bytes, "is all of the range mapped, and memory left?");
+    done += static_cast<std::size_t>(written);
+  }
+  if (mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED) {
+    return system_error("mmap over the registered range", bytes, "the memory is as before");
+  }
+  return std::shared_ptr<Mapping>(new Mapping(fd.release(), static_cast<std::byte*>(data), bytes, true));
+}
+
+Mapping::~Mapping() {
+  if (adopted_) {
+    // The contents move to private pages, which then take the place of the shared ones in one step.
+    void* copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy != MAP_FAILED) {
+      std::memcpy(copy, data_, bytes_);
+      if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) munmap(copy, bytes_);
+    }  // without memory for the copy the pages stay shared, with the same contents: nothing is lost
+  } else {
+    munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
+  }
+  if (fd_ >= 0) close(fd_);
+}
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+// Mapping: memory that other processes can map too (a memfd: nameless, gone with its last user, even after kill -9).
+// A resource: unmapped when destroyed. Shared ownership (shared_ptr<Mapping>) is used for mappings because ranks that
+// are threads of one process use the very same mapping and end in any order.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "tutti/result.h"
+
+namespace tutti {
+
+class Mapping {
+ public:
+  // Zeroed pages; `huge` asks for huge pages (a wish). Errors: kSystem with what to raise (memory, descriptors).
+  static Result<std::shared_ptr<Mapping>> create(std::size_t bytes, bool huge);
+  // Maps the whole of a memfd received from a peer; takes the descriptor.
+  static Result<std::shared_ptr<Mapping>> map(int fd);
+  // Turns the private pages at [data, data+bytes), page-aligned, into shared ones; contents and address stay.
+  // Destroying the mapping makes them private again.
+  static Result<std::shared_ptr<Mapping>> adopt(void* data, std::size_t bytes);
+
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+  int fd() const { return fd_; }  // to pass on to peers; -1 for memory received from one
+
+ private:
+  Mapping(int fd, std::byte* data, std::size_t bytes, bool adopted)
+      : fd_(fd), data_(data), bytes_(bytes), adopted_(adopted) {}
+
+  int fd_;
+  std::byte* data_;
+  std::size_t bytes_;
+  bool adopted_;
+};
+
+std::size_t page_size();
+
+}  // namespace tutti

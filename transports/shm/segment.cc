@@ -1,0 +1,125 @@
+#include "transports/shm/segment.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <new>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 4096;  // header, board and bell share the first page
+constexpr std::size_t kBoardOffset = kLine;
+constexpr std::size_t kBellOffset = kBoardOffset + sizeof(Board);
+static_assert(kBellOffset + sizeof(Bell) <= kHeaderBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+std::size_t control_bytes(std::uint32_t slots) {  // descriptors and the consumed line, whole pages
+  return (slots * sizeof(Descriptor) + sizeof(Consumed) + 4095) / 4096 * 4096;
+}
+
+template <class T>
+T* at(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
+  return std::launder(
+      reinterpret_cast<T*>(mapping->data() + offset));  // zeroed memory is a valid initial state of all of these
+}
+
+long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
+  static_assert(sizeof(word) == sizeof(std::uint32_t));
+  return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+void AtomicTag::store(const CallTag& tag) {
+  sequence.store(tag.sequence, std::memory_order_relaxed);
+  count.store(tag.count, std::memory_order_relaxed);
+  words.store(std::uint64_t{tag.kind} | std::uint64_t{tag.type} << 8 | std::uint64_t{tag.op} << 16 |
+                  std::uint64_t{tag.algorithm} << 24 | std::uint64_t{tag.tile_bytes} << 32,
+              std::memory_order_relaxed);
+}
+
+CallTag AtomicTag::load() const {
+  const std::uint64_t packed = words.load(std::memory_order_acquire);
+  return {.sequence = sequence.load(std::memory_order_acquire),
+          .count = count.load(std::memory_order_acquire),
+          .kind = static_cast<std::uint8_t>(packed),
+          .type = static_cast<std::uint8_t>(packed >> 8),
+          .op = static_cast<std::uint8_t>(packed >> 16),
+          .algorithm = static_cast<std::uint8_t>(packed >> 24),
+          .tile_bytes = static_cast<std::uint32_t>(packed >> 32)};
+}
+
+std::size_t SegmentShape::inbox_bytes() const { return control_bytes(slots) + std::size_t{slots} * slot_bytes; }
+std::size_t SegmentShape::bytes() const { return kHeaderBytes + inbox_bytes() * ranks * kMaxLanes; }
+
+Result<Segment> Segment::create(const SegmentShape& shape, std::uint32_t rank) {
+  TUTTI_ASSERT(rank < shape.ranks && shape.slots > 0 && shape.slot_bytes % 4096 == 0);
+  auto mapping = Mapping::create(shape.bytes(), false);
+  if (!mapping) return mapping.error();
+  auto* header = at<SegmentHeader>(*mapping, 0);
+  *header = {kSegmentMagic, kSegmentVersion, rank, shape.ranks, shape.slots, shape.slot_bytes, shape.bytes()};
+  return Segment(std::move(*mapping), shape);
+}
+
+Result<Segment> Segment::open(std::shared_ptr<Mapping> mapping, const SegmentShape& shape, std::uint32_t rank) {
+  const auto refuse = [rank](ErrorCode code, std::string why) {
+    return Error{code, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
+                 fmt::format("rank {} shares memory that cannot be used: {}", rank, why)};
+  };
+  if (mapping->size() < kHeaderBytes) return refuse(ErrorCode::kRefused, "it is shorter than a header");
+  const SegmentHeader header = *at<SegmentHeader>(mapping, 0);
+  if (header.magic != kSegmentMagic || header.version != kSegmentVersion) {
+    return refuse(ErrorCode::kRefused, "it is not a Tutti segment of this version; run the same build everywhere");
+  }
+  if (header.slots != shape.slots || header.slot_bytes != shape.slot_bytes) {
+    return refuse(ErrorCode::kMismatch,
+                  fmt::format("it has {} slots of {} bytes, here it is {} of {}; set TUTTI_SLOTS and "
+                              "TUTTI_SLOT_BYTES alike on all ranks",
+                              header.slots, header.slot_bytes, shape.slots, shape.slot_bytes));
+  }
+  if (header.rank != rank || header.ranks != shape.ranks || header.bytes != shape.bytes() ||
+      mapping->size() != shape.bytes()) {
+    return refuse(ErrorCode::kRefused, "its rank or size is wrong");
+  }
+  return Segment(std::move(mapping), shape);
+}
+
+Board& Segment::board() const { return *at<Board>(mapping_, kBoardOffset); }
+Bell& Segment::bell() const { return *at<Bell>(mapping_, kBellOffset); }
+
+Inbox Segment::inbox(std::uint32_t peer, std::uint16_t lane) const {
+  TUTTI_ASSERT(peer < shape_.ranks && lane < kMaxLanes);
+  const std::size_t offset = kHeaderBytes + (std::size_t{peer} * kMaxLanes + lane) * shape_.inbox_bytes();
+  return {.descriptors = at<Descriptor>(mapping_, offset),
+          .consumed = at<Consumed>(mapping_, offset + shape_.slots * sizeof(Descriptor)),
+          .slots = mapping_->data() + offset + control_bytes(shape_.slots)};
+}
+
+void ring(Bell& bell) {
+  // seq_cst pairs with arm(): either we see the sleeper, or the sleeper's last poll sees what we stored before.
+  if (bell.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  bell.rings.fetch_add(1, std::memory_order_seq_cst);
+  futex(bell.rings, FUTEX_WAKE, 1, nullptr);
+}
+
+void BellDoorbell::arm() {
+  Bell& bell = segment_.bell();
+  seen_ = bell.rings.load(std::memory_order_seq_cst);
+  bell.sleepers.store(1, std::memory_order_seq_cst);
+}
+
+void BellDoorbell::disarm() { segment_.bell().sleepers.store(0, std::memory_order_relaxed); }
+
+void BellDoorbell::sleep(std::int64_t timeout_ns) {
+  const timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
+  if (timeout_ns > 0) futex(segment_.bell().rings, FUTEX_WAIT, seen_, &timeout);
+  disarm();
+}
+
+}  // namespace tutti

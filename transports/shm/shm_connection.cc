@@ -1,0 +1,115 @@
+#include "transports/shm/shm_connection.h"
+
+#include "base/assert.h"
+
+namespace tutti {
+
+ShmSendConnection::ShmSendConnection(Segment receiver, const SegmentShape& shape, std::uint32_t sender,
+                                     std::uint16_t lane)
+    : segment_(std::move(receiver)), shape_(shape), inbox_(segment_.inbox(sender, lane)), bell_(segment_.bell()) {}
+
+bool ShmSendConnection::ready() {
+  if (sent_ - consumed_ < shape_.slots) return true;
+  consumed_ = inbox_.consumed->count.load(std::memory_order_seq_cst);
+  return sent_ - consumed_ < shape_.slots;
+}
+
+std::byte* ShmSendConnection::slot() { return inbox_.slots + (sent_ % shape_.slots) * std::size_t{shape_.slot_bytes}; }
+
+void ShmSendConnection::post(Carrier carrier, const WindowRef& place, std::uint64_t bytes, const CallTag& tag) {
+  Descriptor& descriptor = inbox_.descriptors[sent_ % shape_.slots];
+  descriptor.tag.store(tag);
+  descriptor.bytes.store(bytes, std::memory_order_relaxed);
+  descriptor.offset.store(place.offset, std::memory_order_relaxed);
+  descriptor.window.store(place.window, std::memory_order_relaxed);
+  descriptor.carrier.store(static_cast<std::uint32_t>(carrier), std::memory_order_relaxed);
+  ++sent_;
+  descriptor.number.store(sent_,
+                          std::memory_order_seq_cst);  // hands over all of the above and the bytes; pairs with ring()
+  ring(bell_);
+}
+
+void ShmSendConnection::send_slot(std::uint64_t bytes, const CallTag& tag) {
+  TUTTI_ASSERT(bytes <= shape_.slot_bytes);
+  post(Carrier::kSlot, {}, bytes, tag);
+}
+
+void ShmSendConnection::send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) {
+  TUTTI_ASSERT(place.window != 0);
+  post(Carrier::kPublished, place, bytes, tag);
+}
+
+void ShmSendConnection::send_delivered(std::uint64_t bytes, const CallTag& tag) {
+  post(Carrier::kDelivered, {}, bytes, tag);
+}
+
+bool ShmSendConnection::drained() {
+  if (sent_ == consumed_) return true;
+  consumed_ = inbox_.consumed->count.load(std::memory_order_seq_cst);
+  return sent_ == consumed_;
+}
+
+ShmReceiveConnection::ShmReceiveConnection(Segment receiver, Segment sender, const SegmentShape& shape,
+                                           std::uint32_t peer, std::uint16_t lane,
+                                           std::shared_ptr<SegmentExchange> exchange)
+    : segment_(std::move(receiver)),
+      sender_(std::move(sender)),
+      shape_(shape),
+      peer_(peer),
+      inbox_(segment_.inbox(peer, lane)),
+      bell_(sender_.bell()),
+      exchange_(std::move(exchange)) {}
+
+Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
+  const auto carrier = descriptor.carrier.load(std::memory_order_relaxed);
+  const std::uint64_t bytes = descriptor.bytes.load(std::memory_order_relaxed);
+  front_ = {.carrier = static_cast<Carrier>(carrier), .data = nullptr, .bytes = bytes};
+  if (bytes > shape_.slot_bytes) return Arrival::kCorrupt;
+  if (front_.carrier == Carrier::kSlot) {
+    front_.data = inbox_.slots + (received_ % shape_.slots) * std::size_t{shape_.slot_bytes};
+  } else if (front_.carrier == Carrier::kPublished) {
+    const std::uint32_t id = descriptor.window.load(std::memory_order_relaxed);
+    const std::uint64_t offset = descriptor.offset.load(std::memory_order_relaxed);
+    if (id != window_id_ || window_ == nullptr) {
+      window_ = exchange_->find(peer_, id);
+      window_id_ = id;
+    }
+    if (window_ == nullptr) return Arrival::kNothing;  // the descriptor of the memory is still under way
+    if (offset > window_->size() || bytes > window_->size() - offset) return Arrival::kCorrupt;
+    front_.data = window_->data() + offset;
+  } else if (front_.carrier != Carrier::kDelivered) {
+    return Arrival::kCorrupt;
+  }
+  return Arrival::kMessage;
+}
+
+Arrival ShmReceiveConnection::arrival(const CallTag& call) {
+  if (looked_at_ == call.sequence) return Arrival::kMessage;
+  while (true) {
+    Descriptor& descriptor = inbox_.descriptors[received_ % shape_.slots];
+    if (descriptor.number.load(std::memory_order_seq_cst) != received_ + 1) return Arrival::kNothing;
+    const std::uint64_t sequence = descriptor.tag.sequence.load(std::memory_order_relaxed);
+    if (sequence < call.sequence) {  // left behind by a call that failed
+      release();
+      continue;
+    }
+    if (sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
+    const CallTag tag = descriptor.tag.load();
+    if (tag != call) {
+      mismatched_ = tag;
+      return Arrival::kMismatch;
+    }
+    const Arrival arrival = look(descriptor);
+    if (arrival == Arrival::kMessage) looked_at_ = call.sequence;
+    return arrival;
+  }
+}
+
+void ShmReceiveConnection::release() {
+  looked_at_ = 0;
+  ++received_;
+  inbox_.consumed->count.store(received_, std::memory_order_seq_cst);  // hands the slot back; pairs with ring()
+  ring(bell_);
+}
+
+}  // namespace tutti

@@ -1,0 +1,227 @@
+#include "transports/shm/shm_transport.h"
+
+#include <fmt/format.h>
+
+#include "base/assert.h"
+#include "transports/shm/shm_connection.h"
+
+namespace tutti {
+namespace {
+
+class ShmWindow final : public Window {
+ public:
+  ShmWindow(std::shared_ptr<WindowTable> table, std::shared_ptr<Mapping> mapping)
+      : table_(std::move(table)), mapping_(std::move(mapping)), id_(table_->insert(mapping_)) {}
+  ~ShmWindow() override { table_->erase(id_); }
+  std::byte* data() const override { return mapping_->data(); }
+  std::size_t size() const override { return mapping_->size(); }
+
+ private:
+  std::shared_ptr<WindowTable> table_;  // shared: a window may outlive its transport
+  std::shared_ptr<Mapping> mapping_;    // shared with in-process peers
+  std::uint32_t id_;
+};
+
+}  // namespace
+
+std::uint32_t WindowTable::insert(const std::shared_ptr<Mapping>& mapping) {
+  std::uint32_t id = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    id = next_id_++;
+    windows_[mapping->data()] = {id, mapping->size()};
+  }
+  exchange_->share(id, mapping);
+  return id;
+}
+
+void WindowTable::erase(std::uint32_t id) {
+  {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(windows_, [id](const auto& entry) { return entry.second.id == id; });
+  }
+  exchange_->unshare(id);
+}
+
+WindowRef WindowTable::find(const std::byte* data, std::size_t bytes) const {
+  const std::scoped_lock lock(mutex_);
+  auto after = windows_.upper_bound(data);
+  if (after == windows_.begin()) return {};
+  const auto& [start, entry] = *std::prev(after);
+  const auto offset = static_cast<std::size_t>(data - start);
+  if (offset > entry.bytes || bytes > entry.bytes - offset) return {};
+  return {.window = entry.id, .offset = offset};
+}
+
+bool WindowTable::overlaps(const std::byte* data, std::size_t bytes) const {
+  const std::scoped_lock lock(mutex_);
+  const auto end = windows_.lower_bound(data + bytes);
+  if (end == windows_.begin()) return false;
+  const auto& [start, entry] = *std::prev(end);
+  return start + entry.bytes > data;
+}
+
+ShmTransport::ShmTransport(std::uint32_t rank, const SegmentShape& shape, Segment segment,
+                           std::shared_ptr<SegmentExchange> exchange)
+    : rank_(rank),
+      shape_(shape),
+      outputs_(shape.ranks),
+      exchange_(std::move(exchange)),
+      windows_(std::make_shared<WindowTable>(exchange_)),
+      doorbell_(std::move(segment)) {}
+
+Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, const SegmentShape& shape,
+                                                           Segment segment, std::shared_ptr<SegmentExchange> exchange) {
+  std::unique_ptr<ShmTransport> transport(new ShmTransport(rank, shape, segment, exchange));  // private constructor
+  for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
+    if (peer == rank) {
+      transport->segments_.push_back(segment);
+      continue;
+    }
+    auto mapping = exchange->find(peer, 0);
+    TUTTI_ASSERT(mapping != nullptr, "segment of rank {} has not arrived", peer);
+    auto opened = Segment::open(std::move(mapping), shape, peer);
+    if (!opened) return opened.error();
+    transport->segments_.push_back(std::move(*opened));
+  }
+  return transport;
+}
+
+ShmTransport::~ShmTransport() {
+  if (segments_.size() != shape_.ranks) return;  // set-up failed half-way
+  std::uint32_t live = static_cast<std::uint32_t>(PeerLife::kLive);
+  segments_[rank_].board().life.compare_exchange_strong(live, static_cast<std::uint32_t>(PeerLife::kLeft));
+  ring_all();
+}
+
+Result<std::unique_ptr<SendConnection>> ShmTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
+  TUTTI_ASSERT(peer < shape_.ranks && peer != rank_ && lane < kMaxLanes);
+  return std::unique_ptr<SendConnection>(std::make_unique<ShmSendConnection>(segments_[peer], shape_, rank_, lane));
+}
+
+Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint32_t peer, std::uint16_t lane) {
+  TUTTI_ASSERT(peer < shape_.ranks && peer != rank_ && lane < kMaxLanes);
+  return std::unique_ptr<ReceiveConnection>(
+      std::make_unique<ShmReceiveConnection>(segments_[rank_], segments_[peer], shape_, peer, lane, exchange_));
+}
+
+void ShmTransport::ring_all() {
+  for (std::uint32_t peer = 0; peer < shape_.ranks; ++peer) {
+    if (peer != rank_) ring(segments_[peer].bell());
+  }
+}
+
+void ShmTransport::set_life(PeerLife life) {
+  segments_[rank_].board().life.store(static_cast<std::uint32_t>(life), std::memory_order_seq_cst);
+  ring_all();
+}
+
+void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
+  Board& board = segments_[rank_].board();
+  AtomicTag& record = board.calls[tag.sequence % kCallRecords];
+  record.sequence.store(0, std::memory_order_seq_cst);  // no call, while it changes
+  CallTag unpublished = tag;
+  unpublished.sequence = 0;
+  record.store(unpublished);
+  record.sequence.store(tag.sequence, std::memory_order_release);
+  board.changing.store(tag.sequence, std::memory_order_seq_cst);
+  board.output_offset.store(output.offset, std::memory_order_relaxed);
+  board.output_window.store(output.window, std::memory_order_relaxed);
+  board.entered.store(tag.sequence, std::memory_order_seq_cst);  // pairs with leave_call(): see there
+}
+
+void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) {
+  Board& board = segments_[rank_].board();
+  // A peer that enters the call from now on finds no offer; one that has entered it is waited for by the caller before
+  // the buffers go back to the user. Both sides store first and load then, all seq_cst, so one of the two sees the
+  // other.
+  board.output_window.store(0, std::memory_order_seq_cst);
+  if (failure) {
+    FailureRecord& record = board.failures[tag.sequence % kFailureRecords];
+    record.sequence.store(0, std::memory_order_release);  // invalid while it changes
+    record.words.store(static_cast<std::uint64_t>(failure->code) | static_cast<std::uint64_t>(failure->argument) << 8 |
+                           static_cast<std::uint64_t>(static_cast<std::uint32_t>(failure->culprit)) << 32,
+                       std::memory_order_release);
+    record.sequence.store(tag.sequence, std::memory_order_seq_cst);
+  }
+  board.left.store(tag.sequence, std::memory_order_seq_cst);
+  if (failure) ring_all();
+}
+
+PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
+  const Board& board = segments_.at(peer).board();
+  PeerStatus status;
+  status.left = board.left.load(std::memory_order_seq_cst);
+  status.entered = board.entered.load(std::memory_order_seq_cst);
+  status.life = static_cast<PeerLife>(board.life.load(std::memory_order_seq_cst));
+  if (peer != rank_ && status.life == PeerLife::kLive && exchange_->peer_gone(peer)) {
+    // It may have said goodbye, or finished the call, between our two looks.
+    status.left = board.left.load(std::memory_order_seq_cst);
+    status.life = static_cast<PeerLife>(board.life.load(std::memory_order_seq_cst));
+    if (status.life == PeerLife::kLive) status.life = PeerLife::kLost;
+  }
+  return status;
+}
+
+std::optional<CallTag> ShmTransport::peer_call(std::uint32_t peer, std::uint64_t sequence) {
+  const AtomicTag& record = segments_.at(peer).board().calls[sequence % kCallRecords];
+  const CallTag tag = record.load();
+  // `tag.sequence` may have been read after the other fields: both looks must agree.
+  if (record.sequence.load(std::memory_order_seq_cst) != sequence || tag.sequence != sequence || sequence == 0)
+    return std::nullopt;
+  const CallTag again = record.load();
+  return again == tag ? std::optional(tag) : std::nullopt;
+}
+
+std::optional<CallFailure> ShmTransport::peer_failure(std::uint32_t peer, std::uint64_t sequence) {
+  const FailureRecord& record = segments_.at(peer).board().failures[sequence % kFailureRecords];
+  if (record.sequence.load(std::memory_order_seq_cst) != sequence || sequence == 0) return std::nullopt;
+  const std::uint64_t words = record.words.load(std::memory_order_acquire);
+  if (record.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
+  return CallFailure{.code = static_cast<ErrorCode>(words & 0xff),
+                     .culprit = static_cast<std::int32_t>(static_cast<std::uint32_t>(words >> 32)),
+                     .argument = static_cast<CallArgument>(words >> 8 & 0xff)};
+}
+
+std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
+  PeerOutput& known = outputs_.at(peer);
+  if (known.sequence == sequence) return known.data;
+  const Board& board = segments_[peer].board();
+  const std::uint64_t entered = board.entered.load(std::memory_order_seq_cst);
+  if (entered < sequence) return std::nullopt;
+  const auto window = static_cast<std::uint32_t>(board.output_window.load(std::memory_order_seq_cst));
+  const std::uint64_t offset = board.output_offset.load(std::memory_order_acquire);
+  std::shared_ptr<Mapping> mapping;
+  if (entered == sequence && window != 0) {
+    mapping = exchange_->find(peer, window);
+    if (mapping == nullptr) return std::nullopt;
+    if (offset > mapping->size() || bytes > mapping->size() - offset)
+      mapping = nullptr;  // not what a sound peer offers
+  }
+  // An output that changes hands while we look belongs to a call that the peer has given up; ours then fails too.
+  if (board.changing.load(std::memory_order_seq_cst) != sequence) mapping = nullptr;
+  known = {.sequence = sequence, .data = mapping == nullptr ? nullptr : mapping->data() + offset, .mapping = mapping};
+  return known.data;
+}
+
+WindowRef ShmTransport::find_window(const void* data, std::size_t bytes) {
+  return windows_->find(static_cast<const std::byte*>(data), bytes);
+}
+
+Result<std::unique_ptr<Window>> ShmTransport::allocate_window(std::size_t bytes) {
+  auto mapping = Mapping::create(bytes, true);
+  if (!mapping) return mapping.error();
+  return std::unique_ptr<Window>(std::make_unique<ShmWindow>(windows_, std::move(*mapping)));
+}
+
+Result<std::unique_ptr<Window>> ShmTransport::adopt_window(void* data, std::size_t bytes) {
+  if (windows_->overlaps(static_cast<const std::byte*>(data), bytes)) {
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                 fmt::format("{} bytes at {} overlap memory that is registered already", bytes, data)};
+  }
+  auto mapping = Mapping::adopt(data, bytes);
+  if (!mapping) return mapping.error();
+  return std::unique_ptr<Window>(std::make_unique<ShmWindow>(windows_, std::move(*mapping)));
+}
+
+}  // namespace tutti

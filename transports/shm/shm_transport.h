@@ -1,0 +1,86 @@
+// ShmTransport: the ranks of one machine, over shared memory segments. See segment.h for who writes what.
+//
+// Thread-safety as in transport.h. What peers write is never trusted further than its own message: sizes, windows and
+// offsets are checked before use.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transports/shm/exchange.h"
+#include "transports/shm/segment.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+// The windows of one rank; outlives the transport as long as a Window exists.
+class WindowTable {
+ public:
+  explicit WindowTable(std::shared_ptr<SegmentExchange> exchange) : exchange_(std::move(exchange)) {}
+  std::uint32_t insert(const std::shared_ptr<Mapping>& mapping);
+  void erase(std::uint32_t id);
+  WindowRef find(const std::byte* data, std::size_t bytes) const;
+  bool overlaps(const std::byte* data, std::size_t bytes) const;
+
+ private:
+  struct Entry {
+    std::uint32_t id;
+    std::size_t bytes;
+  };
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, Entry> windows_;  // by start address; they do not overlap
+  std::uint32_t next_id_ = 1;
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with the transport, which may end first
+};
+
+class ShmTransport final : public Transport {
+ public:
+  // `segment` is this rank's own, already shared through `exchange`, from which the peers' segments are taken (they
+  // must have arrived). Errors: kRefused, kMismatch, naming the peer.
+  static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape, Segment segment,
+                                                      std::shared_ptr<SegmentExchange> exchange);
+  ~ShmTransport() override;
+
+  std::string_view name() const override { return "shm"; }
+  std::uint32_t slots() const override { return shape_.slots; }
+  std::uint64_t slot_bytes() const override { return shape_.slot_bytes; }
+  std::uint32_t lanes() const override { return kMaxLanes; }
+  Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override;
+  Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override;
+  Doorbell& doorbell() override { return doorbell_; }
+  void enter_call(const CallTag& tag, const WindowRef& output) override;
+  void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override;
+  PeerStatus peer_status(std::uint32_t peer) override;
+  std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override;
+  std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override;
+  std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) override;
+  WindowRef find_window(const void* data, std::size_t bytes) override;
+  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
+  Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
+  void pump() override { exchange_->pump(); }
+  void announce_abort() override { set_life(PeerLife::kAborted); }
+
+ private:
+  struct PeerOutput {  // what peer_output() found for the call `sequence`; keeps the mapping alive until the next one
+    std::uint64_t sequence = 0;
+    std::byte* data = nullptr;
+    std::shared_ptr<Mapping> mapping;
+  };
+  ShmTransport(std::uint32_t rank, const SegmentShape& shape, Segment segment,
+               std::shared_ptr<SegmentExchange> exchange);
+  void set_life(PeerLife life);
+  void ring_all();
+
+  std::uint32_t rank_;
+  SegmentShape shape_;
+  std::vector<Segment> segments_;              // by rank
+  std::vector<PeerOutput> outputs_;            // by rank
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
+  std::shared_ptr<WindowTable> windows_;       // likewise
+  BellDoorbell doorbell_;
+};
+
+}  // namespace tutti

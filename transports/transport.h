@@ -1,0 +1,141 @@
+// Transport: how the ranks of one communicator reach each other. It carries messages and shows the ranks' status
+// boards; it knows nothing of plans. One rank owns one Transport and uses it from one thread at a time (the thread that
+// drives progress), except where a function says otherwise.
+//
+// A connection is a directed FIFO of messages with credits, named by (sender, receiver, lane). A message is one value;
+// how it is carried is seen per message:
+//   slot        the sender wrote it into a slot of the connection
+//   published   it lies in the sender's registered memory and is read there, in place, until it is released
+//   delivered   the sender has already stored it where the receiver's plan wants it
+// Every message carries the CallTag of its call. Messages of earlier calls (left behind by a call that failed) are
+// dropped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/call_tag.h"
+#include "base/wait.h"
+#include "tutti/result.h"
+
+namespace tutti {
+
+// A place in registered memory, as its owner names it to peers. window 0 means "not registered".
+struct WindowRef {
+  std::uint32_t window = 0;
+  std::uint64_t offset = 0;  // bytes from the window's start
+
+  bool operator==(const WindowRef&) const = default;
+};
+
+enum class Carrier : std::uint8_t { kSlot = 0, kPublished = 1, kDelivered = 2 };
+
+// A received message until its release.
+struct Message {
+  Carrier carrier = Carrier::kSlot;
+  const std::byte* data = nullptr;  // null when delivered
+  std::uint64_t bytes = 0;
+};
+
+class SendConnection {
+ public:
+  virtual ~SendConnection() = default;
+  virtual bool ready() = 0;       // there is a credit for one more message
+  virtual std::byte* slot() = 0;  // where the next message may be written, slot_bytes long; only when ready()
+  virtual void send_slot(std::uint64_t bytes, const CallTag& tag) = 0;
+  virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
+  virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
+  virtual bool drained() = 0;  // the receiver has released everything that was sent
+};
+
+enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt };
+
+class ReceiveConnection {
+ public:
+  virtual ~ReceiveConnection() = default;
+  // Whether the next message of `call` is there. Drops messages of earlier calls. kMismatch: the peer means another
+  // call with the same sequence number; mismatched_tag() says which. kCorrupt: the message is none that a sound peer
+  // sends.
+  virtual Arrival arrival(const CallTag& call) = 0;
+  virtual CallTag mismatched_tag() const = 0;
+  virtual Message front() = 0;  // after arrival() said kMessage; stays valid until release()
+  virtual void release() = 0;
+};
+
+// How one rank's call ended, for its peers to see.
+struct CallFailure {
+  ErrorCode code = ErrorCode::kSystem;
+  std::int32_t culprit = -1;                    // rank to blame, or -1
+  CallArgument argument = CallArgument::kNone;  // for kMismatch
+
+  bool operator==(const CallFailure&) const = default;
+};
+
+enum class PeerLife : std::uint8_t {
+  kLive,     // takes part
+  kLeft,     // has destroyed its communicator
+  kAborted,  // has called abort()
+  kLost,     // its process has ended without a word
+};
+
+// What a rank's board shows of a peer. A snapshot: the peer goes on meanwhile.
+struct PeerStatus {
+  PeerLife life = PeerLife::kLive;
+  std::uint64_t entered = 0;  // sequence number of the last call that it entered; 0: none
+  std::uint64_t left = 0;     // sequence number of the last call that it left, in whatever way
+};
+
+// Shared memory of this rank that peers can map, or private memory turned into such.
+class Window {
+ public:
+  virtual ~Window() = default;  // ends the registration; adopted memory becomes private again
+  virtual std::byte* data() const = 0;
+  virtual std::size_t size() const = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual std::uint32_t slots() const = 0;       // messages that a connection holds
+  virtual std::uint64_t slot_bytes() const = 0;  // longest message
+  virtual std::uint32_t lanes() const = 0;       // lanes per pair of ranks
+
+  // Opens this rank's end, once for each (peer, lane). The other end is opened by the peer whenever it needs it.
+  // peer != this rank, lane < lanes().
+  virtual Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) = 0;
+  virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
+
+  virtual Doorbell& doorbell() = 0;  // rung whenever a peer did something that this rank may wait for
+
+  // The status board. enter_call offers this rank's output to peers that store straight into it (window credit; window
+  // 0: no offer); leave_call takes the offer back, and records a failure and tells all peers of it.
+  virtual void enter_call(const CallTag& tag, const WindowRef& output) = 0;
+  virtual void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) = 0;
+  virtual PeerStatus peer_status(std::uint32_t peer) = 0;
+  // How the peer entered call `sequence`; nothing before it has, nor long after (boards remember the last few calls).
+  virtual std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) = 0;
+  virtual std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) = 0;
+
+  // Where `peer`'s output of call `sequence` can be stored to from here; null if it is not offered; nothing if that is
+  // not known yet (the peer has not entered the call, or its window has not arrived): ask again. `bytes`: how long the
+  // output must be.
+  virtual std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) = 0;
+
+  // Thread-safe. The window that [data, data+bytes) lies in, if it is registered as a whole.
+  virtual WindowRef find_window(const void* data, std::size_t bytes) = 0;
+  virtual Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) = 0;
+  virtual Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) = 0;
+
+  // Moves what is queued between ranks beside the messages. Called now and then by a rank that waits.
+  virtual void pump() = 0;
+
+  // Thread-safe. Tells all peers that this rank aborts.
+  virtual void announce_abort() = 0;
+};
+
+}  // namespace tutti
