@@ -90,9 +90,9 @@ void ChannelMutator::mutate_ports(std::uint32_t s) {
   const Step step = original_.steps[s];
   const std::uint32_t end = step.list_begin + step.receive_count + step.send_count;
   for (std::uint32_t i = step.list_begin; i < end; ++i) {
-    for (std::uint16_t port = 0; port <= original_.ports.size(); ++port) {
+    for (std::uint32_t port = 0; port <= original_.ports.size(); ++port) {
       if (original_.lists[i] == port) continue;
-      channel_.lists[i] = port;
+      channel_.lists[i] = static_cast<std::uint16_t>(port);
       show(s, fmt::format("port {} of its list -> {}", i - step.list_begin, port));
     }
   }

@@ -34,7 +34,7 @@ std::string_view to_string(Order order) {
   switch (order) {
     case Order::kAny: return "any order";
     case Order::kByRank: return "rank order";
-    case Order::kFromChunk: return "rank order from the chunk's number on";
+    case Order::kFromChunk: return "cyclic rank order";
   }
   return "invalid";
 }

@@ -341,7 +341,7 @@ std::optional<Error> Races::write(std::uint32_t rank, const Slice& slice, std::u
 std::string Races::describe(const Access& access) const {
   if (access.kind == Kind::kUser)
     return fmt::format("the caller of rank {} between two calls", wiring_->threads[access.thread].rank);
-  const std::string place = place_name(*wiring_, access.thread, access.step);
+  std::string place = place_name(*wiring_, access.thread, access.step);
   switch (access.kind) {
     case Kind::kRead: return place + " (a read)";
     case Kind::kWrite: return place + " (a write)";

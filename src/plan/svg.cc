@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <iterator>
 #include <map>
@@ -215,7 +216,7 @@ std::string Drawing::rgb(std::uint32_t hue, double saturation, double lightness)
   const auto part = [&](std::uint32_t offset) {
     const double at = static_cast<double>((hue + offset) % 360) / 60;  // 0..6: up, full, full, down, none, none
     const double share = std::clamp(std::min(at, 4 - at), 0.0, 1.0);
-    return static_cast<int>(255 * (lightness - chroma / 2 + chroma * share) + 0.5);
+    return static_cast<int>(std::lround(255 * (lightness - chroma / 2 + chroma * share)));
   };
   return fmt::format("#{:02x}{:02x}{:02x}", part(120), part(0), part(240));
 }

@@ -1,6 +1,8 @@
 // The verifier's public face; run.h does the work. docs/verifier.md tells the whole story.
 #include "plan/verify.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/assert.h"
@@ -18,7 +20,7 @@ Result<Report> run(const Plan& plan, const VerifyOptions& options, ExpressionLog
 
 std::string print_expression(const ExpressionLog& log, std::uint64_t expression) {
   const std::vector<std::uint64_t>& operands = log.at(expression);
-  if (operands.size() == 1) return "r" + std::to_string(operands[0]);
+  if (operands.size() == 1) return fmt::format("r{}", operands[0]);
   std::string text(operands.size() - 1, '(');
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (i > 0) text += "+";

@@ -35,7 +35,7 @@ TEST(Text, OpensWithTheShape) {
   EXPECT_THAT(
       to_text(plan_of(Algorithm::kRing, 4)),
       testing::StartsWith("all_reduce ring, 4 ranks: 4 chunks per tile, 0 scratch, 2 slots per connection, 1 lane, "
-                          "added in rank order from the chunk's number on\nrank 0 channel 0: 0: "));
+                          "added in cyclic rank order\nrank 0 channel 0: 0: "));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "transports/sim/sim_world.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <thread>
 
 #include "base/assert.h"
@@ -46,18 +46,32 @@ class SimSend final : public SendConnection {
   bool ready() override { return wire_.sent - wire_.released < world_.options_.slots; }
   std::byte* slot() override { return slot_.data(); }
   void send_slot(std::uint64_t bytes, const CallTag& tag) override {
-    TUTTI_ASSERT(ready() && bytes <= slot_.size());
-    ++wire_.sent;
-    SimWorld::Packet packet{tag, {slot_.begin(), slot_.begin() + static_cast<std::ptrdiff_t>(bytes)}};
-    world_.after_latency(wire_, [this, packet = std::move(packet)] { wire_.arrived.push_back(packet); });
+    TUTTI_ASSERT(bytes <= slot_.size());
+    send({.tag = tag,
+          .carrier = Carrier::kSlot,
+          .bytes = bytes,
+          .slot = {slot_.begin(), slot_.begin() + static_cast<std::ptrdiff_t>(bytes)},
+          .published = nullptr});
   }
-  void send_published(const WindowRef&, std::uint64_t, const CallTag&) override {
-    TUTTI_ASSERT(false, "no windows here");
+  void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override {
+    send({.tag = tag,
+          .carrier = Carrier::kPublished,
+          .bytes = bytes,
+          .slot = {},
+          .published = SimWorld::memory_of(place)});
   }
-  void send_delivered(std::uint64_t, const CallTag&) override { TUTTI_ASSERT(false, "no windows here"); }
+  void send_delivered(std::uint64_t bytes, const CallTag& tag) override {
+    send({.tag = tag, .carrier = Carrier::kDelivered, .bytes = bytes, .slot = {}, .published = nullptr});
+  }
   bool drained() override { return wire_.sent == wire_.released; }
 
  private:
+  void send(SimWorld::Packet packet) {
+    TUTTI_ASSERT(ready());
+    ++wire_.sent;
+    world_.after_latency(wire_, [this, packet = std::move(packet)] { wire_.arrived.push_back(packet); });
+  }
+
   SimWorld& world_;
   SimWorld::Wire& wire_;
   std::vector<std::byte> slot_;
@@ -74,7 +88,8 @@ class SimReceive final : public ReceiveConnection {
   CallTag mismatched_tag() const override { return wire_.arrived.empty() ? CallTag{} : wire_.arrived.front().tag; }
   Message front() override {
     const SimWorld::Packet& packet = wire_.arrived.front();
-    return {.carrier = Carrier::kSlot, .data = packet.bytes.data(), .bytes = packet.bytes.size()};
+    const std::byte* data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
+    return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes};
   }
   void release() override {
     wire_.arrived.pop_front();
@@ -84,6 +99,30 @@ class SimReceive final : public ReceiveConnection {
  private:
   SimWorld& world_;
   SimWorld::Wire& wire_;
+};
+
+class SimWindow final : public Window {
+ public:
+  SimWindow(SimWorld& world, std::size_t bytes) : world_(world), bytes_(bytes), memory_(bytes) {
+    world_.memory_left_ -= bytes;
+    world_.windows_[data()] = bytes;
+  }
+  // Also memory of the caller's own: everything is in one process here.
+  SimWindow(SimWorld& world, std::byte* data, std::size_t bytes) : world_(world), bytes_(bytes), adopted_(data) {
+    world_.windows_[data] = bytes;
+  }
+  ~SimWindow() override {
+    world_.windows_.erase(data());
+    world_.memory_left_ += memory_.size();
+  }
+  std::byte* data() const override { return adopted_ != nullptr ? adopted_ : const_cast<std::byte*>(memory_.data()); }
+  std::size_t size() const override { return bytes_; }
+
+ private:
+  SimWorld& world_;
+  std::size_t bytes_;
+  std::vector<std::byte> memory_;
+  std::byte* adopted_ = nullptr;
 };
 
 class SimTransport final : public Transport {
@@ -104,13 +143,15 @@ class SimTransport final : public Transport {
     return std::unique_ptr<ReceiveConnection>(std::make_unique<SimReceive>(world_, world_.wires_[{peer, rank_, lane}]));
   }
   Doorbell& doorbell() override { return doorbell_; }
-  void enter_call(const CallTag& tag, const WindowRef&) override {
+  void enter_call(const CallTag& tag, const WindowRef& output) override {
     board().calls[tag.sequence] = tag;
     board().entered = tag.sequence;
+    board().output = output.window == 0 ? nullptr : SimWorld::memory_of(output);
   }
   void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override {
     if (failure) board().failures[tag.sequence] = *failure;
     board().left = tag.sequence;
+    board().output = nullptr;
   }
   PeerStatus peer_status(std::uint32_t peer) override {
     const SimWorld::Board& theirs = world_.boards_.at(peer);
@@ -126,17 +167,34 @@ class SimTransport final : public Transport {
     const auto found = failures.find(sequence);
     return found == failures.end() ? std::nullopt : std::optional(found->second);
   }
-  std::optional<std::byte*> peer_output(std::uint32_t, std::uint64_t, std::uint64_t) override { return nullptr; }
-  WindowRef find_window(const void*, std::size_t) override { return {}; }
-  Result<std::unique_ptr<Window>> allocate_window(std::size_t) override { return no_windows(); }
-  Result<std::unique_ptr<Window>> adopt_window(void*, std::size_t) override { return no_windows(); }
+  std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t) override {
+    const SimWorld::Board& theirs = world_.boards_.at(peer);
+    if (theirs.entered < sequence) return std::nullopt;
+    return theirs.entered == sequence ? theirs.output : nullptr;
+  }
+  // A place is named by its address: all ranks live in one process.
+  WindowRef find_window(const void* data, std::size_t bytes) override {
+    const auto* start = static_cast<const std::byte*>(data);
+    auto after = world_.windows_.upper_bound(start);
+    if (after == world_.windows_.begin()) return {};
+    const auto& [window, window_bytes] = *std::prev(after);
+    const auto offset = static_cast<std::size_t>(start - window);
+    if (offset > window_bytes || bytes > window_bytes - offset) return {};
+    return {.window = 1, .offset = reinterpret_cast<std::uintptr_t>(data)};
+  }
+  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override {
+    if (bytes > world_.memory_left_) {
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the simulated machine is out of memory"};
+    }
+    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, bytes));
+  }
+  Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override {
+    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, static_cast<std::byte*>(data), bytes));
+  }
   void pump() override {}
   void announce_abort() override { board().life = PeerLife::kAborted; }
 
  private:
-  static Error no_windows() {
-    return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, "the simulated network has no registered memory"};
-  }
   SimWorld::Board& board() { return world_.boards_.at(rank_); }
 
   SimWorld& world_;
@@ -148,9 +206,14 @@ SimWorld::SimWorld(const SimOptions& options)
     : options_(options),
       random_(options.seed),
       boards_(options.ranks),
+      memory_left_(options.memory_bytes),
       states_(options.ranks, State::kReady),
       wake_at_ns_(options.ranks, 0) {
   TUTTI_ASSERT(options.ranks > 0 && options.min_latency_ns >= 0 && options.min_latency_ns <= options.max_latency_ns);
+}
+
+std::byte* SimWorld::memory_of(const WindowRef& place) {
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(place.offset));
 }
 
 std::shared_ptr<Clock> SimWorld::clock() { return std::make_shared<SimClock>(*this); }

@@ -2,6 +2,9 @@
 // threads of which exactly one runs at a time; the world hands the turn on when a rank pauses, so a run is a function
 // of the seed.
 //
+// Registered memory is reached in place, as in shared memory: what a peer publishes is read when the receiver gets to
+// it, and what is pushed is there at once.
+//
 // Time passes only in the network: a message arrives after a random latency, and when no rank can go on the clock jumps
 // to the next arrival or to the end of the shortest sleep. For tests; production code runs on it unchanged through
 // Clock, Waiter and Transport.
@@ -31,6 +34,7 @@ struct SimOptions {
   std::int64_t max_latency_ns = 100'000;
   std::uint32_t slots = 4;
   std::uint64_t slot_bytes = 4096;
+  std::size_t memory_bytes = std::size_t{1} << 30;  // of all windows together; then allocation fails
 };
 
 class SimWorld {
@@ -52,12 +56,16 @@ class SimWorld {
   friend class SimClock;
   friend class SimWaiter;
   friend class SimTransport;
+  friend class SimWindow;
   friend class SimSend;
   friend class SimReceive;
 
   struct Packet {
     CallTag tag;
-    std::vector<std::byte> bytes;
+    Carrier carrier = Carrier::kSlot;
+    std::uint64_t bytes = 0;
+    std::vector<std::byte> slot;
+    const std::byte* published = nullptr;  // in the sender's memory: read there when the receiver gets to it
   };
   // One directed connection: in flight, then arrived, then released.
   struct Wire {
@@ -71,6 +79,7 @@ class SimWorld {
     std::uint64_t entered = 0;
     std::uint64_t left = 0;
     PeerLife life = PeerLife::kLive;
+    std::byte* output = nullptr;  // on offer for call `entered`
     std::map<std::uint64_t, CallFailure> failures;
   };
   enum class State : std::uint8_t { kReady, kPaused, kEnded };
@@ -82,6 +91,7 @@ class SimWorld {
   void after_latency(Wire& wire, std::function<void()> happen);
   void wake_all();
   std::uint64_t draw(std::uint64_t bound);
+  static std::byte* memory_of(const WindowRef& place);
 
   SimOptions options_;
   std::mt19937_64 random_;
@@ -91,6 +101,8 @@ class SimWorld {
   std::uint64_t next_order_ = 0;
   std::map<WireKey, Wire> wires_;
   std::vector<Board> boards_;
+  std::map<const std::byte*, std::size_t> windows_;  // all ranks' registered memory: start, bytes
+  std::size_t memory_left_ = 0;                      // for windows
 
   std::mutex mutex_;  // hands the turn over; everything above belongs to the rank that has it
   std::condition_variable turn_changed_;
