@@ -37,7 +37,7 @@ struct CommunicatorOptions {
   std::string root;        // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
   std::string job_id;      // ranks with another job id are refused; at most 128 bytes; default "default"
   std::string interface;   // network interface that rank 0 binds to when `root` has no host; default "lo"
-  // How long set-up waits for missing ranks, and how long a collective may wait for a peer. 0: from the environment,
+  // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.
   std::chrono::milliseconds setup_timeout{0};
   std::chrono::milliseconds timeout{0};

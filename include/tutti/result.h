@@ -65,15 +65,15 @@ class [[nodiscard]] Result {
 
   T& value() & { return require_value(), *value_; }
   const T& value() const& { return require_value(), *value_; }
-  T&& value() && { return require_value(), *std::move(value_); }
+  T value() && { return require_value(), *std::move(value_); }  // by value: `for (x : *f())` must not dangle
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
 
   const Error& error() const& { return require_error(), error_; }
-  Error&& error() && { return require_error(), std::move(error_); }
+  Error error() && { return require_error(), std::move(error_); }
 
  private:
   void require_value() const {
@@ -98,7 +98,7 @@ class [[nodiscard]] Result<void> {
   explicit operator bool() const { return ok(); }
 
   const Error& error() const& { return require_error(), *error_; }
-  Error&& error() && { return require_error(), std::move(*error_); }
+  Error error() && { return require_error(), std::move(*error_); }
 
  private:
   void require_error() const {

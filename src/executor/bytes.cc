@@ -140,7 +140,7 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
       : step.sink.space != Space::kNone ? execution_.extent(tile, step.sink.chunk).count * element_bytes()
                                         : bound_.ports[channel.receives(step)[0]].receive->front().bytes;
   if (!gather_operands(channel, step, tile, bytes)) return;
-  const kernels::Reduction how = reduction(step);
+  kernels::Reduction how = reduction(step);
   const auto& sources = execution_.sources_;
   auto& destinations = execution_.destinations_;
   destinations.clear();
@@ -149,12 +149,16 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   if (step.sink.space != Space::kNone && !already_there) destinations.push_back(address(step.sink, tile));
   const bool publishable = may_publish(step, how);
   auto& ways = execution_.ways_;
+  bool to_slots = false;
   ways.clear();
   const std::size_t first_send = step.list_begin + step.receive_count;
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {
     ways.push_back(way(bound_.ports[channel.lists[i]], bound_.rules[i], step, tile, publishable));
+    to_slots |= ways.back().carrier == Carrier::kSlot;
     if (ways.back().destination != nullptr) destinations.push_back(ways.back().destination);
   }
+  // A slot is read again at once; users' buffers when the rest of all ranks' messages has gone through the caches.
+  if (!to_slots) how.bytes_until_reuse = execution_.call_.tag.count * element_bytes() * execution_.call_.ranks;
   if (!destinations.empty() && bytes > 0) kernels::reduce(how, sources, destinations, bytes / element_bytes());
   // Released before the results go out, so that a peer which has the result also sees that its memory is free again.
   for (const std::uint16_t port : channel.receives(step)) bound_.ports[port].receive->release();

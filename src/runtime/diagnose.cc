@@ -121,7 +121,7 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, co
     auto& list = status.left >= call.tag.sequence ? finished : status.entered >= call.tag.sequence ? inside : absent;
     list.push_back(peer);
   }
-  std::string text = fmt::format("{} did not finish within {} ms:", describe(call.tag), timeout_ms);
+  std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
   if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
   if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));
   if (!finished.empty()) text += fmt::format(" finished by {};", rank_list(finished));

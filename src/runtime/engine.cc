@@ -1,6 +1,7 @@
 #include "runtime/engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -129,6 +130,7 @@ bool Engine::run_front(std::unique_lock<std::mutex>& lock, Until until) {
     } else if (until == Until::kOnePoll || (until == Until::kWanted && (wanting_.load() > 0))) {
       break;
     } else if (moved) {
+      operation->progressed = true;
       world_.waiter->reset(idle, world_.transport->doorbell());
     } else {
       error = pause(*operation, idle);
@@ -168,15 +170,16 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
   return give_up(operation, doctor.bad_message(operation.call, *execution_->bad_message()));
 }
 
-std::optional<Error> Engine::pause(const Operation& operation, Idle& idle) {
+std::optional<Error> Engine::pause(Operation& operation, Idle& idle) {
   const std::uint32_t sleeps_before = idle.sleeps;
   world_.waiter->pause(idle, world_.transport->doorbell(), kMaxSleepNs);
   if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return std::nullopt;
   return look_around(operation);
 }
 
-std::optional<Error> Engine::look_around(const Operation& operation) {
+std::optional<Error> Engine::look_around(Operation& operation) {
   const std::int64_t now_ns = world_.clock->now_ns();
+  if (std::exchange(operation.progressed, false)) operation.deadline_ns = now_ns + operation.timeout_ns;
   const bool late = now_ns >= operation.deadline_ns;
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return std::nullopt;
   last_look_ns_ = now_ns;

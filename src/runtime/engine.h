@@ -30,7 +30,8 @@ struct Operation {
   const BoundPlan* plan = nullptr;
   std::int64_t timeout_ns = 0;
   bool started = false;
-  std::int64_t deadline_ns = 0;  // set when it starts
+  std::int64_t deadline_ns = 0;  // set when it starts, moved on when it has made progress
+  bool progressed = false;       // since the driver last looked at the clock; the driver's
   Status result;                 // valid once done
   std::atomic<bool> done = false;
 };
@@ -63,8 +64,8 @@ class Engine {
   bool run_front(std::unique_lock<std::mutex>& lock, Until until);
   void start(Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
-  std::optional<Error> look_around(const Operation& operation);
-  std::optional<Error> pause(const Operation& operation, Idle& idle);
+  std::optional<Error> look_around(Operation& operation);
+  std::optional<Error> pause(Operation& operation, Idle& idle);
   void finish(Operation& operation, Status result);
   Error give_up(const Operation& operation, Diagnosis diagnosis);
   void wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted);

@@ -4,7 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "transports/shm/shm_transport.h"
@@ -119,6 +122,40 @@ TEST(ShmWindow, APlaceOutsideTheWindowIsRefused) {
   auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
   send->send_published({.window = place.window, .offset = 4090}, 100, call(1));
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kCorrupt);
+}
+
+// Which file the page at `address` is mapped from, as /proc/self/maps says; empty for private memory.
+std::string file_at(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long start = 0;
+    unsigned long end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &start, &end) != 2) continue;
+    const auto at = reinterpret_cast<unsigned long>(address);
+    if (at < start || at >= end) continue;
+    const std::size_t name = line.find('/');
+    return name == std::string::npos ? "" : line.substr(name);
+  }
+  return "nowhere";
+}
+
+TEST(ShmWindow, AdoptedMemoryIsPrivateAgainAtOnceThoughAPeerInThisProcessHasMappedIt) {
+  Pair pair;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(4096, 16384));
+  std::strcpy(reinterpret_cast<char*>(memory), "kept");
+  auto window = std::move(pair.ranks[0]->adopt_window(memory, 16384).value());
+  EXPECT_NE(file_at(memory).find("tutti"), std::string::npos) << file_at(memory);
+  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
+  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  send->send_published(pair.ranks[0]->find_window(memory, 5), 5, call(1));
+  ASSERT_EQ(receive->arrival(call(1)), Arrival::kMessage);
+  EXPECT_EQ(text_of(receive->front()), "kept");
+  receive->release();
+  window.reset();
+  EXPECT_EQ(file_at(memory).find("tutti"), std::string::npos) << file_at(memory);
+  EXPECT_STREQ(reinterpret_cast<char*>(memory), "kept");
+  std::free(memory);
+  receive.reset();  // lets the mapping go: nothing of the freed memory may be touched
 }
 
 TEST(ShmWindow, ATakenBackWindowIsNeverFound) {

@@ -124,17 +124,20 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
   return std::shared_ptr<Mapping>(new Mapping(fd.release(), static_cast<std::byte*>(data), bytes, true));
 }
 
+void Mapping::restore() {
+  if (!std::exchange(adopted_, false)) return;
+  // The contents move to private pages, which then take the place of the shared ones in one step.
+  void* copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy != MAP_FAILED) {
+    std::memcpy(copy, data_, bytes_);
+    if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) munmap(copy, bytes_);
+  }  // without memory for the copy the pages stay shared, with the same contents: nothing is lost
+  data_ = nullptr;
+}
+
 Mapping::~Mapping() {
-  if (adopted_) {
-    // The contents move to private pages, which then take the place of the shared ones in one step.
-    void* copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy != MAP_FAILED) {
-      std::memcpy(copy, data_, bytes_);
-      if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) munmap(copy, bytes_);
-    }  // without memory for the copy the pages stay shared, with the same contents: nothing is lost
-  } else {
-    munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
-  }
+  restore();
+  if (data_ != nullptr) munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
   if (fd_ >= 0) close(fd_);
 }
 

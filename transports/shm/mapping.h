@@ -17,10 +17,13 @@ class Mapping {
   // Maps the whole of a memfd received from a peer; takes the descriptor.
   static Result<std::shared_ptr<Mapping>> map(int fd);
   // Turns the private pages at [data, data+bytes), page-aligned, into shared ones; contents and address stay.
-  // Destroying the mapping makes them private again.
+  // restore() or, at the latest, the end of the mapping makes them private again.
   static Result<std::shared_ptr<Mapping>> adopt(void* data, std::size_t bytes);
 
   ~Mapping();
+  // Adopted memory goes back to its owner now, whoever still holds this mapping (threads of this process do, and they
+  // must not use it any more). Does nothing for other mappings, or a second time. Called by the owner's thread.
+  void restore();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 

@@ -12,7 +12,10 @@ class ShmWindow final : public Window {
  public:
   ShmWindow(std::shared_ptr<WindowTable> table, std::shared_ptr<Mapping> mapping)
       : table_(std::move(table)), mapping_(std::move(mapping)), id_(table_->insert(mapping_)) {}
-  ~ShmWindow() override { table_->erase(id_); }
+  ~ShmWindow() override {
+    table_->erase(id_);
+    mapping_->restore();  // peers in this process may hold the mapping for a while yet
+  }
   std::byte* data() const override { return mapping_->data(); }
   std::size_t size() const override { return mapping_->size(); }
 

@@ -69,7 +69,7 @@ class SimSend final : public SendConnection {
   void send(SimWorld::Packet packet) {
     TUTTI_ASSERT(ready());
     ++wire_.sent;
-    world_.after_latency(wire_, [this, packet = std::move(packet)] { wire_.arrived.push_back(packet); });
+    world_.after_latency(wire_, [&wire = wire_, packet = std::move(packet)] { wire.arrived.push_back(packet); });
   }
 
   SimWorld& world_;
@@ -93,7 +93,7 @@ class SimReceive final : public ReceiveConnection {
   }
   void release() override {
     wire_.arrived.pop_front();
-    world_.after_latency(wire_, [this] { ++wire_.released; });
+    world_.after_latency(wire_, [&wire = wire_] { ++wire.released; });
   }
 
  private:
