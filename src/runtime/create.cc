@@ -57,7 +57,7 @@ Result<std::unique_ptr<ShmTransport>> join(const RendezvousOptions& rendezvous, 
   if (!segment) return segment.error();
   auto listening = UnixExchange::listen(rank, shape.ranks);
   if (!listening) return listening.error();
-  std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared by the transport and its windows
+  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared by the transport and its windows
   if (shape.ranks > 1) {
     auto bootstrap = tcp_bootstrap(rendezvous);
     if (!bootstrap) return bootstrap.error();
@@ -68,7 +68,7 @@ Result<std::unique_ptr<ShmTransport>> join(const RendezvousOptions& rendezvous, 
     auto all_ready = (*bootstrap)->all_gather("ready");
     if (!all_ready) return all_ready.error();
   }
-  return ShmTransport::create(rank, shape, std::move(*segment), std::move(exchange));
+  return ShmTransport::create(rank, shape, *segment, exchange);
 }
 
 std::chrono::milliseconds call_timeout(const CommunicatorOptions& options, const Config& config) {

@@ -74,7 +74,8 @@ ShmTransport::ShmTransport(std::uint32_t rank, const SegmentShape& shape, Segmen
       doorbell_(std::move(segment)) {}
 
 Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, const SegmentShape& shape,
-                                                           Segment segment, std::shared_ptr<SegmentExchange> exchange) {
+                                                           const Segment& segment,
+                                                           const std::shared_ptr<SegmentExchange>& exchange) {
   std::unique_ptr<ShmTransport> transport(new ShmTransport(rank, shape, segment, exchange));  // private constructor
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
     if (peer == rank) {

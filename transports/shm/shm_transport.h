@@ -40,8 +40,9 @@ class ShmTransport final : public Transport {
  public:
   // `segment` is this rank's own, already shared through `exchange`, from which the peers' segments are taken (they
   // must have arrived). Errors: kRefused, kMismatch, naming the peer.
-  static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape, Segment segment,
-                                                      std::shared_ptr<SegmentExchange> exchange);
+  static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape,
+                                                      const Segment& segment,
+                                                      const std::shared_ptr<SegmentExchange>& exchange);
   ~ShmTransport() override;
 
   std::string_view name() const override { return "shm"; }

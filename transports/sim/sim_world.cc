@@ -212,9 +212,11 @@ SimWorld::SimWorld(const SimOptions& options)
   TUTTI_ASSERT(options.ranks > 0 && options.min_latency_ns >= 0 && options.min_latency_ns <= options.max_latency_ns);
 }
 
+// NOLINTBEGIN(performance-no-int-to-ptr): here a place is named by its address
 std::byte* SimWorld::memory_of(const WindowRef& place) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(place.offset));
 }
+// NOLINTEND(performance-no-int-to-ptr)
 
 std::shared_ptr<Clock> SimWorld::clock() { return std::make_shared<SimClock>(*this); }
 std::unique_ptr<Waiter> SimWorld::waiter(std::uint32_t rank) { return std::make_unique<SimWaiter>(*this, rank); }
