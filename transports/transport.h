@@ -51,7 +51,7 @@ class SendConnection {
   virtual bool drained() = 0;  // the receiver has released everything that was sent
 };
 
-enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt };
+enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn };
 
 class ReceiveConnection {
  public:
@@ -120,6 +120,10 @@ class Transport {
   // How the peer entered call `sequence`; nothing before it has, nor long after (boards remember the last few calls).
   virtual std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) = 0;
   virtual std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) = 0;
+
+  // True once `peer` has left call `sequence`, in whatever way. A peer that has published something in a call leaves it
+  // before that was released only if it gave the call up: what was read then may be anything.
+  virtual bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) = 0;
 
   // Where `peer`'s output of call `sequence` can be stored to from here; null if it is not offered; nothing if that is
   // not known yet (the peer has not entered the call, or its window has not arrived): ask again. `bytes`: how long the

@@ -4,6 +4,12 @@
 // in place or not, and registered or not are each rank's own affair. Ranks that disagree get ErrorCode::kMismatch with
 // the name of the rank and of the argument, and the communicator stays usable.
 //
+// A call that is refused for this rank's own arguments (kInvalidArgument) has not happened: it takes no place in the
+// order of calls, and peers that have made it wait. Make it again with the right arguments, or abort().
+//
+// Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
+// shared with the child, not copied.
+//
 // Threads: a Communicator may be used from any thread, but its collectives must be called in one agreed order, so calls
 // from several threads at once need the caller's own ordering. abort() may be called from any thread at any time.
 // Different Communicators are independent.
@@ -101,7 +107,8 @@ class TUTTI_API Communicator {
   static Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
                                                                        const CommunicatorOptions& options = {});
 
-  // Ends the membership: operations under way here are ended with kAborted. Never blocks on a peer.
+  // Ends the membership: operations under way here are ended with kAborted. No thread may be inside a call on it or
+  // wait for its Work. Waits for peers at most 1 s, and only after a call on registered memory failed.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -117,8 +124,9 @@ class TUTTI_API Communicator {
   Status all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
                     const AllReduceOptions& options = {});
 
-  // The same, but returns at once; argument errors are returned here, all others by Work::wait(). The buffers belong to
-  // the operation until it has ended. Operations of one communicator run in the order of their calls.
+  // The same, but returns at once; argument errors, and that the communicator is unusable, are returned here, all
+  // others by Work::wait(). The buffers belong to the operation until it has ended. Operations of one communicator run
+  // in the order of their calls.
   Result<Work> all_reduce_async(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
                                 const AllReduceOptions& options = {});
 
@@ -127,9 +135,10 @@ class TUTTI_API Communicator {
   Result<Memory> allocate(std::size_t bytes);
 
   // Makes existing private memory reachable in place by remapping it onto shared pages; contents and address stay.
-  // `data` must be page-aligned and `bytes` a multiple of the page size (sysconf(_SC_PAGESIZE)), and no other thread
-  // may touch it during the call. Release the result before the memory is freed: that makes the pages private again.
-  // Local call. Errors: kInvalidArgument, kSystem.
+  // `data` must be page-aligned, `bytes` a multiple of the page size (sysconf(_SC_PAGESIZE)), the memory private,
+  // anonymous, writable and registered nowhere else, and no other thread may touch it during the call. Release the
+  // result before the memory is freed: that makes the pages private again. Local call. Errors: kInvalidArgument,
+  // kSystem.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
   // Ends every operation under way with kAborted, here at once and on peers as soon as they look, and makes the

@@ -50,7 +50,7 @@ TUTTI_API bool is_valid(DataType type);
 TUTTI_API bool is_valid(ReduceOp op);
 TUTTI_API bool is_valid(Algorithm algorithm);
 
-// Bytes of one element: 1, 2, 4 or 8.
+// Bytes of one element: 1, 2, 4 or 8; 0 for a value that is not one of ours.
 TUTTI_API std::size_t size_of(DataType type);
 TUTTI_API bool is_floating(DataType type);
 

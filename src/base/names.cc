@@ -1,7 +1,6 @@
 // Names, sizes and lists of the enumerations in tutti/types.h.
 #include <array>
 
-#include "base/assert.h"
 #include "tutti/types.h"
 
 namespace tutti {
@@ -59,15 +58,9 @@ bool is_valid(DataType type) { return static_cast<std::size_t>(type) < kTypes.si
 bool is_valid(ReduceOp op) { return static_cast<std::size_t>(op) < kOpNames.size(); }
 bool is_valid(Algorithm algorithm) { return static_cast<std::size_t>(algorithm) < kAlgorithmNames.size(); }
 
-std::size_t size_of(DataType type) {
-  TUTTI_ASSERT(is_valid(type));
-  return kTypes[static_cast<std::size_t>(type)].bytes;
-}
+std::size_t size_of(DataType type) { return is_valid(type) ? kTypes[static_cast<std::size_t>(type)].bytes : 0; }
 
-bool is_floating(DataType type) {
-  TUTTI_ASSERT(is_valid(type));
-  return kTypes[static_cast<std::size_t>(type)].floating;
-}
+bool is_floating(DataType type) { return is_valid(type) && kTypes[static_cast<std::size_t>(type)].floating; }
 
 std::string_view to_string(DataType type) {
   return is_valid(type) ? kTypes[static_cast<std::size_t>(type)].name : "invalid";

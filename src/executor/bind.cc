@@ -42,6 +42,7 @@ Result<BoundChannel> bind_channel(const Channel& channel, Connections& connectio
 }  // namespace
 
 Result<SendConnection*> Connections::send(std::uint32_t peer, std::uint16_t lane) {
+  const std::scoped_lock lock(mutex_);
   auto& connection = sends_[{peer, lane}];
   if (connection == nullptr) {
     auto opened = transport_.open_send(peer, lane);
@@ -52,6 +53,7 @@ Result<SendConnection*> Connections::send(std::uint32_t peer, std::uint16_t lane
 }
 
 Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_t lane) {
+  const std::scoped_lock lock(mutex_);
   auto& connection = receives_[{peer, lane}];
   if (connection == nullptr) {
     auto opened = transport_.open_receive(peer, lane);
@@ -59,6 +61,13 @@ Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_
     connection = std::move(*opened);
   }
   return connection.get();
+}
+
+void Connections::drop_stale(const CallTag& call) {
+  const std::scoped_lock lock(mutex_);
+  for (auto& [key, connection] : receives_) {
+    if (connection != nullptr) static_cast<void>(connection->arrival(call));  // drops what is older than `call`
+  }
 }
 
 Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, Transport& transport,

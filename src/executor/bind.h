@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -42,16 +43,22 @@ struct BoundPlan {
   std::size_t most_sends = 0;     // of one step
 };
 
-// All open connections of a communicator: plans share them, and open what they need on first use. One thread at a time.
+// All open connections of a communicator: plans share them, and open what they need on first use. Thread-safe; the
+// connections themselves belong to the driver of the engine.
 class Connections {
  public:
   explicit Connections(Transport& transport) : transport_(transport) {}
   Result<SendConnection*> send(std::uint32_t peer, std::uint16_t lane);
   Result<ReceiveConnection*> receive(std::uint32_t peer, std::uint16_t lane);
+  // Frees the slots that messages of calls before `call` still hold, on all connections: the plan of `call` may use
+  // others than the one that failed, and its senders may wait for just these credits. By the driver, between steps of
+  // `call`.
+  void drop_stale(const CallTag& call);
 
  private:
   using Key = std::pair<std::uint32_t, std::uint16_t>;
   Transport& transport_;
+  std::mutex mutex_;
   std::map<Key, std::unique_ptr<SendConnection>> sends_;
   std::map<Key, std::unique_ptr<ReceiveConnection>> receives_;
 };

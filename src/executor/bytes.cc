@@ -9,7 +9,8 @@
 
 namespace tutti {
 namespace {
-constexpr std::uint64_t kStepsPerTurn = 64;  // of one channel before the next channel has its turn
+constexpr std::uint64_t kLeastPublished = 4096;  // bytes: a shorter value is copied sooner than its reading is awaited
+constexpr std::uint64_t kStepsPerTurn = 64;      // of one channel before the next channel has its turn
 }  // namespace
 
 // The evaluator's domain of bytes, for one channel of this rank.
@@ -19,12 +20,13 @@ class Execution::Domain {
       : execution_(execution), bound_(execution.plan_.channels[channel]) {}
 
   bool receive_ready(std::uint16_t port) {
+    if (execution_.bad_) return false;  // the step before this one failed: nothing runs after it
     const Arrival arrival = bound_.ports[port].receive->arrival(execution_.call_.tag);
     if (arrival == Arrival::kMessage) return true;
     if (arrival != Arrival::kNothing) report(port, arrival);
     return false;
   }
-  bool send_ready(std::uint16_t port) { return bound_.ports[port].send->ready(); }
+  bool send_ready(std::uint16_t port) { return !execution_.bad_ && bound_.ports[port].send->ready(); }
   bool reached(std::uint16_t channel, std::uint32_t step, std::uint64_t tile) {
     const Cursor& cursor = execution_.cursors_[channel];
     return cursor.tile > tile || (cursor.tile == tile && cursor.step > step);
@@ -33,6 +35,7 @@ class Execution::Domain {
 
  private:
   void report(std::uint16_t port, Arrival kind) {
+    if (execution_.bad_) return;  // the first is the cause
     ReceiveConnection& connection = *bound_.ports[port].receive;
     execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer, .kind = kind, .tag = connection.mismatched_tag()};
   }
@@ -41,7 +44,8 @@ class Execution::Domain {
   WindowRef window(const Slice& slice, std::uint64_t tile) const;
   kernels::Reduction reduction(const Step& step) const;
   bool gather_operands(const Channel& channel, const Step& step, std::uint64_t tile, std::uint64_t bytes);
-  bool may_publish(const Step& step, const kernels::Reduction& reduction) const;
+  bool may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const;
+  bool published_operands_hold(const Channel& channel, const Step& step);
   Way way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile, bool may_publish) const;
   void post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile, std::uint64_t bytes);
 
@@ -98,9 +102,10 @@ bool Execution::Domain::gather_operands(const Channel& channel, const Step& step
   return true;
 }
 
-bool Execution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction) const {
+bool Execution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const {
   const bool modified = reduction.scaled_source >= 0 || reduction.divisor != 1;
-  return step.receive_count == 0 && !modified && (!execution_.in_place_ || execution_.plan_.shape.publish_in_place);
+  return step.receive_count == 0 && !modified && bytes >= kLeastPublished &&
+         (!execution_.in_place_ || execution_.plan_.shape.publish_in_place);
 }
 
 Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,
@@ -133,6 +138,18 @@ void Execution::Domain::post(const BoundPort& port, const Way& way, const Step& 
   if (std::find(drains.begin(), drains.end(), port.send) == drains.end()) drains.push_back(port.send);
 }
 
+// Looked at after the reads. False (and reported) when a peer gave the call up meanwhile.
+bool Execution::Domain::published_operands_hold(const Channel& channel, const Step& step) {
+  for (const std::uint16_t port : channel.receives(step)) {
+    const BoundPort& from = bound_.ports[port];
+    if (from.receive->front().carrier != Carrier::kPublished) continue;
+    if (!execution_.transport_.peer_has_left(from.peer, execution_.call_.tag.sequence)) continue;
+    report(port, Arrival::kWithdrawn);
+    return false;
+  }
+  return true;
+}
+
 void Execution::Domain::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
   // A step that only passes a value on takes its length from the message.
   const std::uint64_t bytes =
@@ -147,7 +164,7 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   const bool already_there = step.sink.space != Space::kNone && sources.size() == 1 && step.receive_count == 1 &&
                              sources[0] == address(step.sink, tile);  // delivered
   if (step.sink.space != Space::kNone && !already_there) destinations.push_back(address(step.sink, tile));
-  const bool publishable = may_publish(step, how);
+  const bool publishable = may_publish(step, how, bytes);
   auto& ways = execution_.ways_;
   bool to_slots = false;
   ways.clear();
@@ -160,6 +177,7 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   // A slot is read again at once; users' buffers when the rest of all ranks' messages has gone through the caches.
   if (!to_slots) how.bytes_until_reuse = execution_.call_.tag.count * element_bytes() * execution_.call_.ranks;
   if (!destinations.empty() && bytes > 0) kernels::reduce(how, sources, destinations, bytes / element_bytes());
+  if (!published_operands_hold(channel, step)) return;
   // Released before the results go out, so that a peer which has the result also sees that its memory is free again.
   for (const std::uint16_t port : channel.receives(step)) bound_.ports[port].receive->release();
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {

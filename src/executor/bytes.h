@@ -31,7 +31,7 @@ struct Call {
 // What a peer sent that it must not have sent.
 struct BadMessage {
   std::uint32_t peer = 0;
-  Arrival kind = Arrival::kMismatch;  // kMismatch or kCorrupt
+  Arrival kind = Arrival::kMismatch;  // kMismatch, kCorrupt or kWithdrawn
   CallTag tag;                        // for kMismatch: the peer's
 };
 

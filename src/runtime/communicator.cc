@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "algorithms/algorithms.h"
@@ -11,6 +12,9 @@
 
 namespace tutti {
 namespace detail {
+
+constexpr std::size_t kMaxBytes = std::size_t{1} << 56;  // no process has more address space
+
 namespace {
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
@@ -18,8 +22,7 @@ Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorS
 // Up to here every rank adds all inputs itself: one exchange of messages instead of two. Measured on two cores, see
 // docs/results/.
 constexpr std::uint64_t kOneShotBytes = 8 * 1024;
-constexpr std::size_t kMaxBytes = std::size_t{1} << 56;  // no process has more address space
-constexpr std::uint32_t kMaxDirectRanks = 256;           // beyond, every rank would have to read from too many
+constexpr std::uint32_t kMaxDirectRanks = 256;  // beyond, every rank would have to read from too many
 
 }  // namespace
 
@@ -63,7 +66,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       world_(std::move(world)),
       timeout_(timeout),
       connections_(*world_.transport),
-      engine_(rank, ranks, world_) {}
+      engine_(rank, ranks, world_, connections_) {}
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
   return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));  // private constructor
@@ -95,8 +98,9 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::submit(const void* input, v
   if (!plan) return plan.error();
   auto operation = std::make_shared<Operation>();
   operation->plan = *plan;
-  operation->timeout_ns = std::int64_t{(options.timeout.count() > 0 ? options.timeout : timeout_).count()} * 1'000'000;
-  operation->call = {.tag = {.sequence = engine_.next_sequence(),
+  const std::chrono::milliseconds timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
+  operation->timeout_ns = std::int64_t{std::min(timeout, kLongestTimeout).count()} * 1'000'000;
+  operation->call = {.tag = {.sequence = 0,  // the engine gives it
                              .count = count,
                              .kind = static_cast<std::uint8_t>(CollectiveKind::kAllReduce),
                              .type = static_cast<std::uint8_t>(type),
@@ -111,7 +115,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::submit(const void* input, v
                      .output = static_cast<std::byte*>(output),
                      .input_window = world_.transport->find_window(input, bytes),
                      .output_window = world_.transport->find_window(output, bytes)};
-  engine_.submit(operation, progress);
+  TUTTI_TRY(engine_.submit(operation, progress));
   return operation;
 }
 
@@ -173,7 +177,8 @@ Communicator::~Communicator() = default;
 std::int32_t Communicator::rank() const { return static_cast<std::int32_t>(impl_->rank()); }
 std::int32_t Communicator::size() const { return static_cast<std::int32_t>(impl_->ranks()); }
 Algorithm Communicator::auto_algorithm(std::size_t count, DataType type) const {
-  return detail::choose_algorithm(count * size_of(type), impl_->ranks());
+  const std::size_t element_bytes = std::max<std::size_t>(size_of(type), 1);
+  return detail::choose_algorithm(std::min(count, detail::kMaxBytes / element_bytes) * element_bytes, impl_->ranks());
 }
 Status Communicator::all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
                                 const AllReduceOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -68,6 +69,9 @@ class CommunicatorImpl {
   std::array<std::unique_ptr<BoundPlan>, 8> plans_;  // by Algorithm
   Engine engine_;                                    // last: ends before what it uses
 };
+
+// Longer timeouts are taken as this one.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24);
 
 // Checks the arguments of one rank's call. Errors: kInvalidArgument.
 Status check_arguments(const void* input, const void* output, std::size_t count, DataType type, ReduceOp op,

@@ -34,6 +34,11 @@ std::string boot_id() {
 // Exchanges the addresses of the ranks' Unix sockets. All must be on this machine.
 Result<std::vector<std::string>> gather_addresses(Bootstrap& bootstrap, const std::string& own_address) {
   const std::string here = boot_id();
+  if (here.empty()) {
+    return Error{
+        ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
+        "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted, and are descriptors left (ulimit -n)?"};
+  }
   auto blobs = bootstrap.all_gather(here + "/" + own_address);
   if (!blobs) return blobs.error();
   std::vector<std::string> addresses;

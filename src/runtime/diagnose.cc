@@ -84,15 +84,31 @@ Diagnosis Diagnostician::gone(const Call& call, std::uint32_t peer, PeerLife lif
                    fmt::format("{}: rank {} {} without finishing this call", describe(call.tag), peer, what));
 }
 
+// A death is the cause of what other ranks did after it, so the reasons are sought in the order in which they explain
+// each other.
 std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
   if (auto disagreement = mismatch(call)) return disagreement;
+  std::optional<Diagnosis> named;    // a peer failed the call and names a culprit
+  std::optional<Diagnosis> unnamed;  // ... and names none
+  std::optional<std::pair<std::uint32_t, PeerLife>> lost;
+  std::optional<std::pair<std::uint32_t, PeerLife>> gone_away;  // aborted or left
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
-    if (const auto failure = transport_.peer_failure(peer, call.tag.sequence)) return relayed(call, peer, *failure);
-    if (status.life == PeerLife::kAborted) return gone(call, peer, status.life);
-    if (status.life != PeerLife::kLive && status.left < call.tag.sequence) return gone(call, peer, status.life);
+    if (const auto failure = transport_.peer_failure(peer, call.tag.sequence)) {
+      auto& reason = failure->culprit >= 0 ? named : unnamed;
+      if (!reason) reason = relayed(call, peer, *failure);
+    } else if (status.life == PeerLife::kLost && status.left < call.tag.sequence) {
+      if (!lost) lost = {peer, status.life};
+    } else if (status.life == PeerLife::kAborted ||
+               (status.life == PeerLife::kLeft && status.left < call.tag.sequence)) {
+      if (!gone_away || status.life == PeerLife::kAborted) gone_away = {peer, status.life};
+    }
   }
+  if (lost) return gone(call, lost->first, lost->second);
+  if (named) return named;
+  if (unnamed) return unnamed;
+  if (gone_away) return gone(call, gone_away->first, gone_away->second);
   return std::nullopt;
 }
 
@@ -105,6 +121,11 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
         fmt::format("{}: rank {} passed {}, this rank ({}) {}; give all ranks the same", describe(call.tag),
                     message.peer, describe(message.tag, argument), rank_, describe(call.tag, argument)),
         argument);
+  }
+  if (message.kind == Arrival::kWithdrawn) {
+    if (auto reason = look(call)) return *reason;
+    return diagnosis(ErrorCode::kAborted, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                     fmt::format("{}: rank {} gave it up", describe(call.tag), message.peer));
   }
   return diagnosis(
       ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(message.peer),

@@ -1,6 +1,9 @@
 #include "runtime/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
@@ -14,6 +17,7 @@ constexpr std::int64_t kLetGoNs =
     1'000'000'000;  // longest wait for peers that may still store into a failed call's output
 constexpr std::int64_t kAllEnterNs =
     200'000'000;                               // longest wait for all ranks' arguments before a mismatch is reported
+constexpr std::size_t kMaxQueued = 4096;       // operations under way on one communicator
 constexpr std::uint32_t kRoundsPerClock = 64;  // pauses between two looks at the clock
 
 Error aborted_error(const Call& call) {
@@ -35,17 +39,33 @@ Engine::~Engine() {
   }
   if (progress_thread_.joinable()) progress_thread_.join();
   std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !driven_ && wanting_.load() == 0; });
   while (!queue_.empty()) run_front(lock, Until::kDone);
 }
 
-void Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
+Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
   const std::scoped_lock lock(mutex_);
   TUTTI_ASSERT(!ending_);
+  if (broken_) return *broken_;
+  if (queue_.size() >= kMaxQueued) {
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                 fmt::format("{} operations are under way already: wait for some of them first", kMaxQueued)};
+  }
+  if (progress == Progress::kInBackground && !progress_thread_.joinable()) {
+    try {
+      progress_thread_ = std::thread([this] { background(); });
+    } catch (const std::system_error& error) {
+      return Error{
+          ErrorCode::kSystem, ErrorScope::kCall, -1,
+          fmt::format("no thread can be started ({}): raise the limit of processes or of memory", error.what())};
+    }
+  }
+  operation->call.tag.sequence = ++last_sequence_;
   queue_.push_back(operation);
-  if (progress == Progress::kByCaller) return;
+  if (progress == Progress::kByCaller) return {};
   background_wanted_ = true;
-  if (!progress_thread_.joinable()) progress_thread_ = std::thread([this] { background(); });
   changed_.notify_all();
+  return {};
 }
 
 Status Engine::wait(Operation& operation) {
@@ -90,7 +110,10 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
     changed_.wait(lock, [&] { return done() || !driven_; });
     wanting_.fetch_sub(1);
   }
-  if (done()) return;
+  if (done()) {
+    changed_.notify_all();  // whoever kept still because we wanted to drive
+    return;
+  }
   driven_ = true;
   while (!done()) run_front(lock, Until::kDone);
   driven_ = false;
@@ -157,6 +180,7 @@ void Engine::start(Operation& operation) {
   }
   execution_->start(operation.call);
   world_.transport->enter_call(operation.call.tag, operation.call.output_window);
+  if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
 }
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
@@ -184,6 +208,7 @@ std::optional<Error> Engine::look_around(Operation& operation) {
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return std::nullopt;
   last_look_ns_ = now_ns;
   world_.transport->pump();
+  connections_.drop_stale(operation.call.tag);
   const Diagnostician doctor(rank_, ranks_, *world_.transport);
   std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
   if (!diagnosis && late) {
@@ -211,6 +236,7 @@ void Engine::finish(Operation& operation, Status result) {
   if (result.ok()) {
     world_.transport->leave_call(operation.call.tag, std::nullopt);
   } else {
+    last_failed_ = true;
     world_.log.write(LogLevel::kInfo, "{}", to_string(result.error()));
     // Peers that are inside the call may have learnt where our output lies, and store there until they notice the
     // failure.

@@ -38,14 +38,16 @@ struct Operation {
 
 class Engine {
  public:
-  // `world` outlives the engine.
-  Engine(std::uint32_t rank, std::uint32_t ranks, World& world) : rank_(rank), ranks_(ranks), world_(world) {}
+  // `world` and `connections` outlive the engine.
+  Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
+      : rank_(rank), ranks_(ranks), world_(world), connections_(connections) {}
   // Ends what is under way with kAborted.
   ~Engine();
 
   // Queues the operation. nobody_waits: the progress thread takes care of it until somebody does.
   enum class Progress : std::uint8_t { kByCaller, kInBackground };
-  void submit(const std::shared_ptr<Operation>& operation, Progress progress);
+  // Gives the operation its sequence number. On an error nothing was queued and no number was taken.
+  Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
   Status wait(Operation& operation);
   bool test(Operation& operation);
 
@@ -53,8 +55,6 @@ class Engine {
   void abort();
   // The error that made the communicator unusable, if one did.
   std::optional<Error> broken();
-  // Sequence number for the next operation; the caller submits in that order.
-  std::uint64_t next_sequence() { return ++last_sequence_; }
 
  private:
   enum class Until : std::uint8_t { kDone, kWanted, kOnePoll };  // when a drive ends at the latest
@@ -73,20 +73,22 @@ class Engine {
   std::uint32_t rank_;
   std::uint32_t ranks_;
   World& world_;
-  std::atomic<std::uint64_t> last_sequence_{0};
+  Connections& connections_;
   std::atomic<bool> aborted_{false};
 
   std::mutex mutex_;
   std::condition_variable changed_;               // driver left, operation done, queue filled, or ending
   std::deque<std::shared_ptr<Operation>> queue_;  // shared with the callers' Work, which may be dropped first
-  bool driven_ = false;                           // some thread drives
-  std::atomic<std::uint32_t> wanting_{0};         // threads that wait to drive
-  bool background_wanted_ = false;                // an operation was submitted that nobody may wait for
+  std::uint64_t last_sequence_ = 0;
+  bool driven_ = false;                    // some thread drives
+  std::atomic<std::uint32_t> wanting_{0};  // threads that wait to drive
+  bool background_wanted_ = false;         // an operation was submitted that nobody may wait for
   bool ending_ = false;
   std::optional<Error> broken_;
   std::thread progress_thread_;
   std::unique_ptr<Execution> execution_;  // of the front operation; the driver's
   const BoundPlan* execution_plan_ = nullptr;
+  bool last_failed_ = false;       // the driver's
   std::int64_t last_look_ns_ = 0;  // the driver's
 };
 

@@ -6,6 +6,7 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <memory>
@@ -32,11 +33,14 @@ Status parse_root(const std::string& root, std::string& host, std::uint16_t& por
     const std::size_t close = root.find(']');
     if (close == std::string::npos) return config_error(fmt::format("root \"{}\" lacks a ]", root));
     host = root.substr(1, close - 1);
-    if (close + 1 < root.size()) port_text = root.substr(close + 2);
-  } else if (const std::size_t colon = root.rfind(':'); colon != std::string::npos) {
+    if (close + 1 < root.size()) {
+      if (root[close + 1] != ':') return config_error(fmt::format("root \"{}\": after ] comes :port", root));
+      port_text = root.substr(close + 2);
+    }
+  } else if (const std::size_t colon = root.rfind(':'); colon != std::string::npos && root.find(':') == colon) {
     host = root.substr(0, colon);
     port_text = root.substr(colon + 1);
-  } else if (root.find_first_not_of("0123456789") == std::string::npos) {
+  } else if (root.find_first_not_of("0123456789") == std::string::npos) {  // nothing, or a port
     port_text = root;
   } else {
     host = root;
@@ -104,8 +108,9 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
   }
   rendezvous.job_id = !options.job_id.empty() ? options.job_id : !config.job_id.empty() ? config.job_id : "default";
   if (rendezvous.job_id.size() > 128) return invalid("the job id is longer than 128 bytes");
+  if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   const auto timeout = options.setup_timeout.count() > 0 ? options.setup_timeout : config.setup_timeout;
-  rendezvous.timeout_ms = timeout.count();
+  rendezvous.timeout_ms = std::min<std::int64_t>(timeout.count(), 86'400'000);  // one day
 
   std::string host;
   rendezvous.port = kDefaultPort;

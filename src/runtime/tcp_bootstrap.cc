@@ -31,7 +31,10 @@ using TimePoint = std::chrono::steady_clock::time_point;
 constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
 constexpr std::uint32_t kProtocol = 1;
 constexpr std::size_t kMaxFrameBytes = 64u << 20;  // all ranks' blobs at 16,384 ranks
-constexpr std::size_t kMaxStrangers = 64;          // connections that have not said hello yet
+constexpr std::chrono::seconds kHelloPatience{3};
+constexpr std::chrono::milliseconds kRetryPause{50};
+constexpr std::size_t kMaxRefusals = 4;
+constexpr std::size_t kMaxStrangers = 64;  // connections that have not said hello yet
 
 struct Hello {
   std::uint32_t magic = kHelloMagic;
@@ -131,6 +134,7 @@ class TcpBootstrap final : public Bootstrap {
       : options_(options),
         deadline_(std::chrono::steady_clock::now() + std::chrono::milliseconds(options.timeout_ms)),
         acceptor_(io_),
+        retry_(io_),
         lines_(static_cast<std::size_t>(options.size)) {}
 
   Status meet() { return options_.rank == 0 ? listen_and_accept() : join(); }
@@ -138,6 +142,8 @@ class TcpBootstrap final : public Bootstrap {
 
  private:
   struct Stranger {  // connected, hello not yet read
+    explicit Stranger(asio::io_context& io) : patience(io, kHelloPatience) {}
+    asio::steady_timer patience;  // whoever says nothing makes room for others
     std::unique_ptr<Line> line;
     std::string header = std::string(sizeof(std::uint32_t) + sizeof(Hello), '\0');
   };
@@ -145,6 +151,7 @@ class TcpBootstrap final : public Bootstrap {
   Status open_acceptor();
   Status listen_and_accept();
   void accept_next();
+  void note_refusal(const std::string& reason);
   void greet(const std::shared_ptr<Stranger>& stranger);
   std::string reason_to_refuse(const Hello& hello) const;
   Status join();
@@ -155,6 +162,7 @@ class TcpBootstrap final : public Bootstrap {
   TimePoint deadline_;
   asio::io_context io_;
   tcp::acceptor acceptor_;
+  asio::steady_timer retry_;
   std::size_t strangers_ = 0;
   std::vector<std::string> refusals_;         // the last few, for the error when ranks stay away
   std::vector<std::unique_ptr<Line>> lines_;  // rank 0: by rank; others: [0]
@@ -219,9 +227,14 @@ std::string TcpBootstrap::reason_to_refuse(const Hello& hello) const {
 // Reads the hello of one newcomer; others are accepted meanwhile.
 void TcpBootstrap::greet(const std::shared_ptr<Stranger>& stranger) {
   ++strangers_;
+  stranger->patience.async_wait([stranger](boost::system::error_code cancelled) {
+    boost::system::error_code ignored;
+    if (!cancelled && stranger->line != nullptr) stranger->line->socket().close(ignored);
+  });
   asio::async_read(stranger->line->socket(), asio::buffer(stranger->header),
                    [this, stranger](boost::system::error_code error, std::size_t) {
                      --strangers_;
+                     stranger->patience.cancel();
                      if (error) return;
                      std::uint32_t length = 0;
                      Hello hello;
@@ -232,22 +245,36 @@ void TcpBootstrap::greet(const std::shared_ptr<Stranger>& stranger) {
                      const std::string answer = frame(reason.empty() ? std::string(1, '\1') : '\0' + reason);
                      boost::system::error_code write_error;  // some bytes into an empty socket buffer: never blocks
                      asio::write(stranger->line->socket(), asio::buffer(answer), write_error);
-                     if (!reason.empty() && refusals_.size() < 4) refusals_.push_back(reason);
+                     if (!reason.empty()) note_refusal(reason);
                      if (reason.empty() && !write_error)
                        lines_[static_cast<std::size_t>(hello.rank)] = std::move(stranger->line);
                    });
 }
 
 void TcpBootstrap::accept_next() {
+  if (!acceptor_.is_open()) return;  // a completion may still be queued when the acceptor is closed
   acceptor_.async_accept([this](boost::system::error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
-    if (!error && strangers_ < kMaxStrangers) {
-      auto stranger = std::make_shared<Stranger>();  // shared: lives as long as its pending read
+    if (error) {  // out of descriptors, most likely: some may be closed soon
+      note_refusal(error.message() + " (raise ulimit -n?)");
+      retry_.expires_after(kRetryPause);
+      retry_.async_wait([this](boost::system::error_code cancelled) {
+        if (!cancelled) accept_next();
+      });
+      return;
+    }
+    if (strangers_ < kMaxStrangers) {
+      auto stranger = std::make_shared<Stranger>(io_);  // shared: lives as long as its pending read
       stranger->line = std::make_unique<Line>(io_, std::move(socket));
       greet(stranger);
     }
     accept_next();
   });
+}
+
+void TcpBootstrap::note_refusal(const std::string& reason) {
+  const bool known = std::find(refusals_.begin(), refusals_.end(), reason) != refusals_.end();
+  if (!known && refusals_.size() < kMaxRefusals) refusals_.push_back(reason);
 }
 
 Status TcpBootstrap::listen_and_accept() {
@@ -259,8 +286,9 @@ Status TcpBootstrap::listen_and_accept() {
   }
   boost::system::error_code ignored;
   acceptor_.close(ignored);
+  retry_.cancel();
   io_.restart();
-  io_.poll();  // the cancelled accept
+  io_.poll();  // what was cancelled
   const auto absent = missing();
   if (absent.empty()) return {};
   const std::string why =
@@ -280,6 +308,10 @@ Result<bool> TcpBootstrap::try_to_join(const tcp::endpoint& root) {
   while (!connected) {
     io_.restart();
     if (io_.run_one_until(deadline_) == 0) socket.close(error);
+  }
+  if (*connected == boost::system::errc::too_many_files_open ||
+      *connected == boost::system::errc::too_many_files_open_in_system) {
+    return fail(ErrorCode::kSystem, "no socket can be opened: raise the limit of open files (ulimit -n)");
   }
   if (*connected) return false;
   auto line = std::make_unique<Line>(io_, std::move(socket));
@@ -328,7 +360,8 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   };
   if (options_.rank != 0) {
     if (!lines_[0]->write(blob, deadline_)) return lost(0, "ended");
-    const auto all = lines_[0]->read(kMaxFrameBytes, deadline_);
+    // Rank 0 tells at the deadline who is missing; that word is worth another moment.
+    const auto all = lines_[0]->read(kMaxFrameBytes, deadline_ + std::chrono::seconds(2));
     if (!all) return lost(0, "ended");
     if (all->starts_with('!')) return fail(ErrorCode::kTimeout, all->substr(1));
     auto blobs = all->starts_with('+') ? unpack(all->substr(1), lines_.size()) : std::nullopt;

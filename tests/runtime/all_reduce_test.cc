@@ -234,6 +234,29 @@ TEST(AllReduce, AsynchronousOperationsEndInOrderWithAndWithoutWaiting) {
   });
 }
 
+// The waiting thread ends with A; B must go on though nobody calls into the library any more.
+TEST(AllReduce, WhatIsQueuedBehindAWaitedOperationGoesOnByItself) {
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::vector<float>> buffers(4, std::vector<float>(20'000, 1.0f));
+    Communicators ranks = make_ranks(2);
+    std::vector<Work> second(2);
+    on_every_rank(ranks, [&](Communicator& rank) {
+      const auto me = static_cast<std::size_t>(rank.rank());
+      const auto sum = [&](std::vector<float>& data) {
+        return std::move(
+                   rank.all_reduce_async(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum))
+            .value();
+      };
+      Work first = sum(buffers[me]);
+      second[me] = sum(buffers[2 + me]);
+      ASSERT_TRUE(first.wait().ok());
+    });
+    // Only rank 0's is looked at: rank 1 has no thread left but its own.
+    ASSERT_TRUE(second[0].wait().ok()) << "round " << round;
+    EXPECT_EQ(buffers[2], std::vector<float>(20'000, 2.0f));
+  }
+}
+
 TEST(AllReduce, AnOperationThatNobodyWaitsForEnds) {
   std::vector<float> a(1000,
                        1.0f);  // outlive the communicators: rank 1 may still work on its buffer when rank 0 has ended

@@ -1,7 +1,12 @@
 // Bad input, disagreeing ranks, absent, aborting and leaving peers: each gets an error that names the culprit, none
 // hangs, and the communicator stays usable where that is promised.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <mutex>
+#include <cstdlib>
+#include <random>
 
 #include "runtime/support.h"
 
@@ -44,6 +49,43 @@ TEST(BadArguments, AreRefusedByNameAndLeaveTheCommunicatorUsable) {
   EXPECT_FALSE(rank.register_memory(reinterpret_cast<char*>(data) + 1, 4096).ok());
   EXPECT_FALSE(rank.register_memory(reinterpret_cast<void*>(std::uintptr_t{1} << 46), 4096).ok()) << "unmapped memory";
   on_every_rank(ranks, [](Communicator& each) { EXPECT_TRUE(sum_is_right(each, 100)); });
+}
+
+TEST(BadArguments, OnlyPrivateWritableMemoryCanBeRegisteredAndOnlyOnce) {
+  Communicators ranks = make_ranks(1);
+  Communicators others = make_ranks(1);
+  constexpr std::size_t kBytes = 4 * 4096;
+  auto* pages = static_cast<std::byte*>(std::aligned_alloc(4096, kBytes));
+  std::fill(pages, pages + kBytes, std::byte{7});
+  auto first = ranks[0]->register_memory(pages, kBytes);
+  ASSERT_TRUE(first.ok()) << to_string(first.error());
+  EXPECT_FALSE(others[0]->register_memory(pages, kBytes).ok()) << "registered with another communicator";
+  EXPECT_FALSE(others[0]->register_memory(pages + 4096, 4096).ok());
+  auto allocated = ranks[0]->allocate(kBytes);
+  ASSERT_TRUE(allocated.ok());
+  EXPECT_FALSE(others[0]->register_memory(allocated->data(), kBytes).ok()) << "our own allocator's";
+  first = Error{};
+  EXPECT_TRUE(others[0]->register_memory(pages, kBytes).ok()) << "private again";
+  EXPECT_EQ(std::count(pages, pages + kBytes, std::byte{7}), std::ptrdiff_t{kBytes});
+  std::free(pages);
+  void* read_only = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_FALSE(ranks[0]->register_memory(read_only, 4096).ok());
+  munmap(read_only, 4096);
+  void* shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  EXPECT_FALSE(ranks[0]->register_memory(shared, 4096).ok());
+  munmap(shared, 4096);
+}
+
+TEST(BadArguments, TimeoutsAreClampedAndNegativeOnesRefused) {
+  Communicators ranks = make_ranks(1);
+  AllReduceOptions options;
+  options.timeout = std::chrono::milliseconds::max();
+  EXPECT_TRUE(sum_is_right(*ranks[0], 10, options));
+  std::vector<float> data(4);
+  options.timeout = std::chrono::milliseconds(-1);
+  EXPECT_FALSE(ranks[0]->all_reduce(data.data(), data.data(), 4, DataType::kFloat32, ReduceOp::kSum, options).ok());
+  EXPECT_EQ(size_of(static_cast<DataType>(99)), 0u);
+  static_cast<void>(ranks[0]->auto_algorithm(SIZE_MAX, static_cast<DataType>(99)));
 }
 
 TEST(BadArguments, RankAndSizeOutsideAreRefused) {
@@ -96,6 +138,114 @@ TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
         if (Test::HasFailure()) return;
       }
     }
+  }
+}
+
+// What failed calls leave in the slots must not use up the credits of later ones: more failures than slots, one after
+// another.
+TEST(Mismatch, ManyInARowLeaveTheCommunicatorUsable) {
+  for (const Algorithm algorithm : all_algorithms()) {
+    Communicators ranks = make_ranks(3, std::chrono::seconds(15));
+    on_every_rank(ranks, [&](Communicator& rank) {
+      std::vector<float> data(30'000, 1.0f);
+      for (int call = 0; call < 10; ++call) {
+        const std::size_t count = rank.rank() == call % 3 ? 20'000 : 30'000;
+        const Status status =
+            rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kMax, with(algorithm));
+        ASSERT_FALSE(status.ok());
+        EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+      }
+      for (const Algorithm next : all_algorithms()) EXPECT_TRUE(sum_is_right(rank, 10'000, with(next)));
+    });
+  }
+}
+
+// Random disagreements in random ways, registered and plain, blocking and not: every rank is told of a mismatch, or,
+// where all agree, gets its result. The seed is printed on failure.
+TEST(Mismatch, RandomDisagreementsNeverPassAndNeverBreakTheCommunicator) {
+  for (std::uint32_t seed = 1; seed <= 6; ++seed) {
+    std::mt19937 random(seed);
+    const std::int32_t size = 2 + static_cast<std::int32_t>(random() % 4);
+    Communicators ranks = make_ranks(size, std::chrono::seconds(15));
+    for (int call = 0; call < 25; ++call) {
+      struct Arguments {
+        std::size_t count;
+        Algorithm algorithm;
+        bool registered;
+        bool in_place;
+        bool asynchronous;
+      };
+      std::vector<Arguments> arguments(static_cast<std::size_t>(size));
+      const std::size_t count = 1 + random() % 60'000;
+      const Algorithm algorithm = all_algorithms()[random() % 4];
+      const bool agree = random() % 2 == 0;
+      for (Arguments& each : arguments) {
+        each = {count, algorithm, random() % 2 == 0, random() % 2 == 0, random() % 2 == 0};
+      }
+      if (!agree) arguments[random() % arguments.size()].count += 1;
+      on_every_rank(ranks, [&](Communicator& rank) {
+        const Arguments& mine = arguments[static_cast<std::size_t>(rank.rank())];
+        Memory in_memory = std::move(rank.allocate(300'000).value());
+        Memory out_memory = std::move(rank.allocate(300'000).value());
+        std::vector<float> in_plain(75'000, 1.0f);
+        std::vector<float> out_plain(75'000);
+        float* in = mine.registered ? reinterpret_cast<float*>(in_memory.data()) : in_plain.data();
+        float* out = mine.registered ? reinterpret_cast<float*>(out_memory.data()) : out_plain.data();
+        std::fill(in, in + mine.count, 1.0f);
+        if (mine.in_place) out = in;
+        Status status;
+        if (mine.asynchronous) {
+          auto work =
+              rank.all_reduce_async(in, out, mine.count, DataType::kFloat32, ReduceOp::kSum, with(mine.algorithm));
+          ASSERT_TRUE(work.ok()) << to_string(work.error());
+          status = work->wait();
+        } else {
+          status = rank.all_reduce(in, out, mine.count, DataType::kFloat32, ReduceOp::kSum, with(mine.algorithm));
+        }
+        EXPECT_EQ(status.ok(), agree) << "seed " << seed << " call " << call << " rank " << rank.rank();
+        if (!status.ok()) {
+          EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+        }
+        if (status.ok()) {
+          EXPECT_EQ(std::count(out, out + mine.count, static_cast<float>(size)), std::ptrdiff_t(mine.count));
+        }
+      });
+      if (Test::HasFailure()) return;
+    }
+  }
+}
+
+// A rank that gave a call up has its buffer back: who comes late must not take what lies there now for an operand.
+TEST(Deadline, ALateRankNeverTakesWhatTheUserWroteAfterATimeout) {
+  for (const bool allocated : {true, false}) {
+    Communicators ranks = make_ranks(2, std::chrono::milliseconds(200));
+    constexpr std::size_t kCount = 16'384;
+    std::atomic<bool> rewritten = false;
+    on_every_rank(ranks, [&](Communicator& rank) {
+      auto* pages = static_cast<float*>(std::aligned_alloc(4096, kCount * sizeof(float)));
+      Memory memory = std::move(allocated ? rank.allocate(kCount * sizeof(float))
+                                          : rank.register_memory(pages, kCount * sizeof(float)))
+                          .value();
+      auto* data = reinterpret_cast<float*>(memory.data());
+      std::vector<float> out(kCount);
+      for (std::size_t i = 0; i < kCount; ++i) data[i] = 1.0f;
+      AllReduceOptions options = with(Algorithm::kOneShot);
+      if (rank.rank() == 0) {
+        EXPECT_FALSE(rank.all_reduce(data, out.data(), kCount, DataType::kFloat32, ReduceOp::kSum, options).ok());
+        for (std::size_t i = 0; i < kCount; ++i) data[i] = 1e6f;
+        rewritten = true;
+      } else {
+        while (!rewritten) std::this_thread::yield();
+        const Status late = rank.all_reduce(data, out.data(), kCount, DataType::kFloat32, ReduceOp::kSum, options);
+        if (late.ok()) {
+          EXPECT_EQ(out, std::vector<float>(kCount, 2.0f)) << "right, or an error";
+        }
+      }
+      options.timeout = std::chrono::seconds(15);
+      EXPECT_TRUE(sum_is_right(rank, 100, options));
+      memory = Memory();
+      std::free(pages);
+    });
   }
 }
 

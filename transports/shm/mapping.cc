@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "base/assert.h"
@@ -72,6 +75,25 @@ std::byte* map_aligned(int fd, std::size_t bytes) {
   return static_cast<std::byte*>(mapped);
 }
 
+// Whether the kernel's list of this process's mappings shows [data, data+bytes) as private, writable and of no file.
+// Remapping anything else would cut it off from what it is shared with.
+bool is_private_memory(const void* data, std::size_t bytes) {
+  auto next = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t end = next + bytes;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; next < end && std::getline(maps, line);) {  // in the order of addresses
+    std::uintptr_t from = 0;
+    std::uintptr_t to = 0;
+    char kind[5] = {};
+    unsigned long inode = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s %*s %*s %lu", &from, &to, kind, &inode) != 4) return false;
+    if (to <= next) continue;
+    if (from > next || kind[0] != 'r' || kind[1] != 'w' || kind[3] != 'p' || inode != 0) return false;
+    next = to;
+  }
+  return next >= end;
+}
+
 }  // namespace
 
 std::size_t page_size() {
@@ -107,6 +129,13 @@ Result<std::shared_ptr<Mapping>> Mapping::map(int received_fd) {
 
 Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
   TUTTI_ASSERT(reinterpret_cast<std::uintptr_t>(data) % page_size() == 0 && bytes % page_size() == 0 && bytes > 0);
+  if (!is_private_memory(data, bytes)) {
+    return Error{
+        ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+        fmt::format("{} bytes at {} are not private, writable memory all through: memory of files, shared memory and "
+                    "memory that is registered already cannot be registered",
+                    bytes, data)};
+  }
   auto memfd = create_memfd(bytes);
   if (!memfd) return memfd.error();
   Descriptor fd(*memfd);
@@ -124,20 +153,23 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
   return std::shared_ptr<Mapping>(new Mapping(fd.release(), static_cast<std::byte*>(data), bytes, true));
 }
 
-void Mapping::restore() {
-  if (!std::exchange(adopted_, false)) return;
+void Mapping::retire() {
+  if (std::exchange(retired_, true)) return;
+  if (!adopted_) {
+    // Peers keep the mapping for a while; its pages need not wait for them.
+    if (fd_ >= 0) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes_));
+    return;
+  }
   // The contents move to private pages, which then take the place of the shared ones in one step.
   void* copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy != MAP_FAILED) {
-    std::memcpy(copy, data_, bytes_);
-    if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) munmap(copy, bytes_);
-  }  // without memory for the copy the pages stay shared, with the same contents: nothing is lost
-  data_ = nullptr;
+  if (copy == MAP_FAILED) return;  // the pages stay shared, with the same contents: nothing is lost
+  std::memcpy(copy, data_, bytes_);
+  if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) munmap(copy, bytes_);
 }
 
 Mapping::~Mapping() {
-  restore();
-  if (data_ != nullptr) munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
+  if (adopted_) retire();
+  if (!adopted_) munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
   if (fd_ >= 0) close(fd_);
 }
 

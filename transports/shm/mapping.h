@@ -17,13 +17,15 @@ class Mapping {
   // Maps the whole of a memfd received from a peer; takes the descriptor.
   static Result<std::shared_ptr<Mapping>> map(int fd);
   // Turns the private pages at [data, data+bytes), page-aligned, into shared ones; contents and address stay.
-  // restore() or, at the latest, the end of the mapping makes them private again.
+  // retire() or, at the latest, the end of the mapping makes them private again. kInvalidArgument for memory that is
+  // not private, anonymous and writable.
   static Result<std::shared_ptr<Mapping>> adopt(void* data, std::size_t bytes);
 
   ~Mapping();
-  // Adopted memory goes back to its owner now, whoever still holds this mapping (threads of this process do, and they
-  // must not use it any more). Does nothing for other mappings, or a second time. Called by the owner's thread.
-  void restore();
+  // By the owner, who needs the mapping no more, though peers may still hold it: adopted memory becomes private again,
+  // the pages of other memory are freed (peers then read zeros). A second time it does nothing.
+  void retire();
+  bool adopted() const { return adopted_; }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
@@ -39,6 +41,7 @@ class Mapping {
   std::byte* data_;
   std::size_t bytes_;
   bool adopted_;
+  bool retired_ = false;
 };
 
 std::size_t page_size();

@@ -1,6 +1,7 @@
 #include "transports/shm/shm_transport.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "transports/shm/shm_connection.h"
@@ -14,7 +15,7 @@ class ShmWindow final : public Window {
       : table_(std::move(table)), mapping_(std::move(mapping)), id_(table_->insert(mapping_)) {}
   ~ShmWindow() override {
     table_->erase(id_);
-    mapping_->restore();  // peers in this process may hold the mapping for a while yet
+    mapping_->retire();  // peers may hold the mapping for a while yet
   }
   std::byte* data() const override { return mapping_->data(); }
   std::size_t size() const override { return mapping_->size(); }
@@ -66,7 +67,8 @@ bool WindowTable::overlaps(const std::byte* data, std::size_t bytes) const {
 
 ShmTransport::ShmTransport(std::uint32_t rank, const SegmentShape& shape, Segment segment,
                            std::shared_ptr<SegmentExchange> exchange)
-    : rank_(rank),
+    : process_(getpid()),
+      rank_(rank),
       shape_(shape),
       outputs_(shape.ranks),
       exchange_(std::move(exchange)),
@@ -92,7 +94,7 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
 }
 
 ShmTransport::~ShmTransport() {
-  if (segments_.size() != shape_.ranks) return;  // set-up failed half-way
+  if (segments_.size() != shape_.ranks || getpid() != process_) return;  // set-up failed half-way, or a forked copy
   std::uint32_t live = static_cast<std::uint32_t>(PeerLife::kLive);
   segments_[rank_].board().life.compare_exchange_strong(live, static_cast<std::uint32_t>(PeerLife::kLeft));
   ring_all();
@@ -187,9 +189,19 @@ std::optional<CallFailure> ShmTransport::peer_failure(std::uint32_t peer, std::u
                      .argument = static_cast<CallArgument>(words >> 8 & 0xff)};
 }
 
+bool ShmTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
+  return segments_[peer].board().left.load(std::memory_order_seq_cst) >= sequence;
+}
+
 std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
   PeerOutput& known = outputs_.at(peer);
-  if (known.sequence == sequence) return known.data;
+  if (known.sequence == sequence) {
+    // The offer is looked at before every store: a peer that has given the call up has its memory back.
+    if (known.data != nullptr && segments_[peer].board().output_window.load(std::memory_order_seq_cst) == 0) {
+      known.data = nullptr;
+    }
+    return known.data;
+  }
   const Board& board = segments_[peer].board();
   const std::uint64_t entered = board.entered.load(std::memory_order_seq_cst);
   if (entered < sequence) return std::nullopt;

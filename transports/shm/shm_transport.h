@@ -4,6 +4,8 @@
 // offsets are checked before use.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <map>
 #include <memory>
@@ -57,6 +59,7 @@ class ShmTransport final : public Transport {
   PeerStatus peer_status(std::uint32_t peer) override;
   std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override;
   std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override;
+  bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override;
   std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) override;
   WindowRef find_window(const void* data, std::size_t bytes) override;
   Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
@@ -75,6 +78,7 @@ class ShmTransport final : public Transport {
   void set_life(PeerLife life);
   void ring_all();
 
+  pid_t process_;  // of the rank: a forked child that destroys its copy must not speak for the rank
   std::uint32_t rank_;
   SegmentShape shape_;
   std::vector<Segment> segments_;              // by rank

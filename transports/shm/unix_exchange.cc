@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 
 #include "base/assert.h"
 
@@ -39,10 +41,23 @@ Status make_addressable(sockaddr_un& address, socklen_t& length, const std::stri
   return {};
 }
 
-bool same_user(int socket) {
+// The kernel's word on who is at the other end; nothing if it is another user.
+std::optional<pid_t> peer_process(int socket) {
   ucred credentials{};
   socklen_t length = sizeof(credentials);
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 && credentials.uid == geteuid();
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 || credentials.uid != geteuid()) {
+    return std::nullopt;
+  }
+  return credentials.pid;
+}
+
+// A descriptor that becomes readable when the process ends; -1 where it cannot be had (another PID namespace, an old
+// kernel).
+int watch_process(pid_t process) { return process <= 0 ? -1 : static_cast<int>(syscall(SYS_pidfd_open, process, 0)); }
+
+bool has_ended(int pidfd) {
+  pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
+  return pidfd >= 0 && poll(&ended, 1, 0) == 1;
 }
 
 }  // namespace
@@ -78,6 +93,7 @@ UnixExchange::~UnixExchange() {
   if (listener_ >= 0) close(listener_);
   for (const Peer& peer : peers_) {
     if (peer.socket >= 0) close(peer.socket);
+    if (peer.pidfd >= 0) close(peer.pidfd);
   }
 }
 
@@ -107,10 +123,12 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& address) 
                     "namespace?",
                     peer, std::strerror(errno))};
   }
-  if (!same_user(fd)) {
+  const std::optional<pid_t> process = peer_process(fd);
+  if (!process) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
                  fmt::format("rank {} runs as another user; run all ranks as one user", peer)};
   }
+  peers_[peer].pidfd = watch_process(*process);
   if (send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) return failed("send");
   return {};
 }
@@ -124,7 +142,12 @@ Status UnixExchange::accept_one(std::uint32_t& accepted) {
   const timeval patience{.tv_sec = 1, .tv_usec = 0};  // the hello is sent right after the connect
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   Packet hello;
-  const bool whole = same_user(fd) && recv(fd, &hello, sizeof(hello), 0) == static_cast<ssize_t>(sizeof(hello));
+  const std::optional<pid_t> process = peer_process(fd);
+  ssize_t received = -1;
+  do {
+    received = recv(fd, &hello, sizeof(hello), 0);
+  } while (received < 0 && errno == EINTR);
+  const bool whole = process && received == static_cast<ssize_t>(sizeof(hello));
   const std::scoped_lock lock(mutex_);
   if (!whole || hello.magic != kMagic || hello.operation != kHello || hello.nonce != nonce_ || hello.id <= rank_ ||
       hello.id >= peers_.size() || peers_[hello.id].socket >= 0) {
@@ -132,6 +155,7 @@ Status UnixExchange::accept_one(std::uint32_t& accepted) {
     return {};
   }
   peers_[hello.id].socket = fd;
+  peers_[hello.id].pidfd = watch_process(*process);
   accepted = hello.id;
   return {};
 }
@@ -275,6 +299,8 @@ std::shared_ptr<Mapping> UnixExchange::find(std::uint32_t peer, std::uint32_t id
 bool UnixExchange::peer_gone(std::uint32_t peer) {
   const std::scoped_lock lock(mutex_);
   Peer& from = peers_.at(peer);
+  // A dead rank's sockets stay open as long as a child that it forked lives: the process itself is asked too.
+  if (has_ended(from.pidfd)) from.gone = true;
   if (from.socket >= 0) receive_pending(from);
   return from.gone;
 }

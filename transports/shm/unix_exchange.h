@@ -46,6 +46,7 @@ class UnixExchange final : public SegmentExchange {
   };
   struct Peer {
     int socket = -1;
+    int pidfd = -1;
     bool gone = false;
     std::deque<Notice> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;

@@ -167,6 +167,9 @@ class SimTransport final : public Transport {
     const auto found = failures.find(sequence);
     return found == failures.end() ? std::nullopt : std::optional(found->second);
   }
+  bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
+    return world_.boards_.at(peer).left >= sequence;
+  }
   std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t) override {
     const SimWorld::Board& theirs = world_.boards_.at(peer);
     if (theirs.entered < sequence) return std::nullopt;
