@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/assert.h"
 #include "tools/descendants.h"
@@ -238,16 +239,18 @@ void Job::handle_signals() {
 
 void Job::reap() {
   int wait_status = 0;
+  std::vector<std::pair<std::int32_t, int>> ended;
   for (;;) {
     const pid_t pid = ::waitpid(-1, &wait_status, WNOHANG);
     if (pid <= 0) break;
-    for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
-      if (pids_[rank] != pid) continue;
-      pids_[rank] = 0;
-      rank_ended(static_cast<std::int32_t>(rank), wait_status);
-      break;
-    }
+    const auto found = std::find(pids_.begin(), pids_.end(), pid);
+    if (found == pids_.end()) continue;
+    *found = 0;
+    ended.emplace_back(static_cast<std::int32_t>(found - pids_.begin()), wait_status);
   }
+  // What was killed is the cause, what gave up the consequence, in whatever order we come to know of them.
+  std::stable_partition(ended.begin(), ended.end(), [](const auto& end) { return WIFSIGNALED(end.second); });
+  for (const auto& [rank, status] : ended) rank_ended(rank, status);
 }
 
 void Job::rank_ended(std::int32_t rank, int wait_status) {
@@ -257,6 +260,11 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
   if (status != 0 && stage_ == Stage::kRunning) {
     fail(status, Stage::kGrace, options_.grace,
          fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
+  }
+  // A rank that is killed while the others already give up was the first to fail, though it was reaped later.
+  if (stage_ == Stage::kGrace && WIFSIGNALED(wait_status) && failure_status_ && *failure_status_ < kExitSignalBase) {
+    failure_status_ = status;
+    errors_->append(fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
   }
   if (running_ == 0) all_ended();
 }

@@ -1,6 +1,8 @@
 // The tutti command: wires the sub-commands together. Exit statuses: 0 done, 1 tried and failed, 2 command line not
 // understood; run and perf pass on the status of the first rank that failed (docs/run.md).
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -58,7 +60,18 @@ int run_tool(std::vector<std::string> arguments) {
 }  // namespace
 }  // namespace tutti::tool
 
+// Descriptors 0 to 2 that were closed by the caller would be given to the next file or socket, and prints would end
+// there.
+bool open_standard_descriptors() {
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDWR);
+    if (fd < 0) return false;
+    if (fd > STDERR_FILENO) return ::close(fd) == 0;
+  }
+}
+
 int main(int argc, char** argv) {
+  if (!open_standard_descriptors()) return tutti::tool::kExitFailure;
   try {
     return tutti::tool::run_tool(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const std::exception& error) {

@@ -118,14 +118,15 @@ Result<PerfOptions> resolve(const PerfArguments& arguments) {
   if (arguments.iterations < 0 || arguments.warmup_iterations < 0)
     return invalid("--iters and --warmup_iters can't be negative");
   if (arguments.check != 0 && arguments.check != 1) return invalid(fmt::format("--check {}: 0 or 1", arguments.check));
-  if (arguments.ranks < 0) return invalid(fmt::format("--ranks {}: must be at least 1", arguments.ranks));
+  if (arguments.ranks && *arguments.ranks < 1)
+    return invalid(fmt::format("--ranks {}: must be at least 1", *arguments.ranks));
   if (!(arguments.timeout_s >= 0 && arguments.timeout_s <= 86'400))
     return invalid("--timeout-s must lie between 0 and 86400");
   options.iterations = arguments.iterations;
   options.warmup_iterations = arguments.warmup_iterations;
   options.check = arguments.check == 1;
   options.root = arguments.root;
-  options.ranks = arguments.ranks;
+  options.ranks = arguments.ranks.value_or(0);
   options.threads = arguments.threads;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
   options.json_path = arguments.json_path;

@@ -35,7 +35,7 @@ struct PerfArguments {
   std::int64_t warmup_iterations = 5;
   std::int32_t check = 1;
   std::int32_t root = 0;
-  std::int32_t ranks = 0;
+  std::optional<std::int32_t> ranks;
   double timeout_s = 0;
   bool threads = false;
 };

@@ -7,6 +7,7 @@
 namespace tutti {
 namespace {
 
+constexpr std::uint32_t kFewestSpins = 10;
 constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
 
 void relax() {
@@ -26,9 +27,9 @@ WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores) {
 
 void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) {
   const std::uint32_t round = idle.rounds++;
-  if (round < limits_.spins) {
+  if (round < spins_) {
     relax();
-  } else if (round - limits_.spins < limits_.yields) {
+  } else if (round - spins_ < limits_.yields) {
     sched_yield();
   } else if (!idle.armed) {
     doorbell.arm();  // the caller polls once more before the sleep
@@ -38,6 +39,14 @@ void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_slee
     doorbell.sleep(std::min(wish_ns, max_sleep_ns));
     idle.armed = false;
     ++idle.sleeps;
+  }
+}
+
+void AdaptiveWaiter::ended(const Idle& idle) {
+  if (idle.rounds > spins_) {
+    spins_ = std::max(spins_ / 2, std::min(limits_.spins, kFewestSpins));
+  } else {
+    spins_ = std::min(spins_ * 2, limits_.spins);
   }
 }
 

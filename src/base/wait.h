@@ -36,8 +36,13 @@ class Waiter {
   // Progress was made: the next wait starts anew.
   void reset(Idle& idle, Doorbell& doorbell) {
     if (idle.armed) doorbell.disarm();
+    if (idle.rounds > 0) ended(idle);
     idle = {};
   }
+
+ protected:
+  // A wait of at least one round is over; for waiters that learn.
+  virtual void ended(const Idle&) {}
 };
 
 // Rounds of each kind before the next, gentler one.
@@ -50,13 +55,19 @@ struct WaitLimits {
 // ranks than cores the awaited peer probably needs this very core, so it is given away after a few polls.
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 
+// Learns how long spinning pays: a peer that shares our core (because somebody else keeps the others busy) cannot
+// answer while we spin, so each wait that outlasts the spins halves them, and each that they satisfy doubles them
+// again, up to the limit.
 class AdaptiveWaiter final : public Waiter {
  public:
-  explicit AdaptiveWaiter(WaitLimits limits) : limits_(limits) {}
+  explicit AdaptiveWaiter(WaitLimits limits) : limits_(limits), spins_(limits.spins) {}
   void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override;
+  std::uint32_t spins() const { return spins_; }
 
  private:
+  void ended(const Idle& idle) override;
   WaitLimits limits_;
+  std::uint32_t spins_;
 };
 
 }  // namespace tutti

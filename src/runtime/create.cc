@@ -97,6 +97,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOpt
               .transport = std::move(*transport),
               .prover = std::make_shared<Prover>(config->verify_plans),
               .log = Log(config->log_level, rendezvous->rank)};
+  world.log.write(LogLevel::kInfo, "rank {} of {}, transport {}, {} slots of {} bytes", rank, ranks,
+                  world.transport->name(), world.transport->slots(), world.transport->slot_bytes());
   return CommunicatorImpl::wrap(
       std::make_unique<CommunicatorImpl>(rank, ranks, std::move(world), call_timeout(options, *config)));
 }

@@ -111,6 +111,24 @@ TEST(AdaptiveWaiter, SpinsThenYieldsThenArmsAndLetsTheCallerLookBeforeEverySleep
   EXPECT_EQ(idle.rounds, 0u);
 }
 
+TEST(AdaptiveWaiter, SpinsLessWhereSpinningIsInVainAndMoreWhereItPays) {
+  AdaptiveWaiter waiter({.spins = 160, .yields = 2});
+  FakeDoorbell bell;
+  const auto wait_of = [&](std::uint32_t rounds) {
+    Idle idle;
+    for (std::uint32_t round = 0; round < rounds; ++round) waiter.pause(idle, bell, 1'000'000);
+    waiter.reset(idle, bell);
+  };
+  wait_of(161);
+  EXPECT_EQ(waiter.spins(), 80u);
+  for (int wait = 0; wait < 10; ++wait) wait_of(200);
+  EXPECT_EQ(waiter.spins(), 10u) << "never without any";
+  wait_of(5);
+  EXPECT_EQ(waiter.spins(), 20u);
+  for (int wait = 0; wait < 10; ++wait) wait_of(1);
+  EXPECT_EQ(waiter.spins(), 160u) << "never more than the limit";
+}
+
 TEST(WaitLimits, MoreRanksThanCoresSpinLess) {
   EXPECT_LT(wait_limits(3, 2).spins, wait_limits(2, 2).spins);
   EXPECT_GT(wait_limits(3, 2).yields, 0u);

@@ -42,7 +42,7 @@ class Descriptor {
 };
 
 Result<int> create_memfd(std::size_t bytes) {
-  Descriptor fd(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor fd(above_standard(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (fd.get() < 0) return system_error("memfd_create", bytes, "raise the limit of open files (ulimit -n)");
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("ftruncate", bytes, "ask for less memory");
@@ -99,6 +99,13 @@ bool is_private_memory(const void* data, std::size_t bytes) {
 std::size_t page_size() {
   static const auto kBytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return kBytes;
+}
+
+int above_standard(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  close(fd);
+  return moved;
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {

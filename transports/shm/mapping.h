@@ -46,4 +46,7 @@ class Mapping {
 
 std::size_t page_size();
 
+// The same descriptor with a number above 2 (the old one is closed), so that nobody's prints end in it. -1 stays -1.
+int above_standard(int fd);
+
 }  // namespace tutti

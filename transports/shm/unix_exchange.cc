@@ -53,7 +53,9 @@ std::optional<pid_t> peer_process(int socket) {
 
 // A descriptor that becomes readable when the process ends; -1 where it cannot be had (another PID namespace, an old
 // kernel).
-int watch_process(pid_t process) { return process <= 0 ? -1 : static_cast<int>(syscall(SYS_pidfd_open, process, 0)); }
+int watch_process(pid_t process) {
+  return process <= 0 ? -1 : above_standard(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+}
 
 bool has_ended(int pidfd) {
   pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
@@ -72,7 +74,7 @@ struct UnixExchange::Packet {
 
 Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, std::uint32_t ranks) {
   std::unique_ptr<UnixExchange> exchange(new UnixExchange(rank, ranks));  // private constructor
-  exchange->listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  exchange->listener_ = above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (exchange->listener_ < 0) return failed("socket");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -112,7 +114,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& address) 
   sockaddr_un where{};
   socklen_t length = 0;
   TUTTI_TRY(make_addressable(where, length, address.substr(hex + 1)));
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const int fd = above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (fd < 0) return failed("socket", static_cast<std::int32_t>(peer));
   const std::scoped_lock lock(mutex_);
   peers_[peer].socket = fd;
@@ -137,7 +139,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& address) 
 // came.
 Status UnixExchange::accept_one(std::uint32_t& accepted) {
   accepted = rank_;
-  const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+  const int fd = above_standard(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
   if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? Status() : failed("accept");
   const timeval patience{.tv_sec = 1, .tv_usec = 0};  // the hello is sent right after the connect
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
