@@ -1,0 +1,89 @@
+// Binding a plan to connections, and one rank's execution driven by hand. What whole groups of ranks compute is tested
+// in tests/runtime.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "executor/bytes.h"
+#include "transports/sim/sim_world.h"
+
+namespace tutti {
+namespace {
+
+Generator generator_of(Algorithm algorithm, std::uint32_t ranks) {
+  return find_generator({.kind = CollectiveKind::kAllReduce, .ranks = ranks}, algorithm).value();
+}
+
+TEST(Bind, RefusesATransportWithFewerSlotsThanThePlanNeeds) {
+  SimWorld sim({.ranks = 3, .slots = 1});
+  const auto transport = sim.transport(0);
+  Connections connections(*transport);
+  const auto bound = bind(generator_of(Algorithm::kRing, 3), 0, *transport, connections);
+  ASSERT_FALSE(bound.ok());
+  EXPECT_EQ(bound.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(bound.error().message.find("2 slots per connection"), std::string::npos) << bound.error().message;
+}
+
+TEST(Bind, PlansShareTheConnectionsOfAPairAndLane) {
+  SimWorld sim({.ranks = 2});
+  const auto transport = sim.transport(0);
+  Connections connections(*transport);
+  const auto ring = bind(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
+  const auto two_shot = bind(generator_of(Algorithm::kTwoShot, 2), 0, *transport, connections);
+  ASSERT_TRUE(ring.ok() && two_shot.ok());
+  for (const BoundPort& a : (*ring)->channels[0].ports) {
+    EXPECT_NE(a.send == nullptr, a.receive == nullptr) << "a port is one end";
+    for (const BoundPort& b : (*two_shot)->channels[0].ports) {
+      if (a.send != nullptr && b.send != nullptr) {
+        EXPECT_EQ(a.send, b.send);
+      }
+    }
+  }
+}
+
+TEST(Execution, OneRankAloneCopiesScalesAndDividesByOne) {
+  SimWorld sim({.ranks = 1});
+  const auto transport = sim.transport(0);
+  Connections connections(*transport);
+  const auto plan = bind(generator_of(Algorithm::kTwoShot, 1), 0, *transport, connections);
+  ASSERT_TRUE(plan.ok());
+  Execution execution(**plan, *transport);
+  const std::vector<float> input = {1, 2, 3};
+  for (const auto& [op, factor] : {std::pair(ReduceOp::kAvg, 1.0f), std::pair(ReduceOp::kPreMulSum, 5.0f)}) {
+    std::vector<float> output(3);
+    Call call;
+    call.tag = {.sequence = 1, .count = 3, .tile_bytes = 4096};
+    call.op = op;
+    call.scale.real = 5.0;
+    call.input = reinterpret_cast<const std::byte*>(input.data());
+    call.output = reinterpret_cast<std::byte*>(output.data());
+    execution.start(call);
+    EXPECT_TRUE(execution.progress());
+    EXPECT_TRUE(execution.done());
+    EXPECT_EQ(output, (std::vector<float>{1 * factor, 2 * factor, 3 * factor}));
+  }
+}
+
+TEST(Execution, SaysWhatItWaitsFor) {
+  SimWorld sim({.ranks = 2});
+  const auto transport = sim.transport(0);
+  Connections connections(*transport);
+  const auto plan = bind(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
+  ASSERT_TRUE(plan.ok());
+  Execution execution(**plan, *transport);
+  std::vector<float> data(10);
+  Call call;
+  call.tag = {.sequence = 1, .count = 10, .tile_bytes = 4096};
+  call.ranks = 2;
+  call.input = reinterpret_cast<const std::byte*>(data.data());
+  call.output = reinterpret_cast<std::byte*>(data.data());
+  execution.start(call);
+  EXPECT_TRUE(execution.progress()) << "the first step only sends";
+  EXPECT_FALSE(execution.progress());
+  EXPECT_FALSE(execution.done());
+  EXPECT_EQ(execution.waits_for(), "channel 0 step 1 of 3, tile 0 of 1, no message from rank 1");
+}
+
+}  // namespace
+}  // namespace tutti
