@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs.sh ROOT TUTTI: what the documents show must be there. Every relative link of every *.md file leads to a file, and the
-# picture in the README is the one that its own command draws.
+# docs.sh ROOT TUTTI: what the documents show must be there. Every relative link of every *.md file leads to a file, and
+# the picture in the README is the one that its own command draws.
 
 set -euo pipefail
 root=$1 tutti=$2 status=0
