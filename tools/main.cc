@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/config.h"
 #include "tools/exit_status.h"
 #include "tools/perf_command.h"
 #include "tools/plan_command.h"
@@ -31,6 +33,30 @@ std::vector<std::string> split_off_program(std::vector<std::string>& arguments) 
   return program;
 }
 
+// "unknown option --algoritm; did you mean --algorithm?" for the first word that the command does not know; empty when
+// it knows all of them, so that the fault lies elsewhere.
+std::string unknown_word(const CLI::App& app, const std::vector<std::string>& words) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  std::vector<std::string> known;
+  if (commands.empty()) {
+    for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  } else {
+    for (const CLI::Option* option : commands.front()->get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+  }
+  const std::vector<std::string_view> names(known.begin(), known.end());
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    const bool relevant = commands.empty() ? !name.starts_with("-") : name.starts_with("--");
+    if (!relevant || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string_view nearest = nearest_name(name, names);
+    return fmt::format("unknown {} {}{}", commands.empty() ? "command" : "option", name,
+                       nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  }
+  return {};
+}
+
 int run_tool(std::vector<std::string> arguments) {
   int exit_status = kExitSuccess;
   CLI::App app("Tutti: collective communication, from the plan to the wire.", "tutti");
@@ -43,6 +69,7 @@ int run_tool(std::vector<std::string> arguments) {
   add_perf_command(app, std::move(perf_arguments), exit_status);
   add_plan_command(app, exit_status);
   add_verify_command(app, exit_status);
+  const std::vector<std::string> words = arguments;
   try {
     if (stray_program) throw CLI::ExtrasError({"--"});
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes a vector from its end
@@ -51,14 +78,12 @@ int run_tool(std::vector<std::string> arguments) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const std::vector<CLI::App*> commands = app.get_subcommands();
     const std::string command = commands.empty() ? "tutti" : "tutti " + commands.front()->get_name();
-    fmt::print(stderr, "{}: {}\nSee {} --help.\n", command, error.what(), command);
+    const std::string unknown = unknown_word(app, words);
+    fmt::print(stderr, "{}: {}\nSee {} --help.\n", command, unknown.empty() ? error.what() : unknown.c_str(), command);
     return kExitUsage;
   }
   return exit_status;
 }
-
-}  // namespace
-}  // namespace tutti::tool
 
 // Descriptors 0 to 2 that were closed by the caller would be given to the next file or socket, and prints would end
 // there.
@@ -70,8 +95,11 @@ bool open_standard_descriptors() {
   }
 }
 
+}  // namespace
+}  // namespace tutti::tool
+
 int main(int argc, char** argv) {
-  if (!open_standard_descriptors()) return tutti::tool::kExitFailure;
+  if (!tutti::tool::open_standard_descriptors()) return tutti::tool::kExitFailure;
   try {
     return tutti::tool::run_tool(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const std::exception& error) {

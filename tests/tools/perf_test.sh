@@ -65,6 +65,10 @@ joins_a_job() {
 }
 
 bad_options_are_refused() {
+  "$tutti" perf all_reduce --algoritm ring >"$here/out" 2>"$here/err" && fail 'a typo in an option'
+  grep -q 'unknown option --algoritm; did you mean --algorithm?' "$here/err" || fail 'no nearest option'
+  "$tutti" prf >"$here/out" 2>"$here/err" && fail 'a typo in a command'
+  grep -q 'unknown command prf; did you mean perf?' "$here/err" || fail 'no nearest command'
   local args
   for args in '-b 8 -e 4' '-b many' '-d float8' '-o xor' '--memory device' '-r 2' '--algorithm star' '-f 1' '--bogus' \
     '--ranks 0x' '--in-place 2' '--json /nonexistent/file' '--ranks 100000'; do

@@ -198,4 +198,26 @@ ranks_share_our_process_group() {
   expect 'process groups' "$(sed 's/.* //' "$here/out" | sort -u | wc -l)" 1
 }
 
+closed_descriptors_are_harmless() {
+  timeout 20 "$tutti" run -n 2 -- echo hi >&- || fail "run with a closed stdout: $?"
+  timeout 20 "$tutti" perf all_reduce --threads --ranks 2 -b 64 -e 64 -n 2 >&- || fail "perf with a closed stdout: $?"
+  timeout 20 "$tutti" perf all_reduce --ranks 2 -b 64 -e 64 -n 2 <&- >&- 2>&- || fail "perf with all three closed: $?"
+}
+
+# Rank 2 dies by a signal, the others give up at once because of it: whoever is noticed first, rank 2 is to blame.
+the_killed_rank_is_named_not_those_who_gave_up() {
+  for _ in 1 2 3 4 5; do
+    run -n 4 --grace-ms 1000 -- bash -c "
+      if [ \$TUTTI_RANK = 2 ]; then echo \$\$ >$here/pid; exec sleep 60; fi
+      while [ ! -s $here/pid ]; do sleep 0.01; done
+      pid=\$(cat $here/pid)
+      if [ \$TUTTI_RANK = 0 ]; then sleep 0.1; kill -9 \$pid; fi
+      while kill -0 \$pid 2>/dev/null && ! grep -q 'State:.Z' /proc/\$pid/status; do sleep 0.001; done
+      exit 1"
+    expect 'exit status' "$status" 137
+    expect_line err 'rank 2 was killed by signal 9'
+    rm -f "$here/pid"
+  done
+}
+
 "$promise"
