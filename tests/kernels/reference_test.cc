@@ -10,7 +10,7 @@
 namespace tutti::kernels {
 namespace {
 
-__extension__ typedef __int128 Int128;
+__extension__ typedef __int128 Int128;  // NOLINT(modernize-use-using): an alias takes no __extension__
 
 constexpr std::size_t kCount = 3000;
 constexpr std::size_t kSources[] = {1, 2, 3, 8, 17};
