@@ -6,15 +6,17 @@
 // how it is carried is seen per message:
 //   slot        the sender wrote it into a slot of the connection
 //   published   it lies in the sender's registered memory and is read there, in place, until it is released
-//   delivered   the sender has already stored it where the receiver's plan wants it
+//   delivered   it has already been stored where the receiver's plan wants it
 // Every message carries the CallTag of its call. Messages of earlier calls (left behind by a call that failed) are
 // dropped.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/call_tag.h"
@@ -46,6 +48,13 @@ class SendConnection {
   virtual bool ready() = 0;       // there is a credit for one more message
   virtual std::byte* slot() = 0;  // where the next message may be written, slot_bytes long; only when ready()
   virtual void send_slot(std::uint64_t bytes, const CallTag& tag) = 0;
+  // True where send_from() costs less than writing a slot and sending that.
+  virtual bool sends_from_memory() const { return false; }
+  // Sends the bytes at `data`, which the caller may change as soon as this returns.
+  virtual void send_from(const std::byte* data, std::uint64_t bytes, const CallTag& tag) {
+    if (bytes > 0) std::memcpy(slot(), data, bytes);
+    send_slot(bytes, tag);
+  }
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
   virtual bool drained() = 0;  // the receiver has released everything that was sent
@@ -58,8 +67,11 @@ class ReceiveConnection {
   virtual ~ReceiveConnection() = default;
   // Whether the next message of `call` is there. Drops messages of earlier calls. kMismatch: the peer means another
   // call with the same sequence number; mismatched_tag() says which. kCorrupt: the message is none that a sound peer
-  // sends.
-  virtual Arrival arrival(const CallTag& call) = 0;
+  // sends. `place`: where the caller would store this message unchanged; a connection that wants_place() may write the
+  // message there, in this or a later arrival() with the same `call` and `place` and never between, and then says
+  // kDelivered. A message of another length is left for front().
+  virtual Arrival arrival(const CallTag& call, std::span<std::byte> place = {}) = 0;
+  virtual bool wants_place() const { return false; }
   virtual CallTag mismatched_tag() const = 0;
   virtual Message front() = 0;  // after arrival() said kMessage; stays valid until release()
   virtual void release() = 0;
@@ -137,6 +149,10 @@ class Transport {
 
   // Moves what is queued between ranks beside the messages. Called now and then by a rank that waits.
   virtual void pump() = 0;
+
+  // Hands what was sent to the system as far as it takes it now; true when nothing is left in this process. Called after
+  // every round of sends and while the rank waits; a call does not end before it is true.
+  virtual bool flush() { return true; }
 
   // Thread-safe. Tells all peers that this rank aborts.
   virtual void announce_abort() = 0;

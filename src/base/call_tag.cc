@@ -17,6 +17,8 @@ CallArgument first_difference(const CallTag& a, const CallTag& b) {
   if (a.type != b.type) return CallArgument::kType;
   if (a.op != b.op) return CallArgument::kOp;
   if (a.algorithm != b.algorithm) return CallArgument::kAlgorithm;
+  if (a.root != b.root) return CallArgument::kRoot;
+  if (a.digest != b.digest) return CallArgument::kDigest;
   if (a.tile_bytes != b.tile_bytes) return CallArgument::kTileBytes;
   return CallArgument::kNone;
 }
@@ -35,6 +37,8 @@ std::string describe(const CallTag& tag, CallArgument argument) {
     case CallArgument::kType: return fmt::format("type {}", to_string(DataType{tag.type}));
     case CallArgument::kOp: return fmt::format("operation {}", to_string(ReduceOp{tag.op}));
     case CallArgument::kAlgorithm: return fmt::format("algorithm {}", to_string(Algorithm{tag.algorithm}));
+    case CallArgument::kRoot: return fmt::format("root {}", tag.root);
+    case CallArgument::kDigest: return fmt::format("counts, plan or reduction with digest {:08x}", tag.digest);
     case CallArgument::kTileBytes: return fmt::format("slot size (TUTTI_SLOT_BYTES) {}", tag.tile_bytes);
   }
   return "unknown argument";

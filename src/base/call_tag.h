@@ -15,10 +15,12 @@ struct CallTag {
   std::uint8_t op = 0;           // ReduceOp
   std::uint8_t algorithm = 0;    // Algorithm as carried out (never kAuto)
   std::uint32_t tile_bytes = 0;  // longest chunk of the tiling; differs when ranks' configurations do
+  std::uint32_t root = 0;        // of the collectives that have one, else 0
+  std::uint32_t digest = 0;      // of what has no field here: v-counts, a user's plan or reduction; 0: none
 
   bool operator==(const CallTag&) const = default;
 };
-static_assert(sizeof(CallTag) == 24 && alignof(CallTag) == 8);
+static_assert(sizeof(CallTag) == 32 && alignof(CallTag) == 8);
 
 enum class CallArgument : std::uint8_t {
   kNone = 0,
@@ -28,7 +30,9 @@ enum class CallArgument : std::uint8_t {
   kType,
   kOp,
   kAlgorithm,
-  kTileBytes
+  kTileBytes,
+  kRoot,
+  kDigest
 };
 
 // The first argument in which the two differ.

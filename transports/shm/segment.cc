@@ -42,17 +42,21 @@ void AtomicTag::store(const CallTag& tag) {
   words.store(std::uint64_t{tag.kind} | std::uint64_t{tag.type} << 8 | std::uint64_t{tag.op} << 16 |
                   std::uint64_t{tag.algorithm} << 24 | std::uint64_t{tag.tile_bytes} << 32,
               std::memory_order_relaxed);
+  more.store(std::uint64_t{tag.root} | std::uint64_t{tag.digest} << 32, std::memory_order_relaxed);
 }
 
 CallTag AtomicTag::load() const {
   const std::uint64_t packed = words.load(std::memory_order_acquire);
+  const std::uint64_t rest = more.load(std::memory_order_acquire);
   return {.sequence = sequence.load(std::memory_order_acquire),
           .count = count.load(std::memory_order_acquire),
           .kind = static_cast<std::uint8_t>(packed),
           .type = static_cast<std::uint8_t>(packed >> 8),
           .op = static_cast<std::uint8_t>(packed >> 16),
           .algorithm = static_cast<std::uint8_t>(packed >> 24),
-          .tile_bytes = static_cast<std::uint32_t>(packed >> 32)};
+          .tile_bytes = static_cast<std::uint32_t>(packed >> 32),
+          .root = static_cast<std::uint32_t>(rest),
+          .digest = static_cast<std::uint32_t>(rest >> 32)};
 }
 
 std::size_t SegmentShape::inbox_bytes() const { return control_bytes(slots) + std::size_t{slots} * slot_bytes; }

@@ -18,7 +18,7 @@
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 1;
+inline constexpr std::uint32_t kSegmentVersion = 2;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // bytes of a cache line
 
@@ -27,11 +27,12 @@ struct AtomicTag {
   std::atomic<std::uint64_t> sequence;
   std::atomic<std::uint64_t> count;
   std::atomic<std::uint64_t> words;  // kind, type, op, algorithm, tile_bytes
+  std::atomic<std::uint64_t> more;   // root, digest
 
   void store(const CallTag& tag);  // relaxed: published by what is stored after it
   CallTag load() const;            // acquire
 };
-static_assert(sizeof(AtomicTag) == 24);
+static_assert(sizeof(AtomicTag) == 32);
 
 // One message: its number is stored last (k+1 for message k of the connection) and tells that the rest is there.
 struct alignas(kLine) Descriptor {

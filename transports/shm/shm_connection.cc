@@ -83,7 +83,7 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
   return Arrival::kMessage;
 }
 
-Arrival ShmReceiveConnection::arrival(const CallTag& call) {
+Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
   if (looked_at_ == call.sequence) return Arrival::kMessage;
   while (true) {
     Descriptor& descriptor = inbox_.descriptors[received_ % shape_.slots];

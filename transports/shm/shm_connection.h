@@ -37,7 +37,7 @@ class ShmReceiveConnection final : public ReceiveConnection {
   // `receiver` is this rank's own segment, `sender` the peer's.
   ShmReceiveConnection(Segment receiver, Segment sender, const SegmentShape& shape, std::uint32_t peer,
                        std::uint16_t lane, std::shared_ptr<SegmentExchange> exchange);
-  Arrival arrival(const CallTag& call) override;
+  Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override { return front_; }
   void release() override;

@@ -80,7 +80,7 @@ class SimSend final : public SendConnection {
 class SimReceive final : public ReceiveConnection {
  public:
   SimReceive(SimWorld& world, SimWorld::Wire& wire) : world_(world), wire_(wire) {}
-  Arrival arrival(const CallTag& call) override {
+  Arrival arrival(const CallTag& call, std::span<std::byte>) override {
     while (!wire_.arrived.empty() && wire_.arrived.front().tag.sequence < call.sequence) release();
     if (wire_.arrived.empty() || wire_.arrived.front().tag.sequence > call.sequence) return Arrival::kNothing;
     return wire_.arrived.front().tag == call ? Arrival::kMessage : Arrival::kMismatch;
