@@ -113,7 +113,7 @@ std::string check_algorithm(const std::string& name) {
   const std::optional<Algorithm> algorithm = parse_algorithm(name);
   if (algorithm && *algorithm != Algorithm::kAuto) return {};
   std::string known;
-  for (const Algorithm each : all_algorithms())
+  for (const Algorithm each : algorithms_of(CollectiveKind::kAllReduce))
     known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(each));
   return fmt::format("unknown algorithm {}; choose one of {}", name, known);
 }

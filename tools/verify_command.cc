@@ -135,7 +135,7 @@ int report_outcome(const Outcome& outcome, std::size_t algorithms, RankRange ran
 
 int run_verify(const VerifyCommand& command) {
   const RankRange range = *parse_rank_range(command.ranks);
-  std::vector<Algorithm> algorithms(all_algorithms().begin(), all_algorithms().end());
+  std::vector<Algorithm> algorithms = algorithms_of(CollectiveKind::kAllReduce);
   if (!command.algorithm.empty()) algorithms = {*parse_algorithm(command.algorithm)};
   double work = 0;
   for (std::uint32_t ranks = range.first; ranks <= range.last; ++ranks) work += work_of(ranks);

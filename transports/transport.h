@@ -150,8 +150,8 @@ class Transport {
   // Moves what is queued between ranks beside the messages. Called now and then by a rank that waits.
   virtual void pump() = 0;
 
-  // Hands what was sent to the system as far as it takes it now; true when nothing is left in this process. Called after
-  // every round of sends and while the rank waits; a call does not end before it is true.
+  // Hands what was sent to the system as far as it takes it now; true when nothing is left in this process. Called
+  // after every round of sends and while the rank waits; a call does not end before it is true.
   virtual bool flush() { return true; }
 
   // Thread-safe. Tells all peers that this rank aborts.

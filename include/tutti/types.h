@@ -43,12 +43,44 @@ struct Scale {
   bool operator==(const Scale&) const = default;
 };
 
-// How a collective is carried out. kAuto leaves the choice to Tutti.
-enum class Algorithm : std::uint8_t { kAuto = 0, kRing, kDoubleTree, kOneShot, kTwoShot };
+// What the ranks do together. docs/collectives.md has buffers and meaning of each.
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce = 0,
+  kBroadcast = 1,
+  kReduce = 2,
+  kAllGather = 3,
+  kReduceScatter = 4,
+  kAllToAll = 5,
+  kGather = 6,
+  kScatter = 7,
+  kBarrier = 8,
+  kSendReceive = 9,  // point to point: has no plan of its own
+};
+
+// How a collective is carried out. kAuto leaves the choice to Tutti. Not every algorithm serves every collective.
+enum class Algorithm : std::uint8_t {
+  kAuto = 0,
+  kRing,
+  kDoubleTree,
+  kOneShot,
+  kTwoShot,
+  kHalvingDoubling,   // recursive halving and doubling
+  kCirculant,         // Traeff's circulant graphs; Bruck's order for all_gather
+  kHierarchical,      // reduce_scatter inside a machine, all_reduce across, all_gather inside
+  kHierarchicalTree,  // ring inside a machine, double binary tree across
+  kBinomial,          // binomial tree
+  kChain,             // pipelined chain
+  kTree,              // pipelined binary tree
+  kDirect,            // every pair of ranks that has something for each other talks
+  kPairwise,          // the same in rounds, one peer at a time
+  kBruck,             // log p rounds, data passed on
+  kUser,              // a plan of the caller's own
+};
 
 TUTTI_API bool is_valid(DataType type);
 TUTTI_API bool is_valid(ReduceOp op);
 TUTTI_API bool is_valid(Algorithm algorithm);
+TUTTI_API bool is_valid(CollectiveKind kind);
 
 // Bytes of one element: 1, 2, 4 or 8; 0 for a value that is not one of ours.
 TUTTI_API std::size_t size_of(DataType type);
@@ -58,16 +90,20 @@ TUTTI_API bool is_floating(DataType type);
 TUTTI_API std::string_view to_string(DataType type);
 TUTTI_API std::string_view to_string(ReduceOp op);
 TUTTI_API std::string_view to_string(Algorithm algorithm);
+TUTTI_API std::string_view to_string(CollectiveKind kind);
 
 // The inverse of to_string; nothing for an unknown name. Also takes NCCL's short type names ("float", "half",
 // "double").
 TUTTI_API std::optional<DataType> parse_data_type(std::string_view name);
 TUTTI_API std::optional<ReduceOp> parse_reduce_op(std::string_view name);
 TUTTI_API std::optional<Algorithm> parse_algorithm(std::string_view name);
+TUTTI_API std::optional<CollectiveKind> parse_collective(std::string_view name);
 
-// Every value, in the order of the enumeration (all_algorithms() without kAuto).
+// Every value, in the order of the enumeration (all_algorithms() without kAuto and kUser, all_collectives() without
+// kSendReceive).
 TUTTI_API std::span<const DataType> all_data_types();
 TUTTI_API std::span<const ReduceOp> all_reduce_ops();
 TUTTI_API std::span<const Algorithm> all_algorithms();
+TUTTI_API std::span<const CollectiveKind> all_collectives();
 
 }  // namespace tutti

@@ -3,7 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "algorithms/generators.h"
+#include "plan/collective.h"
 
 namespace tutti {
 namespace {
@@ -12,34 +17,81 @@ Error refusal(ErrorCode code, std::string message) {
   return {.code = code, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
+struct Entry {
+  CollectiveKind kind;
+  Algorithm algorithm;
+  Generator (*generator)(const Collective& collective);
+  std::uint32_t most_ranks;
+};
+
+using Kind = CollectiveKind;
+
+// Every plan that there is. A barrier is an all_reduce of nothing.
+constexpr Entry kEntries[] = {
+    {Kind::kAllReduce, Algorithm::kRing, ring_all_reduce, kMaxRanks},
+    {Kind::kAllReduce, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
+    {Kind::kAllReduce, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
+    {Kind::kAllReduce, Algorithm::kTwoShot, two_shot_all_reduce, kMaxDirectRanks},
+    {Kind::kBarrier, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
+    {Kind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
+};
+
+std::string names_of(const std::vector<Algorithm>& algorithms) {
+  std::string text;
+  for (const Algorithm algorithm : algorithms) {
+    if (!text.empty()) text += ", ";
+    text += to_string(algorithm);
+  }
+  return text;
+}
+
+// Those that take any number of ranks.
+std::vector<Algorithm> algorithms_for_many(CollectiveKind kind) {
+  std::vector<Algorithm> algorithms;
+  for (const Entry& entry : kEntries) {
+    if (entry.kind == kind && entry.most_ranks == kMaxRanks) algorithms.push_back(entry.algorithm);
+  }
+  return algorithms;
+}
+
 }  // namespace
 
-Result<Generator> find_generator(const Collective& collective, Algorithm algorithm) {
-  if (collective.kind != CollectiveKind::kAllReduce) {
-    return refusal(ErrorCode::kUnsupported, "there are plans for all_reduce only");
+std::vector<Algorithm> algorithms_of(CollectiveKind kind) {
+  std::vector<Algorithm> algorithms;
+  for (const Entry& entry : kEntries) {
+    if (entry.kind == kind) algorithms.push_back(entry.algorithm);
   }
+  std::sort(algorithms.begin(), algorithms.end());
+  return algorithms;
+}
+
+Result<Generator> find_generator(const Collective& collective, Algorithm algorithm) {
   if (collective.ranks == 0) return refusal(ErrorCode::kInvalidArgument, "a collective needs at least 1 rank, not 0");
   if (collective.ranks > kMaxRanks) {
     return refusal(ErrorCode::kUnsupported,
                    fmt::format("{} ranks are more than the {} that a plan takes", collective.ranks, kMaxRanks));
   }
-  const bool direct = algorithm == Algorithm::kOneShot || algorithm == Algorithm::kTwoShot;
-  if (direct && collective.ranks > kMaxDirectRanks) {
-    return refusal(ErrorCode::kUnsupported,
-                   fmt::format("{} adds all ranks' values in one step and takes at most {} ranks, not {}; "
-                               "use ring or double_tree",
-                               to_string(algorithm), kMaxDirectRanks, collective.ranks));
+  if (collective.root >= (has_root(collective.kind) ? collective.ranks : 1)) {
+    return refusal(ErrorCode::kInvalidArgument,
+                   fmt::format("root {} is outside 0..{}", collective.root, collective.ranks - 1));
   }
-  switch (algorithm) {
-    case Algorithm::kRing: return ring_all_reduce(collective);
-    case Algorithm::kDoubleTree: return double_tree_all_reduce(collective);
-    case Algorithm::kOneShot: return one_shot_all_reduce(collective);
-    case Algorithm::kTwoShot: return two_shot_all_reduce(collective);
-    case Algorithm::kAuto: break;
+  const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& each) {
+    return each.kind == collective.kind && each.algorithm == algorithm;
+  });
+  if (entry == std::end(kEntries)) {
+    const std::vector<Algorithm> known = algorithms_of(collective.kind);
+    return refusal(known.empty() ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+                   fmt::format("algorithm {} is not one that has a plan for {}; choose {}", to_string(algorithm),
+                               to_string(collective.kind), known.empty() ? "another collective" : names_of(known)));
   }
-  return refusal(ErrorCode::kInvalidArgument,
-                 fmt::format("algorithm {} is not one that has a plan; choose ring, double_tree, one_shot or two_shot",
-                             to_string(algorithm)));
+  if (collective.ranks > entry->most_ranks) {
+    return refusal(
+        ErrorCode::kUnsupported,
+        fmt::format("{} works on all ranks' values in one step and takes at most {} ranks, not {}; choose {}",
+                    to_string(algorithm), entry->most_ranks, collective.ranks,
+                    names_of(algorithms_for_many(collective.kind))));
+  }
+  return entry->generator(collective);
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "plan/plan.h"
 #include "tutti/result.h"
@@ -13,5 +14,8 @@ namespace tutti {
 // The generator of `algorithm` (not kAuto) for `collective`. kUnsupported where the algorithm cannot do it (with the
 // reason, e.g. more ranks than a direct algorithm takes).
 Result<Generator> find_generator(const Collective& collective, Algorithm algorithm);
+
+// The algorithms that have a plan for this kind, in the order of the enumeration.
+std::vector<Algorithm> algorithms_of(CollectiveKind kind);
 
 }  // namespace tutti

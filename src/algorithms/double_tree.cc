@@ -140,7 +140,7 @@ Generator double_tree_all_reduce(const Collective& collective) {
                     .chunks = kTrees,
                     .slots = 1,
                     .lanes = 2 * kTrees,
-                    .order = even ? Order::kByRank : Order::kFromChunk},
+                    .order = even ? Order::kByRank : Order::kCyclic},
           .build = build_double_tree};
 }
 

@@ -58,7 +58,7 @@ Generator ring_all_reduce(const Collective& collective) {
                     .algorithm = Algorithm::kRing,
                     .chunks = collective.ranks,
                     .slots = slots,
-                    .order = Order::kFromChunk},
+                    .order = Order::kCyclic},
           .build = build_ring};
 }
 

@@ -5,11 +5,6 @@
 #include "tutti/types.h"
 
 namespace tutti {
-namespace {
-// Names of CollectiveKind, which lives above this folder; plan/plan.cc asserts that they agree.
-std::string_view collective_name(std::uint8_t kind) { return kind == 0 ? "all_reduce" : "unknown collective"; }
-}  // namespace
-
 CallArgument first_difference(const CallTag& a, const CallTag& b) {
   if (a.sequence != b.sequence) return CallArgument::kSequence;
   if (a.kind != b.kind) return CallArgument::kCollective;
@@ -24,7 +19,7 @@ CallArgument first_difference(const CallTag& a, const CallTag& b) {
 }
 
 std::string describe(const CallTag& tag) {
-  return fmt::format("{} #{} ({} {}, {}, {})", collective_name(tag.kind), tag.sequence, tag.count,
+  return fmt::format("{} #{} ({} {}, {}, {})", to_string(CollectiveKind{tag.kind}), tag.sequence, tag.count,
                      to_string(DataType{tag.type}), to_string(ReduceOp{tag.op}), to_string(Algorithm{tag.algorithm}));
 }
 
@@ -32,7 +27,7 @@ std::string describe(const CallTag& tag, CallArgument argument) {
   switch (argument) {
     case CallArgument::kNone: return "nothing";
     case CallArgument::kSequence: return fmt::format("call number {}", tag.sequence);
-    case CallArgument::kCollective: return fmt::format("collective {}", collective_name(tag.kind));
+    case CallArgument::kCollective: return fmt::format("collective {}", to_string(CollectiveKind{tag.kind}));
     case CallArgument::kCount: return fmt::format("count {}", tag.count);
     case CallArgument::kType: return fmt::format("type {}", to_string(DataType{tag.type}));
     case CallArgument::kOp: return fmt::format("operation {}", to_string(ReduceOp{tag.op}));

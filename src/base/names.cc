@@ -28,15 +28,39 @@ constexpr std::array kTypes = {
 };
 
 constexpr std::array<std::string_view, 6> kOpNames = {"sum", "prod", "max", "min", "avg", "premulsum"};
-constexpr std::array<std::string_view, 5> kAlgorithmNames = {"auto", "ring", "double_tree", "one_shot", "two_shot"};
+constexpr std::array<std::string_view, 16> kAlgorithmNames = {"auto",      "ring",         "double_tree",
+                                                              "one_shot",  "two_shot",     "halving_doubling",
+                                                              "circulant", "hierarchical", "hierarchical_tree",
+                                                              "binomial",  "chain",        "tree",
+                                                              "direct",    "pairwise",     "bruck",
+                                                              "user"};
+constexpr std::array<std::string_view, 10> kCollectiveNames = {"all_reduce",     "broadcast",  "reduce", "all_gather",
+                                                               "reduce_scatter", "all_to_all", "gather", "scatter",
+                                                               "barrier",        "send_recv"};
 
 constexpr std::array kTypeList = {DataType::kInt8,    DataType::kUint8,   DataType::kInt32,   DataType::kUint32,
                                   DataType::kInt64,   DataType::kUint64,  DataType::kFloat16, DataType::kFloat32,
                                   DataType::kFloat64, DataType::kBfloat16};
 constexpr std::array kOpList = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax,
                                 ReduceOp::kMin, ReduceOp::kAvg,  ReduceOp::kPreMulSum};
-constexpr std::array kAlgorithmList = {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kOneShot,
-                                       Algorithm::kTwoShot};
+constexpr std::array kAlgorithmList = {Algorithm::kRing,
+                                       Algorithm::kDoubleTree,
+                                       Algorithm::kOneShot,
+                                       Algorithm::kTwoShot,
+                                       Algorithm::kHalvingDoubling,
+                                       Algorithm::kCirculant,
+                                       Algorithm::kHierarchical,
+                                       Algorithm::kHierarchicalTree,
+                                       Algorithm::kBinomial,
+                                       Algorithm::kChain,
+                                       Algorithm::kTree,
+                                       Algorithm::kDirect,
+                                       Algorithm::kPairwise,
+                                       Algorithm::kBruck};
+constexpr std::array kCollectiveList = {
+    CollectiveKind::kAllReduce, CollectiveKind::kBroadcast,     CollectiveKind::kReduce,
+    CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
+    CollectiveKind::kGather,    CollectiveKind::kScatter,       CollectiveKind::kBarrier};
 
 template <class Enum, std::size_t n>
 std::optional<Enum> find_name(const std::array<std::string_view, n>& names, std::string_view name) {
@@ -57,6 +81,7 @@ std::string_view name_at(const std::array<std::string_view, n>& names, Enum valu
 bool is_valid(DataType type) { return static_cast<std::size_t>(type) < kTypes.size(); }
 bool is_valid(ReduceOp op) { return static_cast<std::size_t>(op) < kOpNames.size(); }
 bool is_valid(Algorithm algorithm) { return static_cast<std::size_t>(algorithm) < kAlgorithmNames.size(); }
+bool is_valid(CollectiveKind kind) { return static_cast<std::size_t>(kind) < kCollectiveNames.size(); }
 
 std::size_t size_of(DataType type) { return is_valid(type) ? kTypes[static_cast<std::size_t>(type)].bytes : 0; }
 
@@ -67,6 +92,7 @@ std::string_view to_string(DataType type) {
 }
 std::string_view to_string(ReduceOp op) { return name_at(kOpNames, op); }
 std::string_view to_string(Algorithm algorithm) { return name_at(kAlgorithmNames, algorithm); }
+std::string_view to_string(CollectiveKind kind) { return name_at(kCollectiveNames, kind); }
 
 std::optional<DataType> parse_data_type(std::string_view name) {
   for (const TypeFacts& facts : kTypes) {
@@ -76,9 +102,13 @@ std::optional<DataType> parse_data_type(std::string_view name) {
 }
 std::optional<ReduceOp> parse_reduce_op(std::string_view name) { return find_name<ReduceOp>(kOpNames, name); }
 std::optional<Algorithm> parse_algorithm(std::string_view name) { return find_name<Algorithm>(kAlgorithmNames, name); }
+std::optional<CollectiveKind> parse_collective(std::string_view name) {
+  return find_name<CollectiveKind>(kCollectiveNames, name);
+}
 
 std::span<const DataType> all_data_types() { return kTypeList; }
 std::span<const ReduceOp> all_reduce_ops() { return kOpList; }
 std::span<const Algorithm> all_algorithms() { return kAlgorithmList; }
+std::span<const CollectiveKind> all_collectives() { return kCollectiveList; }
 
 }  // namespace tutti

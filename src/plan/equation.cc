@@ -39,21 +39,26 @@ void Run::send(std::uint16_t port, const Value& value) {
 }
 
 std::optional<Value> Run::load(const Step& step) {
+  const PlanShape& shape = wiring_.plan->shape;
   const std::uint32_t chunk = step.source.chunk;
   const std::uint64_t tile = generation_ - generation_base_;
   switch (step.source.space) {
-    case Space::kInput:
-      if (!options_.in_place || written(tile, chunk) != generation_)
+    case Space::kInput: {
+      const std::uint32_t alias = options_.in_place ? output_alias(shape, rank_, chunk) : kNoChunk;
+      if (alias == kNoChunk || written(tile, alias) != generation_)
         return contributions_.input(rank_, chunk, generation_);
-      fail_here(step, fmt::format("reads in[{}] after it was overwritten, in place, by out[{}]", chunk, chunk));
+      fail_here(step, fmt::format("reads in[{}] after it was overwritten, in place, by out[{}]", chunk, alias));
       return std::nullopt;
+    }
     case Space::kOutput:
       if (written(tile, chunk) == generation_) {
         // What stands in output is known: store_output() takes nothing else.
-        return Value{.expression = expressions_[chunk],
-                     .chunk = chunk,
+        const Wanted known = wanted(shape, rank_, chunk);
+        if (known.contributor != kEveryRank) return contributions_.input(known.contributor, known.datum, generation_);
+        return Value{.expression = expressions_[known.datum],
+                     .chunk = known.datum,
                      .generation = generation_,
-                     .first = wiring_.plan->shape.order == Order::kFromChunk ? chunk : 0,
+                     .first = 0,
                      .count = static_cast<std::uint32_t>(ranks_.size()),
                      .complete = true};
       }
@@ -74,7 +79,10 @@ bool Run::add_operand(const Step& step, const Value& operand, std::uint32_t inde
     sum = operand;
     return true;
   }
-  const std::string fault = contributions_.add(sum, operand);
+  const std::string fault =
+      reduces(wiring_.plan->shape.collective.kind)
+          ? contributions_.add(sum, operand)
+          : fmt::format("adds in a {}, which only moves", to_string(wiring_.plan->shape.collective.kind));
   if (!fault.empty()) fail_here(step, fault);
   return fault.empty();
 }
@@ -111,6 +119,10 @@ std::optional<Value> Run::evaluate(const Channel& channel, const Step& step) {
 }
 
 bool Run::check_completion(const Step& step, Value& value, bool operand_complete) {
+  if (!reduces(wiring_.plan->shape.collective.kind)) {
+    if (step.completes != 0) fail_here(step, "is marked as completing a sum, but nothing is added");
+    return step.completes == 0;
+  }
   const bool full = value.count == ranks_.size();
   const bool first_full = full && !operand_complete;
   if (step.completes != 0 && !full) {
@@ -138,21 +150,35 @@ void Run::store(const Step& step, const Value& value, std::uint64_t tile) {
   }
 }
 
+// What is wrong with `value` in out[chunk] of this rank; empty when it is what the collective wants there.
+std::string Run::output_fault(const Value& value, std::uint32_t chunk) {
+  const PlanShape& shape = wiring_.plan->shape;
+  const Wanted want = wanted(shape, rank_, chunk);
+  if (value.chunk != want.datum && want.datum == chunk)
+    return fmt::format("stores chunk {} to out[{}]", value.chunk, chunk);
+  if (value.chunk != want.datum) {
+    return fmt::format("stores chunk {} to out[{}], which is for chunk {}", value.chunk, chunk, want.datum);
+  }
+  if (want.contributor != kEveryRank) {
+    if (value.first == want.contributor) return "";
+    return fmt::format("stores out[{}] from rank {} instead of rank {}", chunk, value.first, want.contributor);
+  }
+  if (value.count != ranks_.size()) {
+    return fmt::format("stores out[{}] with {} of {} contributions", chunk, value.count, ranks_.size());
+  }
+  const bool in_order = shape.order == Order::kAny ||
+                        (shape.order == Order::kByRank && contributions_.in_order_from(value, 0)) ||
+                        (shape.order == Order::kCyclic && value.set == 0);
+  if (!in_order) return fmt::format("out[{}] was not added in {}", chunk, to_string(shape.order));
+  std::uint64_t& expression = expressions_[want.datum];
+  if (expression == 0) expression = value.expression;
+  if (expression == value.expression) return "";
+  return fmt::format("out[{}] was added in another order or grouping than on another rank", chunk);
+}
+
 void Run::store_output(const Step& step, const Value& value, std::uint64_t tile) {
   const std::uint32_t chunk = step.sink.chunk;
-  const Order order = wiring_.plan->shape.order;
-  if (value.chunk != chunk) return fail_here(step, fmt::format("stores chunk {} to out[{}]", value.chunk, chunk));
-  if (value.count != ranks_.size()) {
-    return fail_here(step,
-                     fmt::format("stores out[{}] with {} of {} contributions", chunk, value.count, ranks_.size()));
-  }
-  if (order != Order::kAny && !contributions_.in_order_from(value, order == Order::kFromChunk ? chunk : 0)) {
-    return fail_here(step, fmt::format("out[{}] was not added in {}", chunk, to_string(order)));
-  }
-  if (expressions_[chunk] == 0) expressions_[chunk] = value.expression;
-  if (expressions_[chunk] != value.expression) {
-    return fail_here(step, fmt::format("out[{}] was added in another order or grouping than on another rank", chunk));
-  }
+  if (const std::string fault = output_fault(value, chunk); !fault.empty()) return fail_here(step, fault);
   std::uint32_t& mark = written(tile, chunk);
   if (mark == generation_) return fail_here(step, fmt::format("writes out[{}] a second time in one tile", chunk));
   mark = generation_;

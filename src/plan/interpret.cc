@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "plan/collective.h"
 #include "plan/evaluate.h"
 
 namespace tutti {
@@ -38,17 +39,21 @@ float input_element(std::uint32_t call, std::uint32_t rank, std::uint64_t tile, 
 }
 
 struct Buffers {
-  std::vector<Elements> input;  // tile x chunk; in place the only one of the two
+  std::vector<Elements> input;  // tile x chunk; in place, chunks that have an output of their own are not used
   std::vector<Elements> output;
   std::vector<Elements> scratch;
 };
 
 // Sound enough to be run without touching memory that is not there.
-bool runnable(const Plan& plan, const Channel& channel) {
+bool runnable(const Plan& plan, std::uint32_t rank, const Channel& channel) {
   const auto inside = [&](const Slice& slice) {
-    if (slice.space == Space::kNone) return true;
-    if (slice.space > Space::kScratch) return false;
-    return slice.chunk < (slice.space == Space::kScratch ? plan.shape.scratch_chunks : plan.shape.chunks);
+    switch (slice.space) {
+      case Space::kNone: return true;
+      case Space::kInput: return slice.chunk < input_chunks(plan.shape, rank);
+      case Space::kOutput: return slice.chunk < output_chunks(plan.shape, rank);
+      case Space::kScratch: return slice.chunk < plan.shape.scratch_chunks;
+    }
+    return false;
   };
   for (const Step& step : channel.steps) {
     const std::size_t end = std::size_t{step.list_begin} + step.receive_count + step.send_count;
@@ -109,20 +114,24 @@ class Interpreter {
 
 void Interpreter::begin_call(std::uint32_t rank) {
   Buffers& buffers = buffers_[rank];
-  const std::size_t chunks = plan_.shape.chunks;
-  buffers.input.resize(chunks * options_.tiles);
-  buffers.output.assign(chunks * options_.tiles, {kUnset, kUnset, kUnset});
+  const std::uint32_t inputs = input_chunks(plan_.shape, rank);
+  const std::size_t outputs = output_chunks(plan_.shape, rank);
+  buffers.input.resize(std::size_t{inputs} * options_.tiles);
+  buffers.output.assign(outputs * options_.tiles, {kUnset, kUnset, kUnset});
   for (std::size_t i = 0; i < buffers.input.size(); ++i) {
+    const auto chunk = static_cast<std::uint32_t>(i % inputs);
     for (std::size_t e = 0; e < kElements; ++e) {
-      buffers.input[i][e] = input_element(calls_[rank], rank, i / chunks, static_cast<std::uint32_t>(i % chunks), e);
+      buffers.input[i][e] = input_element(calls_[rank], rank, i / inputs, chunk, e);
     }
+    const std::uint32_t alias = options_.in_place ? output_alias(plan_.shape, rank, chunk) : kNoChunk;
+    if (alias != kNoChunk) buffers.output[i / inputs * outputs + alias] = buffers.input[i];
   }
   cursors_[rank].assign(plan_.ranks[rank].channels.size(), {});
 }
 
 void Interpreter::end_call(std::uint32_t rank) {
   const Buffers& buffers = buffers_[rank];
-  for (const Elements& elements : options_.in_place ? buffers.input : buffers.output) {
+  for (const Elements& elements : buffers.output) {
     results_[rank].insert(results_[rank].end(), elements.begin(), elements.end());
   }
   ++calls_[rank];
@@ -137,10 +146,12 @@ bool Interpreter::call_finished(std::uint32_t rank) const {
 
 Elements& Interpreter::memory(const Slice& slice, std::uint64_t tile) {
   Buffers& buffers = buffers_[rank_];
-  const std::size_t at = tile * plan_.shape.chunks + slice.chunk;
   if (slice.space == Space::kScratch) return buffers.scratch[slice.chunk];
-  if (slice.space == Space::kInput || options_.in_place) return buffers.input[at];
-  return buffers.output[at];
+  const std::size_t outputs = output_chunks(plan_.shape, rank_);
+  if (slice.space == Space::kOutput) return buffers.output[tile * outputs + slice.chunk];
+  const std::uint32_t alias = options_.in_place ? output_alias(plan_.shape, rank_, slice.chunk) : kNoChunk;
+  if (alias != kNoChunk) return buffers.output[tile * outputs + alias];
+  return buffers.input[tile * input_chunks(plan_.shape, rank_) + slice.chunk];
 }
 
 void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
@@ -187,7 +198,7 @@ Result<std::vector<float>> Interpreter::run() {
     buffers_[rank].scratch.assign(plan_.shape.scratch_chunks, {kUnset, kUnset, kUnset});
     begin_call(rank);
     for (std::uint32_t c = 0; c < plan_.ranks[rank].channels.size(); ++c) {
-      if (!runnable(plan_, plan_.ranks[rank].channels[c]))
+      if (!runnable(plan_, rank, plan_.ranks[rank].channels[c]))
         return failure(fmt::format("rank {} channel {} can not run", rank, c));
       channels.emplace_back(rank, c);
     }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "plan/collective.h"
 #include "plan/interpret.h"
 #include "plan/verify.h"
 
@@ -58,7 +59,10 @@ void ChannelMutator::mutate_slice(std::uint32_t s, const char* name, Slice Step:
   const std::string space_name = fmt::format("{} space", name);
   const std::string chunk_name = fmt::format("{} chunk", name);
   set_field<Space>(s, space_name, [&](Step& step) -> Space& { return (step.*slice).space; }, {0, 1, 2, 3, 4});
-  const std::int64_t chunks = std::max(plan_.shape.chunks, plan_.shape.scratch_chunks);
+  const bool blocks = output_blocks(plan_.shape.collective, plan_.shape.collective.root).count > 1 ||
+                      input_blocks(plan_.shape.collective, plan_.shape.collective.root).count > 1;
+  const std::int64_t in_or_out = std::int64_t{plan_.shape.chunks} * (blocks ? plan_.shape.collective.ranks : 1);
+  const std::int64_t chunks = std::max<std::int64_t>(in_or_out, plan_.shape.scratch_chunks);
   for (std::int64_t chunk = 0; chunk <= chunks; ++chunk) {
     set_field<std::uint32_t>(s, chunk_name, [&](Step& step) -> std::uint32_t& { return (step.*slice).chunk; }, {chunk});
   }

@@ -13,13 +13,6 @@ constexpr std::size_t kMaxPorts = std::numeric_limits<std::uint16_t>::max();
 
 }  // namespace
 
-std::string_view to_string(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce: return "all_reduce";
-  }
-  return "invalid";
-}
-
 std::string_view to_string(Space space) {
   switch (space) {
     case Space::kNone: return "none";
@@ -34,7 +27,7 @@ std::string_view to_string(Order order) {
   switch (order) {
     case Order::kAny: return "any order";
     case Order::kByRank: return "rank order";
-    case Order::kFromChunk: return "cyclic rank order";
+    case Order::kCyclic: return "cyclic rank order";
   }
   return "invalid";
 }

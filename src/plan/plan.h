@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,13 +20,13 @@
 
 namespace tutti {
 
-enum class CollectiveKind : std::uint8_t { kAllReduce = 0 };
-std::string_view to_string(CollectiveKind kind);
-
-// What is to be done, as far as a plan depends on it: not the count, the type or the operation.
+// What is to be done, as far as a plan depends on it: not the count, the type or the operation. collective.h says what
+// each kind means.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::uint32_t ranks = 1;
+  std::uint32_t root = 0;              // of the kinds that have one, else 0
+  std::vector<std::uint32_t> nodes{};  // the machine of each rank, numbered 0, 1, ...; empty: all on one
 
   bool operator==(const Collective&) const = default;
 };
@@ -33,9 +34,9 @@ struct Collective {
 enum class Space : std::uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 };
 std::string_view to_string(Space space);
 
-// One chunk of one of this rank's buffers; space kNone means "no slice" (chunk is then 0). In place, input chunk i and
-// output chunk i are the same memory. Reading kInput after the same chunk of kOutput was written is therefore always
-// wrong.
+// One chunk of one of this rank's buffers; space kNone means "no slice" (chunk is then 0). In place, some chunks of
+// input and output are the same memory (collective.h): reading such a chunk of kInput after its kOutput was written is
+// therefore always wrong.
 struct Slice {
   Space space = Space::kNone;
   std::uint8_t reserved[3] = {};
@@ -55,7 +56,8 @@ struct Step {
   std::uint16_t receive_count = 0;
   std::uint16_t send_count = 0;
   std::uint16_t source_position = 0;  // 0 .. receive_count; 0 when there is no source
-  std::uint8_t completes = 0;  // 1: the value holds every contribution for the first time here (averages divide here)
+  // 1: the value holds every contribution for the first time here (averages divide here). 0 where nothing is added.
+  std::uint8_t completes = 0;
   std::uint8_t reserved = 0;
 
   bool operator==(const Step&) const = default;
@@ -111,11 +113,11 @@ struct RankPlan {
   bool operator==(const RankPlan&) const = default;
 };
 
-// The order in which a plan adds the ranks' values of chunk c; a promise that the verifier holds a plan to.
+// The order in which a plan adds the ranks' values of one chunk; a promise that the verifier holds a plan to.
 enum class Order : std::uint8_t {
-  kAny = 0,        // some order, the same on all ranks
-  kByRank = 1,     // 0, 1, ..., p-1
-  kFromChunk = 2,  // c, c+1, ..., p-1, 0, ..., c-1
+  kAny = 0,     // some order, the same on all ranks
+  kByRank = 1,  // 0, 1, ..., p-1
+  kCyclic = 2,  // f, f+1, ..., p-1, 0, ..., f-1, with an f that depends on the chunk only
 };
 std::string_view to_string(Order order);
 
@@ -123,7 +125,7 @@ std::string_view to_string(Order order);
 struct PlanShape {
   Collective collective;
   Algorithm algorithm = Algorithm::kRing;
-  std::uint32_t chunks = 1;          // chunks of input and of output per tile
+  std::uint32_t chunks = 1;          // chunks of each block of input and of output per tile
   std::uint32_t scratch_chunks = 0;  // chunks of scratch per tile
   std::uint16_t slots = 1;           // messages that every connection must be able to hold for the plan not to deadlock
   std::uint16_t lanes = 1;           // lanes are 0 .. lanes-1
@@ -181,7 +183,7 @@ class ChannelBuilder {
 // An algorithm's generator: pure, the same on every rank.
 struct Generator {
   PlanShape shape;
-  RankPlan (*build)(const PlanShape& shape, std::uint32_t rank);
+  std::function<RankPlan(const PlanShape& shape, std::uint32_t rank)> build;
 };
 Plan build_plan(const Generator& generator);
 

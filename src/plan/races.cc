@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/assert.h"
+#include "plan/collective.h"
 #include "plan/windows.h"
 
 namespace tutti {
@@ -17,6 +18,27 @@ constexpr std::size_t kMaxClockBytes = std::size_t{2} << 30;
 constexpr std::uint32_t kNoChannel = std::numeric_limits<std::uint32_t>::max();
 
 std::uint64_t step_key(std::uint32_t thread, std::uint32_t step) { return (std::uint64_t{thread} << 32) | step; }
+
+struct TileOf {
+  std::uint64_t tile;
+  std::uint32_t tiles;
+};
+
+// Places of one rank's memory: outputs and inputs of every tile, then scratch. An input that is the same memory as an
+// output has the output's place.
+std::size_t place_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles) {
+  return (std::size_t{input_chunks(shape, rank)} + output_chunks(shape, rank)) * tiles + shape.scratch_chunks;
+}
+
+std::size_t place_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileOf at) {
+  const std::size_t outputs = output_chunks(shape, rank);
+  const std::size_t inputs = input_chunks(shape, rank);
+  if (slice.space == Space::kScratch) return (outputs + inputs) * at.tiles + slice.chunk;
+  if (slice.space == Space::kOutput) return at.tile * outputs + slice.chunk;
+  TUTTI_ASSERT(slice.space == Space::kInput, "there is no memory without a space");
+  const std::uint32_t alias = in_place ? output_alias(shape, rank, slice.chunk) : kNoChunk;
+  return alias != kNoChunk ? at.tile * outputs + alias : outputs * at.tiles + at.tile * inputs + slice.chunk;
+}
 
 void join_clock(std::span<std::uint32_t> into, std::span<const std::uint32_t> other) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
@@ -40,17 +62,16 @@ std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOption
 }
 
 bool channels_share_memory(const Plan& plan, const VerifyOptions& options) {
-  const std::size_t chunks = plan.shape.chunks;
   std::vector<std::uint32_t> toucher;
-  for (const RankPlan& rank : plan.ranks) {
-    toucher.assign(2 * chunks + plan.shape.scratch_chunks, kNoChannel);
-    for (std::uint32_t c = 0; c < rank.channels.size() && rank.channels.size() > 1; ++c) {
-      for (const Step& step : rank.channels[c].steps) {
+  for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const std::vector<Channel>& channels = plan.ranks[rank].channels;
+    if (channels.size() < 2) continue;
+    toucher.assign(place_count(plan.shape, rank, 1), kNoChannel);
+    for (std::uint32_t c = 0; c < channels.size(); ++c) {
+      for (const Step& step : channels[c].steps) {
         for (const Slice& slice : {step.source, step.sink}) {
           if (slice.space == Space::kNone) continue;
-          std::size_t place = slice.chunk;
-          if (slice.space == Space::kOutput && !options.in_place) place += chunks;
-          if (slice.space == Space::kScratch) place += 2 * chunks;
+          const std::size_t place = place_of(plan.shape, options.in_place, rank, slice, {.tile = 0, .tiles = 1});
           if (toucher[place] != kNoChannel && toucher[place] != c) return true;
           toucher[place] = c;
         }
@@ -95,9 +116,11 @@ Races::Races(const Wiring& wiring, std::span<const std::uint8_t> rules, const Ve
                                                                                                         0);
     }
   }
-  rank_locations_ =
-      std::size_t{plan.shape.chunks} * options.tiles * (options.in_place ? 1 : 2) + plan.shape.scratch_chunks;
-  locations_.resize(rank_locations_ * plan.ranks.size());
+  first_location_.push_back(0);
+  for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    first_location_.push_back(first_location_.back() + place_count(plan.shape, rank, options.tiles));
+  }
+  locations_.resize(first_location_.back());
 }
 
 void Races::join(std::span<std::uint32_t> into, Snapshot snapshot) {
@@ -131,10 +154,13 @@ std::optional<Error> Races::between_calls(std::uint32_t rank) {
   join_clock(user, drained);
   ++user[first];
   const Access access{.thread = first, .epoch = user[first], .step = 0, .kind = Kind::kUser};
+  const PlanShape& shape = wiring_->plan->shape;
   for (std::uint64_t tile = 0; tile < options_.tiles; ++tile) {
-    for (std::uint32_t chunk = 0; chunk < wiring_->plan->shape.chunks; ++chunk) {
-      for (const Space space : {Space::kInput, Space::kOutput}) {
-        if (space == Space::kOutput && options_.in_place) continue;  // the same memory
+    for (const Space space : {Space::kInput, Space::kOutput}) {
+      const std::uint32_t chunks = space == Space::kInput ? input_chunks(shape, rank) : output_chunks(shape, rank);
+      for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
+        const bool shared = space == Space::kInput && options_.in_place && output_alias(shape, rank, chunk) != kNoChunk;
+        if (shared) continue;  // written as output
         if (auto error = write(rank, {.space = space, .chunk = chunk}, tile, access)) return error;
       }
     }
@@ -287,17 +313,8 @@ std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step,
 }
 
 std::size_t Races::location(std::uint32_t rank, const Slice& slice, std::uint64_t tile) const {
-  const std::size_t chunks = wiring_->plan->shape.chunks;
-  const std::size_t area = chunks * options_.tiles;
-  std::size_t at = rank * rank_locations_ + slice.chunk;
-  switch (slice.space) {
-    case Space::kInput: return at + tile * chunks;
-    case Space::kOutput: return at + tile * chunks + (options_.in_place ? 0 : area);
-    case Space::kScratch: return at + (options_.in_place ? area : 2 * area);
-    case Space::kNone: break;
-  }
-  TUTTI_ASSERT(false, "there is no memory without a space");
-  return at;
+  return first_location_[rank] +
+         place_of(wiring_->plan->shape, options_.in_place, rank, slice, {.tile = tile, .tiles = options_.tiles});
 }
 
 bool Races::ordered(const Access& earlier, std::uint32_t thread) {

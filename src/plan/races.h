@@ -99,7 +99,7 @@ class Races {
   std::vector<Snapshot> credits_;   // connection x slots: the receive that made room for the next message there
   std::unordered_map<std::uint64_t, std::vector<Snapshot>> awaited_;  // (thread, step) named by an After -> per tile
 
-  std::size_t rank_locations_ = 0;
+  std::vector<std::size_t> first_location_;  // by rank
   std::vector<Location> locations_;
   std::vector<std::vector<Access>> read_sets_;
   std::uint64_t checks_ = 0;

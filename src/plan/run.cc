@@ -23,8 +23,12 @@ Run::Run(const Wiring& wiring, const VerifyOptions& options, ExpressionLog* log)
   fifos_.resize(wiring.connections.size());
   values_.resize(wiring.connections.size() * slots_);
   scratch_.resize(std::size_t{shape.scratch_chunks} * ranks_.size());
-  written_.resize(std::size_t{shape.chunks} * options.tiles * ranks_.size());
-  expressions_.resize(shape.chunks);
+  first_output_.push_back(0);
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    first_output_.push_back(first_output_.back() + output_chunks(shape, rank));
+  }
+  written_.resize(first_output_.back() * options.tiles);
+  expressions_.resize(data(shape));
   prepare_waiters();
 }
 
@@ -85,8 +89,7 @@ Status Run::start() {
 void Run::end_call_if_done(std::uint32_t rank) {
   Rank& state = ranks_[rank];
   if (state.channels_left != 0 || state.published != 0 || error_) return;
-  if (state.outputs_written != std::uint64_t{wiring_.plan->shape.chunks} * options_.tiles)
-    return fail(missing_output(rank));
+  if (state.outputs_written != std::uint64_t{outputs_of(rank)} * options_.tiles) return fail(missing_output(rank));
   if (races_) {
     if (auto error = races_->between_calls(rank)) return fail(*std::move(error));
   }
@@ -130,10 +133,10 @@ Result<Report> Run::to_the_end() {
 }
 
 Error Run::missing_output(std::uint32_t rank) const {
-  const std::uint32_t chunks = wiring_.plan->shape.chunks;
+  const std::size_t chunks = outputs_of(rank);
   for (std::uint32_t tile = 0; tile < options_.tiles; ++tile) {
     for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      const std::uint32_t mark = written_[(std::size_t{rank} * options_.tiles + tile) * chunks + chunk];
+      const std::uint32_t mark = written_[first_output_[rank] * options_.tiles + tile * chunks + chunk];
       if (mark == 1 + ranks_[rank].call * options_.tiles + tile) continue;
       return plan_error(rank, fmt::format("rank {} ends its call without having written out[{}]", rank, chunk));
     }

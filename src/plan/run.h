@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/collective.h"
 #include "plan/contributions.h"
 #include "plan/evaluate.h"
 #include "plan/races.h"
@@ -22,7 +23,7 @@ using ExpressionLog = std::unordered_map<std::uint64_t, std::vector<std::uint64_
 
 struct Report {
   VerifyReport counts;
-  std::vector<std::uint64_t> expressions;  // of each output chunk
+  std::vector<std::uint64_t> expressions;  // of each datum, where data are added
 };
 
 // The state of one verification. It is the domain of evaluate.h, bound to one thread at a time.
@@ -65,6 +66,7 @@ class Run {
     std::uint32_t next_receive = 0;
   };
 
+  std::size_t outputs_of(std::uint32_t rank) const { return first_output_[rank + 1] - first_output_[rank]; }
   std::uint32_t connection_of(std::uint16_t port) const { return wiring_.port_connection[first_port_ + port]; }
   bool push_granted(std::uint32_t connection) const;
   void wake(std::uint32_t thread);
@@ -89,10 +91,11 @@ class Run {
   Value receive(std::uint16_t port);
   void send(std::uint16_t port, const Value& value);
   bool check_completion(const Step& step, Value& value, bool operand_complete);
+  std::string output_fault(const Value& value, std::uint32_t chunk);
   void store(const Step& step, const Value& value, std::uint64_t tile);
   void store_output(const Step& step, const Value& value, std::uint64_t tile);
   std::uint32_t& written(std::uint64_t tile, std::uint32_t chunk) {
-    return written_[(std::size_t{rank_} * options_.tiles + tile) * wiring_.plan->shape.chunks + chunk];
+    return written_[first_output_[rank_] * options_.tiles + tile * outputs_of(rank_) + chunk];
   }
 
   const Wiring& wiring_;
@@ -108,8 +111,9 @@ class Run {
   std::vector<Fifo> fifos_;
   std::vector<Value> values_;               // connection x slots
   std::vector<Value> scratch_;              // rank x chunk
+  std::vector<std::size_t> first_output_;   // by rank: output chunks of all ranks before it
   std::vector<std::uint32_t> written_;      // rank x tile x output chunk: generation of the last write
-  std::vector<std::uint64_t> expressions_;  // of each output chunk; 0: not written yet
+  std::vector<std::uint64_t> expressions_;  // of each datum, where data are added; 0: not written yet
   std::vector<std::vector<std::uint32_t>>
       waiters_;                         // threads that name this thread in an After; empty where no one does
   std::vector<std::uint32_t> ready_;    // threads to run, last in first out

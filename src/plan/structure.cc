@@ -9,25 +9,28 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "plan/collective.h"
 
 namespace tutti {
 namespace {
 
 constexpr std::uint32_t kNoConnection = ~std::uint32_t{0};
+constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 31;  // of one buffer: they are numbered in 32 bits
 
 // Everything wrong with one slice, or nothing.
-std::string slice_fault(const PlanShape& shape, const Slice& slice) {
+std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice& slice) {
   if (slice.reserved[0] != 0 || slice.reserved[1] != 0 || slice.reserved[2] != 0)
     return "has a reserved byte that is not 0";
   std::uint32_t chunks = 0;
   switch (slice.space) {
     case Space::kNone: return slice.chunk == 0 ? "" : fmt::format("is no slice, but has chunk {}", slice.chunk);
-    case Space::kInput:
-    case Space::kOutput: chunks = shape.chunks; break;
+    case Space::kInput: chunks = input_chunks(shape, rank); break;
+    case Space::kOutput: chunks = output_chunks(shape, rank); break;
     case Space::kScratch: chunks = shape.scratch_chunks; break;
     default: return fmt::format("has unknown space {}", static_cast<int>(slice.space));
   }
   if (slice.chunk < chunks) return "";
+  if (chunks == 0) return fmt::format("{} is out of bounds: rank {} has no such buffer", to_string(slice), rank);
   return fmt::format("{} is out of bounds: there are {} chunks", to_string(slice), chunks);
 }
 
@@ -58,11 +61,11 @@ std::string list_fault(const Channel& channel, const Step& step, std::vector<std
   return fault;
 }
 
-std::string step_fault(const PlanShape& shape, const Channel& channel, const Step& step,
+std::string step_fault(const PlanShape& shape, std::uint32_t rank, const Channel& channel, const Step& step,
                        std::vector<std::uint8_t>& used) {
   if (step.reserved != 0) return "has a reserved byte that is not 0";
-  if (std::string fault = slice_fault(shape, step.source); !fault.empty()) return "source " + fault;
-  if (std::string fault = slice_fault(shape, step.sink); !fault.empty()) return "sink " + fault;
+  if (std::string fault = slice_fault(shape, rank, step.source); !fault.empty()) return "source " + fault;
+  if (std::string fault = slice_fault(shape, rank, step.sink); !fault.empty()) return "sink " + fault;
   if (step.sink.space == Space::kInput) return fmt::format("stores to {}: input is only read", to_string(step.sink));
   const bool local = step.source.space != Space::kNone;
   if (!local && step.receive_count == 0) return "has no operand";
@@ -116,14 +119,25 @@ Status check_after(const Plan& plan, std::uint32_t rank, std::uint32_t channel_i
 Status check_shape(const Plan& plan) {
   const PlanShape& shape = plan.shape;
   std::string fault;
-  if (shape.collective.kind != CollectiveKind::kAllReduce) fault = "the collective is not all_reduce";
-  if (shape.collective.ranks == 0) fault = "there are no ranks";
+  const Collective& collective = shape.collective;
+  const bool known = is_valid(collective.kind) && collective.kind != CollectiveKind::kSendReceive;
+  if (!known) fault = "the collective is unknown";
+  if (collective.ranks == 0) fault = "there are no ranks";
+  if (known && collective.root >= std::max(has_root(collective.kind) ? collective.ranks : 1, 1u)) {
+    fault = fmt::format("root {} is outside", collective.root);
+  }
+  if (!collective.nodes.empty() && collective.nodes.size() != collective.ranks) {
+    fault = fmt::format("it knows the machines of {} ranks", collective.nodes.size());
+  }
   if (shape.collective.ranks != plan.ranks.size()) {
     fault = fmt::format("it is for {} ranks but holds {}", shape.collective.ranks, plan.ranks.size());
   }
   if (shape.chunks == 0) fault = "there are no chunks";
+  if (std::uint64_t{shape.chunks} * std::max(collective.ranks, 1u) > kMostChunks) {
+    fault = fmt::format("{} chunks in {} blocks are too many", shape.chunks, collective.ranks);
+  }
   if (shape.slots == 0) fault = "connections hold 0 messages";
-  if (shape.order > Order::kFromChunk) fault = "the order of addition is unknown";
+  if (shape.order > Order::kCyclic) fault = "the order of addition is unknown";
   if (!fault.empty()) return Error{.code = ErrorCode::kInvalidPlan, .message = "the plan's shape: " + fault};
   return {};
 }
@@ -137,7 +151,7 @@ Status check_channels(const Plan& plan) {
       TUTTI_TRY(check_ports(plan, rank, c));
       used.assign(std::max(used.size(), channels[c].ports.size()), 0);
       for (std::size_t s = 0; s < channels[c].steps.size(); ++s) {
-        const std::string fault = step_fault(plan.shape, channels[c], channels[c].steps[s], used);
+        const std::string fault = step_fault(plan.shape, rank, channels[c], channels[c].steps[s], used);
         if (!fault.empty()) return plan_error(rank, fmt::format("rank {} channel {} step {}: {}", rank, c, s, fault));
       }
       TUTTI_TRY(check_after(plan, rank, c));

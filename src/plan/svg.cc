@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/collective.h"
 #include "plan/evaluate.h"
 
 namespace tutti {
@@ -23,7 +24,8 @@ struct Box {
   std::uint32_t rank = 0;
   std::uint32_t channel = 0;
   std::uint32_t time = 0;
-  std::uint32_t chunk = 0;
+  std::uint32_t chunk = 0;        // the datum, see collective.h
+  std::uint32_t contributor = 0;  // whose it is, where nothing is added
   bool adds = false;
   bool completes = false;
   bool complete = false;  // the value holds every contribution
@@ -74,10 +76,16 @@ void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
   if (step.source.space == Space::kScratch) {
     const Box& stored = scratch_[{rank_, step.source.chunk}];
     box.chunk = stored.chunk;
+    box.contributor = stored.contributor;
     box.complete = stored.complete;
-  } else if (step.source.space != Space::kNone) {
+  } else if (step.source.space == Space::kInput) {
     box.chunk = step.source.chunk;
-    box.complete = step.source.space == Space::kOutput;
+    box.contributor = rank_;
+  } else if (step.source.space == Space::kOutput) {
+    const Wanted known = wanted(plan_.shape, rank_, step.source.chunk);
+    box.chunk = known.datum;
+    box.contributor = known.contributor;
+    box.complete = true;
   }
   for (const After& after : channel.after) {
     if (after.step == done.size())
@@ -89,12 +97,14 @@ void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
     lines.push_back({.from = from, .to = boxes.size()});
     box.time = std::max(box.time, boxes[from].time + 1);
     box.chunk = boxes[from].chunk;
+    box.contributor = boxes[from].contributor;
     box.complete |= boxes[from].complete;
   }
   box.adds = step.receive_count + (step.source.space != Space::kNone ? 1 : 0) > 1;
   box.completes = step.completes != 0;
   box.complete |= box.completes;
   box.stores = step.sink.space == Space::kOutput;
+  if (!reduces(plan_.shape.collective.kind)) box.complete = box.stores;
   if (step.sink.space == Space::kScratch) scratch_[{rank_, step.sink.chunk}] = box;
   for (std::uint16_t port : channel.sends(step)) queue(port).push_back(boxes.size());
   times = std::max(times, box.time + 1);
@@ -163,8 +173,9 @@ class Drawing {
     svg_ += '\n';
   }
   // Evenly spaced hues; neighbouring chunks differ in lightness as well.
-  std::string colour(std::uint32_t chunk, bool strong) const {
-    const std::uint32_t hue = chunk * 360 / std::max(plan_.shape.chunks, 1u);
+  std::string colour(const Box& box, bool strong) const {
+    const std::uint32_t chunk = by_rank_ ? box.contributor : box.chunk;
+    const std::uint32_t hue = chunk % colours_ * 360 / colours_;
     return rgb(hue, strong ? 0.62 : 0.70, strong ? (chunk % 2 == 0 ? 0.50 : 0.42) : 0.88);
   }
   static std::string rgb(std::uint32_t hue, double saturation, double lightness);
@@ -175,6 +186,8 @@ class Drawing {
   const Schedule& schedule_;
   int pitch_ = 0;
   int box_width_ = 0;
+  bool by_rank_ = false;  // colours and labels tell whose data travels
+  std::uint32_t colours_ = 1;
   int bottom_ = 0;
   int width_ = 0;
   std::map<std::pair<std::uint32_t, std::uint32_t>, int> rows_;  // rank, channel -> top of its boxes
@@ -184,6 +197,9 @@ class Drawing {
 Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), schedule_(schedule) {
   pitch_ = std::clamp(1500 / static_cast<int>(std::max(schedule.times, 1u)), 24, 76);
   box_width_ = pitch_ * 6 / 10;
+  const CollectiveKind kind = plan.shape.collective.kind;
+  by_rank_ = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kGather || kind == CollectiveKind::kAllToAll;
+  colours_ = by_rank_ ? plan.shape.collective.ranks : data(plan.shape);
   place_rows();
   width_ = std::max(x_of(schedule.times), kMinWidth) + kMargin;
 }
@@ -228,9 +244,10 @@ void Drawing::draw_header() {
       shape.collective.ranks == 1 ? "rank" : "ranks");
   add("<text x='{}' y='62' font-size='13' fill='{}'>{} steps and {} messages for each tile of {} {}; {} steps one "
       "after the "
-      "other; added in {}</text>",
+      "other{}</text>",
       kMargin, kFaintInk, schedule_.boxes.size(), schedule_.lines.size(), shape.chunks,
-      shape.chunks == 1 ? "chunk" : "chunks", schedule_.times, to_string(shape.order));
+      shape.chunks == 1 ? "chunk" : "chunks", schedule_.times,
+      reduces(shape.collective.kind) ? fmt::format("; added in {}", to_string(shape.order)) : "");
   draw_legend(kMargin, 78);
 }
 
@@ -240,6 +257,10 @@ void Drawing::draw_legend(int x, int y) {
     add("<text x='{}' y='{}' font-size='12' fill='{}'>{}</text>", x + kLegendBoxWidth + 8, y + 15, kInk, text);
     x += kLegendBoxWidth + width;
   };
+  if (!reduces(plan_.shape.collective.kind)) {
+    entry({}, "0", by_rank_ ? "passes on what rank 0 has given" : "passes on chunk 0", 210);
+    return entry({.complete = true, .stores = true}, "0", "stores", 64);
+  }
   entry({}, "0", "sends its input of chunk 0", 190);
   entry({.adds = true}, "+0", "adds to a received value", 180);
   entry({.adds = true, .completes = true, .complete = true, .stores = true}, "\u03a30", "completes and stores the sum",
@@ -275,7 +296,7 @@ void Drawing::draw_line(const Line& line) {
   const int x2 = x_of(to.time);
   const int y2 = y_of(to) + kBoxHeight / 2;
   const int bend = std::max((x2 - x1) / 2, 8);
-  const std::string stroke = colour(from.chunk, true);
+  const std::string stroke = colour(from, true);
   add("<path d='M{} {} C{} {} {} {} {} {}' fill='none' stroke='{}' stroke-width='1.3' stroke-opacity='{}'/>", x1, y1,
       x1 + bend, y1, x2 - bend, y2, x2, y2, stroke, from.complete ? "0.85" : "0.5");
   add("<circle cx='{}' cy='{}' r='2.2' fill='{}'/>", x2, y2, stroke);
@@ -283,12 +304,16 @@ void Drawing::draw_line(const Line& line) {
 
 void Drawing::draw_box(const Box& box) {
   const char* sign = box.completes ? "\u03a3" : box.adds ? "+" : "";
-  draw_box_at({.x = x_of(box.time), .y = y_of(box), .width = box_width_}, box, fmt::format("{}{}", sign, box.chunk));
+  const bool to_each = plan_.shape.collective.kind == CollectiveKind::kAllToAll;
+  const std::string label = to_each    ? fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks)
+                            : by_rank_ ? fmt::format("{}", box.contributor)
+                                       : fmt::format("{}{}", sign, box.chunk);
+  draw_box_at({.x = x_of(box.time), .y = y_of(box), .width = box_width_}, box, label);
 }
 
 void Drawing::draw_box_at(Place at, const Box& box, const std::string& label) {
   add("<rect x='{}' y='{}' width='{}' height='{}' rx='4' fill='{}' stroke='{}' stroke-width='{}'/>", at.x, at.y,
-      at.width, kBoxHeight, colour(box.chunk, box.complete), colour(box.chunk, true), box.completes ? "0" : "1.2");
+      at.width, kBoxHeight, colour(box, box.complete), colour(box, true), box.completes ? "0" : "1.2");
   if (box.stores) {  // a bar under what stands in output from now on
     add("<rect x='{}' y='{}' width='{}' height='3' rx='1' fill='{}'/>", at.x + 3, at.y + kBoxHeight - 5, at.width - 6,
         box.completes ? kInk : "#ffffff");

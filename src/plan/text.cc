@@ -4,6 +4,8 @@
 
 #include <iterator>
 
+#include "plan/collective.h"
+
 namespace tutti {
 namespace {
 
@@ -54,12 +56,13 @@ std::string to_text(const RankPlan& plan, std::uint32_t rank) {
 }
 
 std::string to_text(const PlanShape& shape) {
-  return fmt::format("{} {}, {} {}: {} {} per tile, {} scratch, {} {} per connection, {} {}, added in {}\n",
+  return fmt::format("{} {}, {} {}{}: {} {} per block and tile, {} scratch, {} {} per connection, {} {}{}\n",
                      to_string(shape.collective.kind), to_string(shape.algorithm), shape.collective.ranks,
-                     shape.collective.ranks == 1 ? "rank" : "ranks", shape.chunks,
-                     shape.chunks == 1 ? "chunk" : "chunks", shape.scratch_chunks, shape.slots,
+                     shape.collective.ranks == 1 ? "rank" : "ranks",
+                     has_root(shape.collective.kind) ? fmt::format(", root {}", shape.collective.root) : "",
+                     shape.chunks, shape.chunks == 1 ? "chunk" : "chunks", shape.scratch_chunks, shape.slots,
                      shape.slots == 1 ? "slot" : "slots", shape.lanes, shape.lanes == 1 ? "lane" : "lanes",
-                     to_string(shape.order));
+                     reduces(shape.collective.kind) ? fmt::format(", added in {}", to_string(shape.order)) : "");
 }
 
 std::string to_text(const Plan& plan) {

@@ -53,6 +53,10 @@ Result<VerifyReport> verify_all(const Plan& plan) {
 }
 
 Result<std::vector<std::string>> addition_order(const Plan& plan) {
+  if (!reduces(plan.shape.collective.kind)) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = fmt::format("a {} adds nothing", to_string(plan.shape.collective.kind))};
+  }
   ExpressionLog log;
   for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) log[Contributions::leaf_expression(rank)] = {rank};
   const Result<Report> report = run(plan, {.tiles = 1, .calls = 1}, &log);

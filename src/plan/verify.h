@@ -14,7 +14,7 @@
 namespace tutti {
 
 struct VerifyOptions {
-  bool in_place = false;    // input chunk i and output chunk i are the same memory
+  bool in_place = false;    // on every rank where the collective has an in-place form, see collective.h
   bool windows = false;     // all buffers are reachable by all ranks: zero-copy sends, see docs/verifier.md
   std::uint16_t slots = 0;  // messages a connection holds; 0: the shape's own requirement
   std::uint32_t tiles = 2;
@@ -31,18 +31,19 @@ struct VerifyReport {
 // Proves: every slice, port and list index is in bounds; each connection has one channel at each end; the plan ends
 // with the stated slots (no deadlock) and leaves no message behind; every operand is what it claims (one chunk, no rank
 // twice, no unwritten memory, nothing of another tile); every output chunk of every rank is written exactly once per
-// tile and call and holds every rank's contribution, added in the order that the shape promises and in the same order
-// and grouping on all ranks; `completes` stands where a value becomes complete and nowhere else; no two accesses to the
-// same memory, by steps, by peers through windows or by the user between two calls, are unordered. The error
-// (kInvalidPlan) names rank, channel, step. kUnsupported where the vector clocks of a plan of very many channels would
-// not fit into memory.
+// tile and call and holds what collective.h wants there; sums are added in the order that the shape promises and in the
+// same order and grouping on all ranks; `completes` stands where a value becomes complete and nowhere else; no two
+// accesses to the same memory, by steps, by peers through windows or by the user between two calls, are unordered. The
+// error (kInvalidPlan) names rank, channel, step. kUnsupported where the vector clocks of a plan of very many channels
+// would not fit into memory.
 Result<VerifyReport> verify(const Plan& plan, const VerifyOptions& options = {});
 
 // All four combinations of in_place and windows; the sum of the reports.
 Result<VerifyReport> verify_all(const Plan& plan);
 
-// The exact additions behind each output chunk, the same on every rank: "((r0+r1)+r2)", one step's operands added from
-// left to right. Verifies the plan on the way. Strings of about 5 * ranks characters per chunk: for small plans.
+// The exact additions behind each datum, the same on every rank: "((r0+r1)+r2)", one step's operands added from
+// left to right. kUnsupported for a collective that adds nothing. Verifies the plan on the way. Strings of about 5 *
+// ranks characters per chunk: for small plans.
 Result<std::vector<std::string>> addition_order(const Plan& plan);
 
 }  // namespace tutti

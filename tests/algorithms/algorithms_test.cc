@@ -58,8 +58,7 @@ TEST_P(EveryAlgorithm, RefusesNoRanks) {
   EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, EveryAlgorithm,
-                         testing::ValuesIn(all_algorithms().begin(), all_algorithms().end()),
+INSTANTIATE_TEST_SUITE_P(Algorithms, EveryAlgorithm, testing::ValuesIn(algorithms_of(CollectiveKind::kAllReduce)),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
 TEST(Algorithms, RefuseAutoAndTooManyRanksWithTheReason) {

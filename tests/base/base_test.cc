@@ -74,7 +74,7 @@ TEST(CallTag, NamesTheFirstArgumentThatDiffers) {
   differs([](CallTag& t) { t.op = 2; }, CallArgument::kOp, "operation max");
   differs([](CallTag& t) { t.algorithm = 3; }, CallArgument::kAlgorithm, "algorithm one_shot");
   differs([](CallTag& t) { t.tile_bytes = 128; }, CallArgument::kTileBytes, "slot size (TUTTI_SLOT_BYTES) 128");
-  differs([](CallTag& t) { t.kind = 9; }, CallArgument::kCollective, "collective unknown collective");
+  differs([](CallTag& t) { t.kind = 9; }, CallArgument::kCollective, "collective send_recv");
 }
 
 // Records what a waiter asks of it.

@@ -24,7 +24,7 @@ TEST_P(Mutations, AreRefusedOrHarmless) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, Mutations, testing::ValuesIn(all_algorithms().begin(), all_algorithms().end()),
+INSTANTIATE_TEST_SUITE_P(Algorithms, Mutations, testing::ValuesIn(algorithms_of(CollectiveKind::kAllReduce)),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
 TEST(Mutants, AreAllDifferentFromTheirPlan) {
@@ -68,7 +68,7 @@ TEST(Interpreter, TellsTheOrderOfAdditionApart) {
 }
 
 TEST(Interpreter, GivesTheSameBitsForEveryInterleaving) {
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     const Plan plan = plan_of(algorithm, 5);
     for (const bool in_place : {false, true}) {
       const auto first = interpret(plan, {.in_place = in_place, .tiles = 3, .calls = 3, .seed = 1});

@@ -32,10 +32,10 @@ TEST(Text, ShowsLanesAndWhatAStepWaitsFor) {
 }
 
 TEST(Text, OpensWithTheShape) {
-  EXPECT_THAT(
-      to_text(plan_of(Algorithm::kRing, 4)),
-      testing::StartsWith("all_reduce ring, 4 ranks: 4 chunks per tile, 0 scratch, 2 slots per connection, 1 lane, "
-                          "added in cyclic rank order\nrank 0 channel 0: 0: "));
+  EXPECT_THAT(to_text(plan_of(Algorithm::kRing, 4)),
+              testing::StartsWith(
+                  "all_reduce ring, 4 ranks: 4 chunks per block and tile, 0 scratch, 2 slots per connection, 1 lane, "
+                  "added in cyclic rank order\nrank 0 channel 0: 0: "));
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ void check_all_ways(Communicators& ranks, std::size_t count, DataType type, Redu
   }
   const Scale scale{.real = 2.0, .integer = 3};
   const std::vector<std::byte> want = expected(inputs, type, op, scale);
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     for (const bool registered : {false, true}) {
       for (const bool in_place : {false, true}) {
         check(ranks, inputs, want, type, op, scale, {algorithm, registered, in_place});
@@ -155,7 +155,7 @@ TEST(AllReduce, TilesAreManyWhenMessagesAreLong) {
 TEST(AllReduce, SamePlanGivesSameBitsRunAfterRunAndOnAllRanks) {
   constexpr std::size_t kCount = 50'021;
   Communicators ranks = make_ranks(5);
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     std::mutex mutex;
     std::set<std::vector<float>> results;
     for (int run = 0; run < 6; ++run) {
@@ -177,7 +177,7 @@ TEST(AllReduce, SamePlanGivesSameBitsRunAfterRunAndOnAllRanks) {
 
 TEST(AllReduce, RegisteredAndPlainRanksMix) {
   Communicators ranks = make_ranks(4);
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     on_every_rank(ranks, [&](Communicator& rank) {
       constexpr std::size_t kCount = 20'011;
       Memory memory = std::move(rank.allocate(kCount * sizeof(float)).value());
@@ -200,7 +200,7 @@ TEST(AllReduce, RegisteredAndPlainRanksMix) {
 
 TEST(AllReduce, EachRankScalesItsOwnInput) {
   Communicators ranks = make_ranks(3);
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     on_every_rank(ranks, [&](Communicator& rank) {
       std::vector<float> data(1000, 1.0f);
       AllReduceOptions options = with(algorithm);

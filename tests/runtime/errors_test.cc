@@ -112,7 +112,7 @@ struct Disagreement {
 // Rank 2 of 4 differs in one argument: every rank is told so, and the next call works.
 TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
   Communicators ranks = make_ranks(4, std::chrono::seconds(15));
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     const Disagreement usual{.argument = "", .algorithm = algorithm};
     for (const Disagreement& odd :
          {Disagreement{.argument = "count 1001", .count = 1001, .algorithm = algorithm},
@@ -144,7 +144,7 @@ TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
 // What failed calls leave in the slots must not use up the credits of later ones: more failures than slots, one after
 // another.
 TEST(Mismatch, ManyInARowLeaveTheCommunicatorUsable) {
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     Communicators ranks = make_ranks(3, std::chrono::seconds(15));
     on_every_rank(ranks, [&](Communicator& rank) {
       std::vector<float> data(30'000, 1.0f);
@@ -155,7 +155,8 @@ TEST(Mismatch, ManyInARowLeaveTheCommunicatorUsable) {
         ASSERT_FALSE(status.ok());
         EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
       }
-      for (const Algorithm next : all_algorithms()) EXPECT_TRUE(sum_is_right(rank, 10'000, with(next)));
+      for (const Algorithm next : algorithms_of(CollectiveKind::kAllReduce))
+        EXPECT_TRUE(sum_is_right(rank, 10'000, with(next)));
     });
   }
 }
@@ -177,7 +178,7 @@ TEST(Mismatch, RandomDisagreementsNeverPassAndNeverBreakTheCommunicator) {
       };
       std::vector<Arguments> arguments(static_cast<std::size_t>(size));
       const std::size_t count = 1 + random() % 60'000;
-      const Algorithm algorithm = all_algorithms()[random() % 4];
+      const Algorithm algorithm = algorithms_of(CollectiveKind::kAllReduce)[random() % 4];
       const bool agree = random() % 2 == 0;
       for (Arguments& each : arguments) {
         each = {count, algorithm, random() % 2 == 0, random() % 2 == 0, random() % 2 == 0};
@@ -336,7 +337,8 @@ TEST(Leaving, AfterTheLastCallNobodyMissesAnything) {
     std::vector<std::thread> threads;
     for (auto& rank : ranks) {
       threads.emplace_back([rank = std::move(rank), round]() mutable {
-        EXPECT_TRUE(sum_is_right(*rank, 30'000, with(all_algorithms()[static_cast<std::size_t>(round) % 4])));
+        EXPECT_TRUE(sum_is_right(*rank, 30'000,
+                                 with(algorithms_of(CollectiveKind::kAllReduce)[static_cast<std::size_t>(round) % 4])));
         rank.reset();
       });
     }

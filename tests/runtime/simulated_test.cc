@@ -64,7 +64,7 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
 }
 
 TEST(Simulated, TwoRanksAllReduceAndASeedReplaysExactly) {
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     std::set<std::uint64_t> fingerprints;
     std::set<std::vector<float>> results;
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
@@ -82,7 +82,7 @@ TEST(Simulated, TwoRanksAllReduceAndASeedReplaysExactly) {
 }
 
 TEST(Simulated, MoreRanksWithFewestCreditsAndLongDelaysStillEnd) {
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     for (std::uint64_t seed = 1; seed <= 5; ++seed) {
       const Outcome outcome =
           simulate({.seed = seed, .ranks = 5, .max_latency_ns = 5'000'000, .slots = 2}, algorithm, 9000);
@@ -94,7 +94,7 @@ TEST(Simulated, MoreRanksWithFewestCreditsAndLongDelaysStillEnd) {
 
 // Values read and stored in place, under delays that no real machine would show: the bits are those of the staged run.
 TEST(Simulated, RegisteredMemoryGivesTheSameBitsWhateverTheDelays) {
-  for (const Algorithm algorithm : all_algorithms()) {
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     const Outcome staged = simulate({.seed = 1, .ranks = 4}, algorithm, 6000);
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       const Outcome outcome =

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "algorithms/algorithms.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {
