@@ -163,8 +163,9 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t count) {
   row.type = type;
   row.op = op;
   row.count = count;
-  row.algorithm =
-      options_.algorithm == Algorithm::kAuto ? communicator_.auto_algorithm(count, type) : options_.algorithm;
+  row.algorithm = options_.algorithm == Algorithm::kAuto
+                      ? communicator_.auto_algorithm(CollectiveKind::kAllReduce, count, type)
+                      : options_.algorithm;
   // The others wait in the barrier, asleep: the bound has the machine's cores to itself.
   if (report_ != nullptr) row.bound_us = bound_.measure_us(type, op, count);
   TUTTI_TRY(barrier());
@@ -218,7 +219,7 @@ void Sweep::prepare(const Case& one, const DataPattern& pattern) {
 }
 
 Status Sweep::call(const Case& one, const DataPattern& pattern) {
-  const AllReduceOptions extras{
+  const CallOptions extras{
       .algorithm = options_.algorithm, .scale = pattern.scale(communicator_.rank()), .timeout = options_.timeout};
   return communicator_.all_reduce(one.in_place ? output_.data() : input_.data(), output_.data(), one.count, one.type,
                                   one.op, extras);

@@ -7,11 +7,21 @@
 // A call that is refused for this rank's own arguments (kInvalidArgument) has not happened: it takes no place in the
 // order of calls, and peers that have made it wait. Make it again with the right arguments, or abort().
 //
+// Sends and receives have an order of their own: between two ranks, in each direction, the k-th send meets the k-th
+// receive. Collectives and transfers with other ranks do not hold them up.
+//
+// Buffers: host memory, aligned to the element. Input and output are the same memory only in the collective's in-place
+// form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null for a buffer that it
+// has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of every collective:
+// kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. After an error the output (in place: the buffer) holds
+// unspecified values.
+//
 // Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
 // shared with the child, not copied.
 //
-// Threads: a Communicator may be used from any thread, but its collectives must be called in one agreed order, so calls
-// from several threads at once need the caller's own ordering. abort() may be called from any thread at any time.
+// Threads: every function may be called from any thread, also at once. Collectives must be called in one order that all
+// ranks agree on, and so must transfers between two ranks: calls from several threads at once that could overtake each
+// other need the caller's own ordering. abort() may be called from any thread at any time.
 // Different Communicators are independent.
 #pragma once
 
@@ -19,12 +29,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/export.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
+#include "tutti/user_reduction.h"
 
 namespace tutti {
 
@@ -32,6 +44,7 @@ namespace detail {
 class CommunicatorImpl;
 class WorkImpl;
 class MemoryImpl;
+class GroupImpl;
 }  // namespace detail
 
 // How a rank finds the others. Fields left as they are come from the environment (TUTTI_RANK, TUTTI_WORLD_SIZE,
@@ -50,10 +63,32 @@ struct CommunicatorOptions {
 };
 
 // One call's extras.
-struct AllReduceOptions {
+struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // the same on all ranks
-  Scale scale;                             // used by ReduceOp::kPreMulSum only
-  std::chrono::milliseconds timeout{0};    // 0: the communicator's
+  Scale scale{};                           // used by ReduceOp::kPreMulSum only
+  std::chrono::milliseconds timeout{0};    // without progress; 0: the communicator's
+  UserReduction reduction{};               // with a function: stands for type and operation, which are not looked at
+};
+
+// Lengths of the blocks of a v-variant, in elements, by rank, and where they start in the buffer, in elements from its
+// beginning; without displacements one follows the other. The spans are read during the call that takes them only.
+struct BlockCounts {
+  std::span<const std::size_t> counts{};
+  std::span<const std::size_t> displacements{};
+};
+
+// Any collective, as a value: what the functions below spell out. Fields that the kind does not use are not looked at.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;  // elements of one block; gather_v, scatter_v: of this rank's block
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::int32_t root = 0;
+  bool variable = false;        // the v-variant
+  BlockCounts input_counts{};   // reduce_scatter_v, all_to_all_v; scatter_v at the root
+  BlockCounts output_counts{};  // all_gather_v, all_to_all_v; gather_v at the root
 };
 
 // An operation under way. Destroying a Work that was not waited for lets the operation run on; the buffers must outlive
@@ -73,6 +108,7 @@ class TUTTI_API Work {
 
  private:
   friend class detail::CommunicatorImpl;
+  friend class detail::GroupImpl;
   explicit Work(std::shared_ptr<detail::WorkImpl> impl);
   std::shared_ptr<detail::WorkImpl> impl_;  // shared by the caller and the progress thread, whichever ends last
 };
@@ -115,20 +151,58 @@ class TUTTI_API Communicator {
 
   std::int32_t rank() const;
   std::int32_t size() const;
-  // What Algorithm::kAuto stands for in a call of `count` elements of `type`; the same on every rank.
-  Algorithm auto_algorithm(std::size_t count, DataType type) const;
+  // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank.
+  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
 
-  // output[i] = op over all ranks' input[i], i in [0, count), on every rank. In place when input == output; otherwise
-  // the two must not overlap. Host memory, aligned to the element. count may be 0. Errors: kInvalidArgument, kMismatch,
-  // kTimeout, kAborted, kPeerLost. After an error output (in place: the buffer) holds unspecified values.
+  // output[i] = op over all ranks' input[i], i in [0, count), on every rank. In place: input == output.
   Status all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
-                    const AllReduceOptions& options = {});
+                    const CallOptions& options = {});
+  // output[i] on every rank = input[i] of `root`. In place at the root: input == output.
+  Status broadcast(const void* input, void* output, std::size_t count, DataType type, std::int32_t root,
+                   const CallOptions& options = {});
+  // all_reduce whose result only `root` gets. In place at the root: input == output.
+  Status reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op, std::int32_t root,
+                const CallOptions& options = {});
+  // output[r * count + i] on every rank = input[i] of rank r. In place: input == output + rank * count.
+  Status all_gather(const void* input, void* output, std::size_t count, DataType type, const CallOptions& options = {});
+  // output[i] of rank r = op over all ranks' input[r * count + i]. In place: output == input + rank * count.
+  Status reduce_scatter(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
+                        const CallOptions& options = {});
+  // output[q * count + i] of rank r = input[r * count + i] of rank q. In place: input == output.
+  Status all_to_all(const void* input, void* output, std::size_t count, DataType type, const CallOptions& options = {});
+  // output[r * count + i] of `root` = input[i] of rank r. In place at the root: input == output + root * count.
+  Status gather(const void* input, void* output, std::size_t count, DataType type, std::int32_t root,
+                const CallOptions& options = {});
+  // output[i] of rank r = input[r * count + i] of `root`. In place at the root: output == input + root * count.
+  Status scatter(const void* input, void* output, std::size_t count, DataType type, std::int32_t root,
+                 const CallOptions& options = {});
+  // Returns when every rank has called it.
+  Status barrier(const CallOptions& options = {});
 
-  // The same, but returns at once; argument errors, and that the communicator is unusable, are returned here, all
-  // others by Work::wait(). The buffers belong to the operation until it has ended. Operations of one communicator run
-  // in the order of their calls.
-  Result<Work> all_reduce_async(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
-                                const AllReduceOptions& options = {});
+  // v-variants. `counts` of all_gather_v and reduce_scatter_v are the same on all ranks (displacements are each rank's
+  // own affair). Of the others a rank gives the lengths that concern it, and both ends of every pair must agree; a
+  // disagreement is told by the receiving rank, with both lengths. all_to_all_v has no in-place form.
+  Status all_gather_v(const void* input, void* output, const BlockCounts& counts, DataType type,
+                      const CallOptions& options = {});
+  Status reduce_scatter_v(const void* input, void* output, const BlockCounts& counts, DataType type, ReduceOp op,
+                          const CallOptions& options = {});
+  Status all_to_all_v(const void* input, const BlockCounts& input_counts, void* output,
+                      const BlockCounts& output_counts, DataType type, const CallOptions& options = {});
+  Status gather_v(const void* input, std::size_t count, void* output, const BlockCounts& counts, DataType type,
+                  std::int32_t root, const CallOptions& options = {});
+  Status scatter_v(const void* input, const BlockCounts& counts, void* output, std::size_t count, DataType type,
+                   std::int32_t root, const CallOptions& options = {});
+
+  // Point to point; `peer` is not this rank (a Group takes pairs of both). send() returns when the data has left the
+  // buffer, which says nothing of the receiver. Count and type must be the same at both ends.
+  Status send(const void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
+  Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
+
+  // Any of the collectives above, blocking or not. start() returns at once; argument errors, and that the communicator
+  // is unusable, are returned here, all others by Work::wait(). The buffers belong to the operation until it has ended.
+  // Collectives of one communicator run in the order of their calls.
+  Status run(const CollectiveCall& call, const CallOptions& options = {});
+  Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
   // New zeroed memory, page-aligned, in huge pages where the system gives them, reachable by all ranks of this machine.
   // Local call. bytes > 0. Errors: kInvalidArgument, kSystem.
@@ -147,6 +221,7 @@ class TUTTI_API Communicator {
 
  private:
   friend class detail::CommunicatorImpl;
+  friend class detail::GroupImpl;
   explicit Communicator(std::unique_ptr<detail::CommunicatorImpl> impl);
   std::unique_ptr<detail::CommunicatorImpl> impl_;
 };

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "tutti/communicator.h"
+#include "tutti/group.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
+#include "tutti/user_reduction.h"
 #include "tutti/version.h"

@@ -19,8 +19,18 @@ CallArgument first_difference(const CallTag& a, const CallTag& b) {
 }
 
 std::string describe(const CallTag& tag) {
-  return fmt::format("{} #{} ({} {}, {}, {})", to_string(CollectiveKind{tag.kind}), tag.sequence, tag.count,
-                     to_string(DataType{tag.type}), to_string(ReduceOp{tag.op}), to_string(Algorithm{tag.algorithm}));
+  const CollectiveKind kind{tag.kind};
+  const bool adds =
+      kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce || kind == CollectiveKind::kReduceScatter;
+  const bool rooted = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
+                      kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter;
+  std::string text = fmt::format("{} #{} (", to_string(kind), tag.sequence);
+  if (kind != CollectiveKind::kBarrier) {
+    text += fmt::format("{} {}, ", tag.count, tag.type == kUserTag ? "elements" : to_string(DataType{tag.type}));
+  }
+  if (adds) text += fmt::format("{}, ", tag.op == kUserTag ? "the caller's reduction" : to_string(ReduceOp{tag.op}));
+  if (rooted) text += fmt::format("root {}, ", tag.root);
+  return text + fmt::format("{})", to_string(Algorithm{tag.algorithm}));
 }
 
 std::string describe(const CallTag& tag, CallArgument argument) {

@@ -22,6 +22,9 @@ struct CallTag {
 };
 static_assert(sizeof(CallTag) == 32 && alignof(CallTag) == 8);
 
+// Stands in `type` and `op` for a reduction of the caller's own.
+inline constexpr std::uint8_t kUserTag = 0xff;
+
 enum class CallArgument : std::uint8_t {
   kNone = 0,
   kSequence,
@@ -38,7 +41,7 @@ enum class CallArgument : std::uint8_t {
 // The first argument in which the two differ.
 CallArgument first_difference(const CallTag& a, const CallTag& b);
 
-// "all_reduce #12 (8 float32, sum, ring)"
+// "all_reduce #12 (8 float32, sum, ring)", "all_gather #3 (8 float32, ring)", "broadcast #4 (8 int8, root 2, tree)"
 std::string describe(const CallTag& tag);
 // "count 8", "type float32" ...: the named argument's value in `tag`.
 std::string describe(const CallTag& tag, CallArgument argument);

@@ -16,22 +16,25 @@ Status check_transport(const PlanShape& shape, const Transport& transport) {
                              transport.name(), had)};
   };
   if (shape.slots > transport.slots()) return unsupported("slots per connection", shape.slots, transport.slots());
-  if (shape.lanes > transport.lanes()) return unsupported("lanes", shape.lanes, transport.lanes());
+  TUTTI_ASSERT(transport.lanes() > kPointToPointLane);
+  if (shape.lanes > kPointToPointLane) return unsupported("lanes", shape.lanes, kPointToPointLane);
   return {};
 }
 
 Result<BoundChannel> bind_channel(const Channel& channel, Connections& connections) {
   BoundChannel bound;
   for (const Port& port : channel.ports) {
-    BoundPort end{.send = nullptr, .receive = nullptr, .peer = port.peer};
+    BoundPort end{.peer = port.peer};
     if (port.direction == Direction::kSend) {
       auto connection = connections.send(port.peer, port.lane);
       if (!connection) return connection.error();
       end.send = *connection;
+      end.by_memory = end.send->sends_from_memory();
     } else {
       auto connection = connections.receive(port.peer, port.lane);
       if (!connection) return connection.error();
       end.receive = *connection;
+      end.by_memory = end.receive->wants_place();
     }
     bound.ports.push_back(end);
   }
@@ -66,7 +69,8 @@ Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_
 void Connections::drop_stale(const CallTag& call) {
   const std::scoped_lock lock(mutex_);
   for (auto& [key, connection] : receives_) {
-    if (connection != nullptr) static_cast<void>(connection->arrival(call));  // drops what is older than `call`
+    if (connection != nullptr && key.second != kPointToPointLane)
+      static_cast<void>(connection->arrival(call));  // drops what is older than `call`
   }
 }
 
@@ -75,6 +79,7 @@ Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_
   TUTTI_TRY(check_transport(generator.shape, transport));
   auto plan = std::make_unique<BoundPlan>();
   plan->shape = generator.shape;
+  plan->rank = rank;
   plan->program = generator.build(generator.shape, rank);
   for (const Channel& channel : plan->program.channels) {
     auto bound = bind_channel(channel, connections);

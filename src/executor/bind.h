@@ -15,11 +15,15 @@
 
 namespace tutti {
 
+// Plans use the lanes below; this one carries sends and receives, see exchange.h.
+inline constexpr std::uint16_t kPointToPointLane = 7;
+
 // One end of a connection, in the order of Channel::ports; exactly one of the two is set.
 struct BoundPort {
   SendConnection* send = nullptr;
   ReceiveConnection* receive = nullptr;
   std::uint32_t peer = 0;
+  bool by_memory = false;  // the connection sends from, or receives into, the caller's memory
 };
 
 // How one send may leave, by the rules of plan/windows.h.
@@ -37,6 +41,7 @@ struct BoundChannel {
 // This rank's plan and its connections, which the Connections below own.
 struct BoundPlan {
   PlanShape shape;
+  std::uint32_t rank = 0;
   RankPlan program;
   std::vector<BoundChannel> channels;
   std::size_t most_operands = 1;  // of one step
@@ -50,9 +55,9 @@ class Connections {
   explicit Connections(Transport& transport) : transport_(transport) {}
   Result<SendConnection*> send(std::uint32_t peer, std::uint16_t lane);
   Result<ReceiveConnection*> receive(std::uint32_t peer, std::uint16_t lane);
-  // Frees the slots that messages of calls before `call` still hold, on all connections: the plan of `call` may use
-  // others than the one that failed, and its senders may wait for just these credits. By the driver, between steps of
-  // `call`.
+  // Frees the slots that messages of calls before `call` still hold, on all connections of plans: the plan of `call`
+  // may use others than the one that failed, and its senders may wait for just these credits. By the driver, between
+  // steps of `call`.
   void drop_stale(const CallTag& call);
 
  private:

@@ -11,17 +11,28 @@ namespace tutti {
 namespace {
 constexpr std::uint64_t kLeastPublished = 4096;  // bytes: a shorter value is copied sooner than its reading is awaited
 constexpr std::uint64_t kStepsPerTurn = 64;      // of one channel before the next channel has its turn
+
+kernels::Reduction copying() {
+  kernels::Reduction how;
+  how.type = DataType::kUint8;
+  return how;
+}
 }  // namespace
 
 // The evaluator's domain of bytes, for one channel of this rank.
 class Execution::Domain {
  public:
   Domain(Execution& execution, std::size_t channel)
-      : execution_(execution), bound_(execution.plan_.channels[channel]) {}
+      : execution_(execution),
+        program_(execution.plan_.program.channels[channel]),
+        bound_(execution.plan_.channels[channel]),
+        cursor_(execution.cursors_[channel]) {}
 
   bool receive_ready(std::uint16_t port) {
     if (execution_.bad_) return false;  // the step before this one failed: nothing runs after it
-    const Arrival arrival = bound_.ports[port].receive->arrival(execution_.call_.tag);
+    const BoundPort& from = bound_.ports[port];
+    const Arrival arrival =
+        from.receive->arrival(execution_.call_.tag, from.by_memory ? place() : std::span<std::byte>());
     if (arrival == Arrival::kMessage) return true;
     if (arrival != Arrival::kNothing) report(port, arrival);
     return false;
@@ -39,25 +50,50 @@ class Execution::Domain {
     ReceiveConnection& connection = *bound_.ports[port].receive;
     execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer, .kind = kind, .tag = connection.mismatched_tag()};
   }
-  std::size_t element_bytes() const { return size_of(execution_.call_.type); }
+  std::size_t element_bytes() const { return execution_.call_.element_bytes; }
+  Extent extent(const Slice& slice, std::uint64_t tile) const {
+    return slice.space == Space::kInput ? execution_.layout_->input(tile, slice.chunk)
+                                        : execution_.layout_->output(tile, slice.chunk);
+  }
+  std::span<std::byte> place();
+  std::uint64_t bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const;
+  void combine(const kernels::Reduction& how, std::uint64_t bytes);
   std::byte* address(const Slice& slice, std::uint64_t tile) const;
   WindowRef window(const Slice& slice, std::uint64_t tile) const;
   kernels::Reduction reduction(const Step& step) const;
   bool gather_operands(const Channel& channel, const Step& step, std::uint64_t tile, std::uint64_t bytes);
   bool may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const;
   bool published_operands_hold(const Channel& channel, const Step& step);
-  Way way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile, bool may_publish) const;
+  struct Value {
+    bool may_publish;       // it is one slice of this rank's memory, as it stands there
+    bool stands_in_memory;  // or will, once the step has stored it
+  };
+  Way way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile, const Value& value) const;
   void post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile, std::uint64_t bytes);
 
   Execution& execution_;
+  const Channel& program_;
   const BoundChannel& bound_;
+  const Cursor& cursor_;
 };
+
+// Where the step at hand would store its one received value; nothing when it does more than that, or may not do it yet.
+std::span<std::byte> Execution::Domain::place() {
+  const Step& step = program_.steps[cursor_.step];
+  if (!can_push(step)) return {};
+  for (const std::uint16_t port : program_.sends(step)) {
+    if (!send_ready(port)) return {};
+  }
+  const std::uint64_t most = step.sink.space == Space::kScratch ? execution_.layout_->max_chunk_count()
+                                                                : extent(step.sink, cursor_.tile).count;
+  return {address(step.sink, cursor_.tile), most * element_bytes()};
+}
 
 std::byte* Execution::Domain::address(const Slice& slice, std::uint64_t tile) const {
   if (slice.space == Space::kScratch) {
-    return execution_.scratch_.data() + slice.chunk * execution_.tiling_->max_chunk_count() * element_bytes();
+    return execution_.scratch_.data() + slice.chunk * execution_.layout_->max_chunk_count() * element_bytes();
   }
-  const std::uint64_t offset = execution_.extent(tile, slice.chunk).offset * element_bytes();
+  const std::uint64_t offset = extent(slice, tile).offset * element_bytes();
   // Inputs are only ever read; the cast spares a second path for sources.
   return (slice.space == Space::kInput ? const_cast<std::byte*>(execution_.call_.input) : execution_.call_.output) +
          offset;
@@ -66,17 +102,29 @@ std::byte* Execution::Domain::address(const Slice& slice, std::uint64_t tile) co
 WindowRef Execution::Domain::window(const Slice& slice, std::uint64_t tile) const {
   if (slice.space == Space::kScratch) return {};
   WindowRef place = slice.space == Space::kInput ? execution_.call_.input_window : execution_.call_.output_window;
-  place.offset += execution_.extent(tile, slice.chunk).offset * element_bytes();
+  place.offset += extent(slice, tile).offset * element_bytes();
   return place;
+}
+
+// The length of the step's value: that of its slice of input or output, else of the value in scratch, else of the
+// message that it passes on.
+std::uint64_t Execution::Domain::bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const {
+  if (step.source.space == Space::kScratch) return execution_.scratch_bytes_[step.source.chunk];
+  if (step.source.space != Space::kNone) return extent(step.source, tile).count * element_bytes();
+  if (step.sink.space == Space::kOutput) return extent(step.sink, tile).count * element_bytes();
+  return bound_.ports[channel.receives(step)[0]].receive->front().bytes;
 }
 
 kernels::Reduction Execution::Domain::reduction(const Step& step) const {
   const Call& call = execution_.call_;
+  if (call.user.combine != nullptr) return copying();
   kernels::Reduction reduction{
       .type = call.type, .op = call.op, .scaled_source = -1, .scale = call.scale, .divisor = 1};
   if (call.op == ReduceOp::kPreMulSum && step.source.space == Space::kInput)
     reduction.scaled_source = step.source_position;
-  if (call.op == ReduceOp::kAvg && step.completes != 0) reduction.divisor = call.ranks;
+  if (call.op == ReduceOp::kAvg && step.completes != 0) {
+    reduction.divisor = execution_.plan_.shape.collective.ranks;
+  }
   return reduction;
 }
 
@@ -92,8 +140,10 @@ bool Execution::Domain::gather_operands(const Channel& channel, const Step& step
     const Message message = bound_.ports[receives[i]].receive->front();
     const bool delivered = message.carrier == Carrier::kDelivered;
     const bool may_be_delivered =
-        receives.size() == 1 && step.source.space == Space::kNone && step.sink.space == Space::kOutput;
-    if (message.bytes != bytes || (delivered && !may_be_delivered)) {
+        receives.size() == 1 && step.source.space == Space::kNone && step.sink.space != Space::kNone;
+    const bool fits =
+        step.sink.space != Space::kScratch || bytes <= execution_.layout_->max_chunk_count() * element_bytes();
+    if (message.bytes != bytes || !fits || (delivered && !may_be_delivered)) {
       report(receives[i], Arrival::kCorrupt);
       return false;
     }
@@ -105,31 +155,37 @@ bool Execution::Domain::gather_operands(const Channel& channel, const Step& step
 bool Execution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const {
   const bool modified = reduction.scaled_source >= 0 || reduction.divisor != 1;
   return step.receive_count == 0 && !modified && bytes >= kLeastPublished &&
-         (!execution_.in_place_ || execution_.plan_.shape.publish_in_place);
+         (!execution_.call_.in_place || execution_.plan_.shape.publish_in_place);
 }
 
 Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,
-                                      bool may_publish) const {
-  if (rule.carry == Carry::kPublish && may_publish && window(step.source, tile).window != 0) {
-    return {.carrier = Carrier::kPublished, .destination = nullptr};
+                                      const Value& value) const {
+  if (rule.carry == Carry::kPublish && value.may_publish && window(step.source, tile).window != 0) {
+    return {.carrier = Carrier::kPublished};
   }
   if (rule.unpublished == Carry::kPush && rule.peer_sink.space == Space::kOutput) {
-    const Call& call = execution_.call_;
-    const std::uint64_t whole_bytes = call.tag.count * element_bytes();
+    const Layout& layout = *execution_.layout_;
+    const std::uint64_t whole_bytes =
+        layout.length(output_blocks(execution_.plan_.shape.collective, port.peer)) * element_bytes();
     // Not offered, or not known yet: a slot will do.
-    std::byte* output = execution_.transport_.peer_output(port.peer, call.tag.sequence, whole_bytes).value_or(nullptr);
+    std::byte* output =
+        execution_.transport_.peer_output(port.peer, execution_.call_.tag.sequence, whole_bytes).value_or(nullptr);
     if (output != nullptr) {
-      const std::uint64_t offset = execution_.extent(tile, rule.peer_sink.chunk).offset * element_bytes();
-      return {.carrier = Carrier::kDelivered, .destination = output + offset};
+      const std::uint64_t offset = layout.output_of(port.peer, tile, rule.peer_sink.chunk).offset * element_bytes();
+      return {.carrier = Carrier::kDelivered, .from_memory = false, .destination = output + offset};
     }
   }
-  return {.carrier = Carrier::kSlot, .destination = port.send->slot()};
+  if (port.by_memory && value.stands_in_memory) return {.carrier = Carrier::kSlot, .from_memory = true};
+  return {.carrier = Carrier::kSlot, .from_memory = false, .destination = port.send->slot()};
 }
 
 void Execution::Domain::post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile,
                              std::uint64_t bytes) {
   switch (way.carrier) {
-    case Carrier::kSlot: return port.send->send_slot(bytes, execution_.call_.tag);
+    case Carrier::kSlot:
+      if (!way.from_memory) return port.send->send_slot(bytes, execution_.call_.tag);
+      return port.send->send_from(address(step.sink.space != Space::kNone ? step.sink : step.source, tile), bytes,
+                                  execution_.call_.tag);
     case Carrier::kDelivered: return port.send->send_delivered(bytes, execution_.call_.tag);
     case Carrier::kPublished: break;
   }
@@ -150,12 +206,22 @@ bool Execution::Domain::published_operands_hold(const Channel& channel, const St
   return true;
 }
 
+// Sources to destinations: by the kernels, or by the caller's own function from left to right.
+void Execution::Domain::combine(const kernels::Reduction& how, std::uint64_t bytes) {
+  const auto& sources = execution_.sources_;
+  const auto& destinations = execution_.destinations_;
+  const UserReduction& user = execution_.call_.user;
+  if (user.combine == nullptr) return kernels::reduce(how, sources, destinations, bytes / element_bytes());
+  const std::byte* sum = sources[0];
+  for (std::size_t i = 1; i < sources.size(); ++i) {
+    user.combine(sum, sources[i], execution_.sum_.data(), bytes / element_bytes(), user.context);
+    sum = execution_.sum_.data();
+  }
+  kernels::reduce(how, std::span(&sum, 1), destinations, bytes);
+}
+
 void Execution::Domain::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
-  // A step that only passes a value on takes its length from the message.
-  const std::uint64_t bytes =
-      step.source.space != Space::kNone ? execution_.extent(tile, step.source.chunk).count * element_bytes()
-      : step.sink.space != Space::kNone ? execution_.extent(tile, step.sink.chunk).count * element_bytes()
-                                        : bound_.ports[channel.receives(step)[0]].receive->front().bytes;
+  const std::uint64_t bytes = bytes_of(channel, step, tile);
   if (!gather_operands(channel, step, tile, bytes)) return;
   kernels::Reduction how = reduction(step);
   const auto& sources = execution_.sources_;
@@ -164,19 +230,24 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   const bool already_there = step.sink.space != Space::kNone && sources.size() == 1 && step.receive_count == 1 &&
                              sources[0] == address(step.sink, tile);  // delivered
   if (step.sink.space != Space::kNone && !already_there) destinations.push_back(address(step.sink, tile));
-  const bool publishable = may_publish(step, how, bytes);
+  const bool unmodified = sources.size() == 1 && how.scaled_source < 0 && how.divisor == 1;
+  const Value value{.may_publish = may_publish(step, how, bytes),
+                    .stands_in_memory = step.sink.space != Space::kNone || (unmodified && step.receive_count == 0)};
   auto& ways = execution_.ways_;
   bool to_slots = false;
   ways.clear();
   const std::size_t first_send = step.list_begin + step.receive_count;
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {
-    ways.push_back(way(bound_.ports[channel.lists[i]], bound_.rules[i], step, tile, publishable));
-    to_slots |= ways.back().carrier == Carrier::kSlot;
+    ways.push_back(way(bound_.ports[channel.lists[i]], bound_.rules[i], step, tile, value));
+    to_slots |= ways.back().carrier == Carrier::kSlot && !ways.back().from_memory;
     if (ways.back().destination != nullptr) destinations.push_back(ways.back().destination);
   }
   // A slot is read again at once; users' buffers when the rest of all ranks' messages has gone through the caches.
-  if (!to_slots) how.bytes_until_reuse = execution_.call_.tag.count * element_bytes() * execution_.call_.ranks;
-  if (!destinations.empty() && bytes > 0) kernels::reduce(how, sources, destinations, bytes / element_bytes());
+  if (!to_slots) {
+    how.bytes_until_reuse = execution_.call_.tag.count * element_bytes() * execution_.plan_.shape.collective.ranks;
+  }
+  if (!destinations.empty() && bytes > 0) combine(how, bytes);
+  if (step.sink.space == Space::kScratch) execution_.scratch_bytes_[step.sink.chunk] = bytes;
   if (!published_operands_hold(channel, step)) return;
   // Released before the results go out, so that a peer which has the result also sees that its memory is free again.
   for (const std::uint16_t port : channel.receives(step)) bound_.ports[port].receive->release();
@@ -197,36 +268,35 @@ Execution::~Execution() = default;
 
 void Execution::start(const Call& call) {
   call_ = call;
-  in_place_ = call.input == call.output;
-  tiling_.emplace(call.tag.count, size_of(call.type), plan_.shape.chunks, call.tag.tile_bytes);
-  tiles_ = std::max<std::uint64_t>(tiling_->tiles(), 1);
+  layout_.emplace(plan_.shape, plan_.rank, call.lengths, call.element_bytes, call.tag.tile_bytes);
   std::fill(cursors_.begin(), cursors_.end(), Cursor{});
   published_to_.clear();
   bad_.reset();
+  const std::size_t chunk_bytes = layout_->max_chunk_count() * call.element_bytes;
   if (plan_.shape.scratch_chunks > 0) {
-    scratch_.resize(plan_.shape.scratch_chunks * tiling_->max_chunk_count() * size_of(call.type));
+    scratch_.resize(plan_.shape.scratch_chunks * chunk_bytes);
+    scratch_bytes_.assign(plan_.shape.scratch_chunks, 0);
   }
-}
-
-Extent Execution::extent(std::uint64_t tile, std::uint32_t chunk) const {
-  return call_.tag.count == 0 ? Extent{} : tiling_->extent(tile, chunk);
+  if (call.user.combine != nullptr) sum_.resize(chunk_bytes);
 }
 
 bool Execution::progress() {
   bool moved = false;
   for (std::size_t c = 0; c < cursors_.size() && !bad_; ++c) {
     Domain domain(*this, c);
-    moved |= advance(plan_.program.channels[c], cursors_[c], tiles_, kStepsPerTurn, domain) > 0;
+    moved |= advance(plan_.program.channels[c], cursors_[c], layout_->tiles(), kStepsPerTurn, domain) > 0;
   }
+  transport_.flush();
   return moved;
 }
 
 bool Execution::done() {
   if (bad_) return false;
   for (const Cursor& cursor : cursors_) {
-    if (!finished(cursor, tiles_)) return false;
+    if (!finished(cursor, layout_->tiles())) return false;
   }
-  return std::all_of(published_to_.begin(), published_to_.end(), [](SendConnection* to) { return to->drained(); });
+  return transport_.flush() &&
+         std::all_of(published_to_.begin(), published_to_.end(), [](SendConnection* to) { return to->drained(); });
 }
 
 std::string Execution::waits_for() {
@@ -234,10 +304,10 @@ std::string Execution::waits_for() {
   for (std::size_t c = 0; c < cursors_.size(); ++c) {
     const Cursor& cursor = cursors_[c];
     const Channel& channel = plan_.program.channels[c];
-    if (finished(cursor, tiles_)) continue;
+    if (finished(cursor, layout_->tiles())) continue;
     const Step& step = channel.steps[cursor.step];
     text += fmt::format("{}channel {} step {} of {}, tile {} of {}", text.empty() ? "" : "; ", c, cursor.step,
-                        channel.steps.size(), cursor.tile, tiles_);
+                        channel.steps.size(), cursor.tile, layout_->tiles());
     for (const std::uint16_t port : channel.receives(step)) {
       const BoundPort& from = plan_.channels[c].ports[port];
       if (from.receive->arrival(call_.tag) == Arrival::kNothing)

@@ -9,19 +9,23 @@
 
 #include "executor/bind.h"
 #include "plan/evaluate.h"
-#include "plan/tiling.h"
+#include "plan/layout.h"
 #include "transports/transport.h"
 #include "tutti/types.h"
+#include "tutti/user_reduction.h"
 
 namespace tutti {
 
 // One call's arguments, checked.
 struct Call {
   CallTag tag;
-  DataType type = DataType::kFloat32;
+  DataType type = DataType::kFloat32;  // with `user`: not looked at
+  std::size_t element_bytes = 4;
   ReduceOp op = ReduceOp::kSum;
   Scale scale;
-  std::uint32_t ranks = 1;
+  UserReduction user;  // user.combine is null but for a reduction of the caller's own
+  Lengths lengths;
+  bool in_place = false;  // some of input and output is the same memory
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   WindowRef input_window;  // where `input` lies in registered memory, if it does
@@ -56,23 +60,22 @@ class Execution {
   // How one value leaves through one port.
   struct Way {
     Carrier carrier = Carrier::kSlot;
-    std::byte* destination = nullptr;  // null when published
+    bool from_memory = false;          // kSlot, but straight from where the value stands
+    std::byte* destination = nullptr;  // null when published or from memory
   };
-
-  Extent extent(std::uint64_t tile, std::uint32_t chunk) const;
 
   const BoundPlan& plan_;
   Transport& transport_;
   Call call_;
-  bool in_place_ = false;
-  std::optional<Tiling> tiling_;
-  std::uint64_t tiles_ = 1;      // a call of 0 elements runs one tile of empty messages: it still compares tags
-  std::vector<Cursor> cursors_;  // by channel
+  std::optional<Layout> layout_;
+  std::vector<Cursor> cursors_;                // by channel
   std::vector<SendConnection*> published_to_;  // must be drained before the call may end
   std::vector<const std::byte*> sources_;      // of the step at hand
   std::vector<std::byte*> destinations_;
   std::vector<Way> ways_;
   std::vector<std::byte> scratch_;
+  std::vector<std::uint64_t> scratch_bytes_;  // by scratch chunk: the length of the value that stands there
+  std::vector<std::byte> sum_;                // of a user's reduction, until it is whole
   std::optional<BadMessage> bad_;
 };
 

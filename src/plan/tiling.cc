@@ -1,4 +1,4 @@
-// Tiling in alignment units of 64 bytes: the message is rounded up to units, the units are dealt to tiles and chunks,
+// Tiling in alignment units: the message is rounded up to units, the units are dealt to tiles and chunks,
 // and only the end of the message is cut back to elements.
 #include "plan/tiling.h"
 
@@ -17,15 +17,15 @@ std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) { return val
 
 Tiling::Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chunks, std::size_t max_chunk_bytes)
     : count_(count), chunks_(chunks) {
-  TUTTI_ASSERT(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8);
+  TUTTI_ASSERT(element_bytes >= 1 && element_bytes <= max_chunk_bytes, "an element has {} bytes", element_bytes);
   TUTTI_ASSERT(chunks >= 1);
   TUTTI_ASSERT(max_chunk_bytes > 0 && max_chunk_bytes % kUnitBytes == 0, "max_chunk_bytes is {}", max_chunk_bytes);
   TUTTI_ASSERT(max_chunk_bytes <= (std::size_t{1} << 36), "max_chunk_bytes is {}", max_chunk_bytes);
-  unit_count_ = kUnitBytes / element_bytes;
+  unit_count_ = std::max<std::uint64_t>(kUnitBytes / element_bytes, 1);
   if (count == 0) return;
 
   const std::uint64_t units = divide_up(count, unit_count_);
-  const std::uint64_t most_units_per_tile = std::uint64_t{chunks} * (max_chunk_bytes / kUnitBytes);
+  const std::uint64_t most_units_per_tile = std::uint64_t{chunks} * (max_chunk_bytes / (unit_count_ * element_bytes));
   // As few tiles as possible, all of nearly the same length: a last tile of a few bytes would cost as much time as a
   // full one.
   tile_units_ = divide_up(units, divide_up(units, most_units_per_tile));

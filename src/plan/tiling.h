@@ -1,9 +1,9 @@
-// Tiling: where the chunks of a plan lie in one call's buffers. A pure function of (count, element size, chunks, slot
-// size), so all ranks of a call compute the same one.
+// Tiling: how one block of a call's buffer is cut. A pure function of (count, element size, chunks, slot size), so all
+// ranks of a call compute the same one.
 //
-// A message of `count` elements is cut into tiles, each tile into `chunks` chunks of nearly equal length (they differ
-// by at most one alignment unit of 64 bytes, and the last ones may be short or empty). No chunk is longer than
-// `max_chunk_bytes`.
+// A block of `count` elements is cut into tiles, each tile into `chunks` chunks of nearly equal length (they differ
+// by at most one alignment unit, and the last ones may be short or empty). An alignment unit is the most whole elements
+// that fit into 64 bytes, at least one. No chunk is longer than `max_chunk_bytes`.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ struct Extent {
 
 class Tiling {
  public:
-  // element_bytes 1, 2, 4 or 8; chunks >= 1; max_chunk_bytes a multiple of 64. count may be 0: there are then no tiles.
+  // element_bytes 1 .. max_chunk_bytes; chunks >= 1; max_chunk_bytes a multiple of 64. count may be 0: there are then
+  // no tiles.
   Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chunks, std::size_t max_chunk_bytes);
 
   std::uint64_t tiles() const { return tiles_; }
@@ -40,7 +41,7 @@ class Tiling {
     bool operator==(const Split&) const = default;
   };
   std::uint64_t count_ = 0;
-  std::uint64_t unit_count_ = 1;  // elements of one alignment unit of 64 bytes
+  std::uint64_t unit_count_ = 1;  // elements of one alignment unit
   std::uint32_t chunks_ = 1;
   std::uint64_t tiles_ = 0;
   std::uint64_t tile_units_ = 0;  // alignment units of every tile but the last

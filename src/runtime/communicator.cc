@@ -4,59 +4,41 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <thread>
 
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
+#include "plan/collective.h"
+#include "runtime/choose.h"
 #include "runtime/communicator_impl.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
 namespace detail {
-
-constexpr std::size_t kMaxBytes = std::size_t{1} << 56;  // no process has more address space
-
 namespace {
 
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
-
-// Up to here every rank adds all inputs itself: one exchange of messages instead of two. Measured on two cores, see
-// docs/results/.
-constexpr std::uint64_t kOneShotBytes = 8 * 1024;
-constexpr std::uint32_t kMaxDirectRanks = 256;  // beyond, every rank would have to read from too many
+constexpr std::uint32_t kRoundsBeforeSleep = 200;  // of a wait for several operations, before it sleeps between polls
+constexpr std::chrono::microseconds kSleep{100};
 
 }  // namespace
 
-Algorithm choose_algorithm(std::uint64_t bytes, std::uint32_t ranks) {
-  if (ranks > kMaxDirectRanks) return bytes <= 64 * 1024 ? Algorithm::kDoubleTree : Algorithm::kRing;
-  return bytes <= kOneShotBytes ? Algorithm::kOneShot : Algorithm::kTwoShot;
+Status WorkImpl::wait() {
+  if (parts_.size() == 1 && !done(parts_[0])) return parts_[0].engine->wait(*parts_[0].operation);
+  for (std::uint32_t round = 0; !test(); ++round) {
+    if (round < kRoundsBeforeSleep) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+  for (const Part& part : parts_) TUTTI_TRY(part.operation->result);
+  return {};
 }
 
-Status check_arguments(const void* input, const void* output, std::size_t count, DataType type, ReduceOp op,
-                       const AllReduceOptions& options) {
-  if (!is_valid(type)) return invalid(fmt::format("type {} is not one of DataType", static_cast<int>(type)));
-  if (!is_valid(op)) return invalid(fmt::format("operation {} is not one of ReduceOp", static_cast<int>(op)));
-  if (!is_valid(options.algorithm)) {
-    return invalid(fmt::format("algorithm {} is not one of Algorithm", static_cast<int>(options.algorithm)));
-  }
-  if (options.timeout.count() < 0) return invalid(fmt::format("timeout {} ms is negative", options.timeout.count()));
-  const std::size_t element_bytes = size_of(type);
-  if (count > kMaxBytes / element_bytes) {
-    return invalid(fmt::format("count {} of {} is more than any memory holds", count, to_string(type)));
-  }
-  if (count == 0) return {};
-  if (input == nullptr) return invalid(fmt::format("input is null, but count is {}", count));
-  if (output == nullptr) return invalid(fmt::format("output is null, but count is {}", count));
-  const auto in = reinterpret_cast<std::uintptr_t>(input);
-  const auto out = reinterpret_cast<std::uintptr_t>(output);
-  if (in % element_bytes != 0 || out % element_bytes != 0) {
-    return invalid(fmt::format("{} is not aligned to the {} bytes of a {}",
-                               in % element_bytes != 0 ? "input" : "output", element_bytes, to_string(type)));
-  }
-  const std::size_t bytes = count * element_bytes;
-  if (in != out && in < out + bytes && out < in + bytes) {
-    return invalid("input and output overlap without being the same: pass one buffer twice, or two that are apart");
-  }
-  return {};
+bool WorkImpl::test() {
+  bool all = true;
+  for (const Part& part : parts_) all &= done(part) || part.engine->test(*part.operation);
+  return all;
 }
 
 CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world,
@@ -72,80 +54,168 @@ std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<Communicato
   return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));  // private constructor
 }
 
-Result<const BoundPlan*> CommunicatorImpl::plan_for(Algorithm algorithm) {
-  std::unique_ptr<BoundPlan>& plan = plans_.at(static_cast<std::size_t>(algorithm));
+Result<const BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algorithm algorithm) {
+  const PlanKey key{.kind = collective.kind, .algorithm = algorithm, .root = collective.root};
+  if (last_plan_ != nullptr && key == last_key_) return last_plan_;
+  std::unique_ptr<BoundPlan>& plan = plans_[key];
   if (plan == nullptr) {
-    auto generator = find_generator({.kind = CollectiveKind::kAllReduce, .ranks = ranks_}, algorithm);
+    auto generator = find_generator(collective, algorithm);
     if (!generator) return generator.error();
     TUTTI_TRY(world_.prover->prove(*generator));
     auto bound = bind(*generator, rank_, *world_.transport, connections_);
     if (!bound) return bound.error();
     plan = std::move(*bound);
   }
-  return plan.get();
+  last_key_ = key;
+  last_plan_ = plan.get();
+  return last_plan_;
 }
 
-Result<std::shared_ptr<Operation>> CommunicatorImpl::submit(const void* input, void* output, std::size_t count,
-                                                            DataType type, ReduceOp op, const AllReduceOptions& options,
-                                                            Engine::Progress progress) {
-  TUTTI_TRY(check_arguments(input, output, count, type, op, options));
-  const std::uint64_t bytes = count * size_of(type);
-  const Algorithm algorithm =
-      options.algorithm == Algorithm::kAuto ? choose_algorithm(bytes, ranks_) : options.algorithm;
-  const std::scoped_lock lock(mutex_);
+std::int64_t CommunicatorImpl::timeout_ns(const CallOptions& options) const {
+  const std::chrono::milliseconds timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
+  return std::int64_t{std::min(timeout, kLongestTimeout).count()} * 1'000'000;
+}
+
+Status CommunicatorImpl::refuse_in_group() const {
+  if (!group_open_.load()) return {};
+  return invalid_argument(
+      "a Group holds calls on this communicator: run() or drop the group first, or add this call to it");
+}
+
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const CollectiveCall& call,
+                                                                        const CallOptions& options) {
+  auto checked = check_call(call, options, caller());
+  if (!checked) return checked.error();
+  checked->collective.nodes = world_.nodes;
+  const std::uint64_t bytes = checked->call.tag.count / (call.variable ? ranks_ : 1) * checked->call.element_bytes;
+  const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
+  const Algorithm algorithm = options.algorithm == Algorithm::kAuto
+                                  ? choose_algorithm(checked->collective, bytes, in_rank_order)
+                                  : options.algorithm;
   if (auto broken = engine_.broken()) return *broken;
-  auto plan = plan_for(algorithm);
+  auto plan = plan_for(checked->collective, algorithm);
   if (!plan) return plan.error();
+  if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
+    return invalid_argument(
+        fmt::format("{} of {} ranks does not combine them in rank order, which this reduction needs",
+                    to_string(algorithm), ranks_));
+  }
   auto operation = std::make_shared<Operation>();
   operation->plan = *plan;
-  const std::chrono::milliseconds timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
-  operation->timeout_ns = std::int64_t{std::min(timeout, kLongestTimeout).count()} * 1'000'000;
-  operation->call = {.tag = {.sequence = 0,  // the engine gives it
-                             .count = count,
-                             .kind = static_cast<std::uint8_t>(CollectiveKind::kAllReduce),
-                             .type = static_cast<std::uint8_t>(type),
-                             .op = static_cast<std::uint8_t>(op),
-                             .algorithm = static_cast<std::uint8_t>(algorithm),
-                             .tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes())},
-                     .type = type,
-                     .op = op,
-                     .scale = options.scale,
-                     .ranks = ranks_,
-                     .input = static_cast<const std::byte*>(input),
-                     .output = static_cast<std::byte*>(output),
-                     .input_window = world_.transport->find_window(input, bytes),
-                     .output_window = world_.transport->find_window(output, bytes)};
-  TUTTI_TRY(engine_.submit(operation, progress));
+  operation->timeout_ns = timeout_ns(options);
+  operation->call = std::move(checked->call);
+  Call& made = operation->call;
+  made.tag.algorithm = static_cast<std::uint8_t>(algorithm);
+  made.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
+  made.input_window = world_.transport->find_window(made.input, checked->input_bytes);
+  // Peers that store straight into an output take its blocks to follow each other.
+  if (made.lengths.displacements.empty()) {
+    made.output_window = world_.transport->find_window(made.output, checked->output_bytes);
+  }
   return operation;
 }
 
-Status CommunicatorImpl::all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
-                                    const AllReduceOptions& options) {
-  auto operation = submit(input, output, count, type, op, options, Engine::Progress::kByCaller);
-  if (!operation) return operation.error();
-  return engine_.wait(**operation);
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExchange exchange,
+                                                                      const CallOptions& options) {
+  if (options.timeout.count() < 0)
+    return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
+  if (auto broken = engine_.broken()) return *broken;
+  for (Transfer& transfer : exchange.transfers) {
+    transfer.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
+    if (transfer.direction == Direction::kSend) {
+      auto connection = connections_.send(transfer.peer, kPointToPointLane);
+      if (!connection) return connection.error();
+      transfer.send = *connection;
+    } else {
+      auto connection = connections_.receive(transfer.peer, kPointToPointLane);
+      if (!connection) return connection.error();
+      transfer.receive = *connection;
+    }
+  }
+  auto operation = std::make_shared<Operation>();
+  operation->timeout_ns = timeout_ns(options);
+  if (!exchange.transfers.empty()) operation->call.tag = exchange.transfers.front().tag;
+  operation->transfers = std::move(exchange.transfers);
+  operation->own = std::move(exchange.own);
+  return operation;
 }
 
-Result<Work> CommunicatorImpl::all_reduce_async(const void* input, void* output, std::size_t count, DataType type,
-                                                ReduceOp op, const AllReduceOptions& options) {
-  auto operation = submit(input, output, count, type, op, options, Engine::Progress::kInBackground);
-  if (!operation) return operation.error();
-  return Work(std::make_shared<WorkImpl>(engine_, std::move(*operation)));
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_v_exchange(const CollectiveCall& call,
+                                                                        const CallOptions& options) {
+  auto checked = check_exchange(call, options, caller());
+  if (!checked) return checked.error();
+  return prepare_exchange(std::move(*checked), options);
+}
+
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare(const CollectiveCall& call, const CallOptions& options) {
+  return is_exchange(call) ? prepare_v_exchange(call, options) : prepare_collective(call, options);
+}
+
+Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& options) {
+  std::shared_ptr<Operation> operation;  // shared with the engine's queue
+  {
+    const std::scoped_lock lock(mutex_);
+    TUTTI_TRY(refuse_in_group());
+    auto prepared = prepare(call, options);
+    if (!prepared) return prepared.error();
+    operation = std::move(*prepared);
+    TUTTI_TRY(engine_.submit(operation, Engine::Progress::kByCaller));
+  }
+  return engine_.wait(*operation);
+}
+
+Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptions& options) {
+  const std::scoped_lock lock(mutex_);
+  TUTTI_TRY(refuse_in_group());
+  auto prepared = prepare(call, options);
+  if (!prepared) return prepared.error();
+  TUTTI_TRY(engine_.submit(*prepared, Engine::Progress::kInBackground));
+  return Work(std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>{{&engine_, std::move(*prepared)}}));
+}
+
+Status CommunicatorImpl::transfer(Direction direction, const void* data, std::size_t count, DataType type,
+                                  std::int32_t peer, const CallOptions& options) {
+  auto checked = check_transfer(direction, data, count, type, peer, caller());
+  if (!checked) return checked.error();
+  if (checked->peer == rank_) {
+    return invalid_argument(
+        fmt::format("rank {} cannot wait for itself: put the send and the receive into one Group", peer));
+  }
+  std::shared_ptr<Operation> operation;  // shared with the engine's queue
+  {
+    const std::scoped_lock lock(mutex_);
+    TUTTI_TRY(refuse_in_group());
+    auto prepared = prepare_exchange({.transfers = {*checked}, .own = {}}, options);
+    if (!prepared) return prepared.error();
+    operation = std::move(*prepared);
+    TUTTI_TRY(engine_.submit(operation, Engine::Progress::kByCaller));
+  }
+  return engine_.wait(*operation);
+}
+
+Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
+  const std::size_t element_bytes = std::max<std::size_t>(size_of(type), 1);
+  Collective collective;
+  collective.kind = kind;
+  collective.ranks = ranks_;
+  collective.nodes = world_.nodes;
+  return choose_algorithm(collective, std::min(count, kMaxBytes / element_bytes) * element_bytes);
 }
 
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {
-  if (bytes == 0) return invalid("0 bytes cannot be allocated");
-  if (bytes > kMaxBytes) return invalid(fmt::format("{} bytes are more than any memory holds", bytes));
+  if (bytes == 0) return invalid_argument("0 bytes cannot be allocated");
+  if (bytes > kMaxBytes) return invalid_argument(fmt::format("{} bytes are more than any memory holds", bytes));
   auto window = world_.transport->allocate_window(bytes);
   if (!window) return window.error();
   return Memory(std::make_unique<MemoryImpl>(std::move(*window), bytes));
 }
 
 Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) {
-  if (data == nullptr || bytes == 0) return invalid("there is no memory to register: data is null or bytes is 0");
+  if (data == nullptr || bytes == 0)
+    return invalid_argument("there is no memory to register: data is null or bytes is 0");
   const std::size_t page = page_size();
   if (reinterpret_cast<std::uintptr_t>(data) % page != 0 || bytes % page != 0 || bytes > kMaxBytes) {
-    return invalid(
+    return invalid_argument(
         fmt::format("{} bytes at {} are not whole pages of {} bytes: align with aligned_alloc, or use allocate()",
                     bytes, data, page));
   }
@@ -176,17 +246,20 @@ Communicator::Communicator(std::unique_ptr<detail::CommunicatorImpl> impl) : imp
 Communicator::~Communicator() = default;
 std::int32_t Communicator::rank() const { return static_cast<std::int32_t>(impl_->rank()); }
 std::int32_t Communicator::size() const { return static_cast<std::int32_t>(impl_->ranks()); }
-Algorithm Communicator::auto_algorithm(std::size_t count, DataType type) const {
-  const std::size_t element_bytes = std::max<std::size_t>(size_of(type), 1);
-  return detail::choose_algorithm(std::min(count, detail::kMaxBytes / element_bytes) * element_bytes, impl_->ranks());
+Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
+  return impl_->auto_algorithm(kind, count, type);
 }
-Status Communicator::all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
-                                const AllReduceOptions& options) {
-  return impl_->all_reduce(input, output, count, type, op, options);
+Status Communicator::run(const CollectiveCall& call, const CallOptions& options) { return impl_->run(call, options); }
+Result<Work> Communicator::start(const CollectiveCall& call, const CallOptions& options) {
+  return impl_->start(call, options);
 }
-Result<Work> Communicator::all_reduce_async(const void* input, void* output, std::size_t count, DataType type,
-                                            ReduceOp op, const AllReduceOptions& options) {
-  return impl_->all_reduce_async(input, output, count, type, op, options);
+Status Communicator::send(const void* data, std::size_t count, DataType type, std::int32_t peer,
+                          const CallOptions& options) {
+  return impl_->transfer(Direction::kSend, data, count, type, peer, options);
+}
+Status Communicator::receive(void* data, std::size_t count, DataType type, std::int32_t peer,
+                             const CallOptions& options) {
+  return impl_->transfer(Direction::kReceive, data, count, type, peer, options);
 }
 Result<Memory> Communicator::allocate(std::size_t bytes) { return impl_->allocate(bytes); }
 Result<Memory> Communicator::register_memory(void* data, std::size_t bytes) {

@@ -1,31 +1,39 @@
 // What stands behind the public Communicator, Work and Memory. Internal to src/runtime and its tests.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "executor/bind.h"
+#include "runtime/arguments.h"
 #include "runtime/engine.h"
 #include "runtime/world.h"
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
 
+// One or several operations that a caller waits for together.
 class WorkImpl {
  public:
-  WorkImpl(Engine& engine, std::shared_ptr<Operation> operation) : engine_(engine), operation_(std::move(operation)) {}
-  // Both leave the engine alone once the operation is done, so that a Work may outlive its communicator, which ends
+  struct Part {
+    Engine* engine;
+    std::shared_ptr<Operation> operation;  // shared with the engine's queue
+  };
+  explicit WorkImpl(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  // Both leave an engine alone once its operation is done, so that a Work may outlive its communicators, which end
   // everything.
-  Status wait() { return done() ? operation_->result : engine_.wait(*operation_); }
-  bool test() { return done() || engine_.test(*operation_); }
+  Status wait();
+  bool test();
 
  private:
-  bool done() const { return operation_->done.load(std::memory_order_acquire); }
-  Engine& engine_;
-  std::shared_ptr<Operation> operation_;  // shared with the engine's queue
+  static bool done(const Part& part) { return part.operation->done.load(std::memory_order_acquire); }
+  std::vector<Part> parts_;
 };
 
 class MemoryImpl {
@@ -47,18 +55,40 @@ class CommunicatorImpl {
 
   std::uint32_t rank() const { return rank_; }
   std::uint32_t ranks() const { return ranks_; }
-  Status all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
-                    const AllReduceOptions& options);
-  Result<Work> all_reduce_async(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
-                                const AllReduceOptions& options);
+  Status run(const CollectiveCall& call, const CallOptions& options);
+  Result<Work> start(const CollectiveCall& call, const CallOptions& options);
+  Status transfer(Direction direction, const void* data, std::size_t count, DataType type, std::int32_t peer,
+                  const CallOptions& options);
+  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
+
+  // Ready to be submitted. The operation has no number yet, and nothing has happened.
+  Result<std::shared_ptr<Operation>> prepare(const CollectiveCall& call, const CallOptions& options);
+  Result<std::shared_ptr<Operation>> prepare_exchange(CheckedExchange exchange, const CallOptions& options);
+  Engine& engine() { return engine_; }
+  Caller caller() const { return {.rank = rank_, .ranks = ranks_}; }
+  std::mutex& submission_mutex() { return mutex_; }  // held around prepare functions and submit
+  Log& log() { return world_.log; }
+  // Held by the one Group that has calls for this communicator. False: there is another one already.
+  bool open_group() { return !group_open_.exchange(true); }
+  void close_group() { group_open_.store(false); }
+
   Result<Memory> allocate(std::size_t bytes);
   Result<Memory> register_memory(void* data, std::size_t bytes);
   void abort() { engine_.abort(); }
 
  private:
-  Result<std::shared_ptr<Operation>> submit(const void* input, void* output, std::size_t count, DataType type,
-                                            ReduceOp op, const AllReduceOptions& options, Engine::Progress progress);
-  Result<const BoundPlan*> plan_for(Algorithm algorithm);
+  struct PlanKey {
+    CollectiveKind kind = CollectiveKind::kAllReduce;
+    Algorithm algorithm = Algorithm::kAuto;
+    std::uint32_t root = 0;
+
+    auto operator<=>(const PlanKey&) const = default;
+  };
+  Result<std::shared_ptr<Operation>> prepare_collective(const CollectiveCall& call, const CallOptions& options);
+  Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
+  Result<const BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm);
+  Status refuse_in_group() const;
+  std::int64_t timeout_ns(const CallOptions& options) const;
 
   std::uint32_t rank_;
   std::uint32_t ranks_;
@@ -66,18 +96,14 @@ class CommunicatorImpl {
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;  // orders submissions; guards connections_ and plans_
   Connections connections_;
-  std::array<std::unique_ptr<BoundPlan>, 8> plans_;  // by Algorithm
-  Engine engine_;                                    // last: ends before what it uses
+  std::map<PlanKey, std::unique_ptr<BoundPlan>> plans_;
+  PlanKey last_key_;  // of the plan used last
+  const BoundPlan* last_plan_ = nullptr;
+  std::atomic<bool> group_open_ = false;
+  Engine engine_;  // last: ends before what it uses
 };
 
 // Longer timeouts are taken as this one.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24);
-
-// Checks the arguments of one rank's call. Errors: kInvalidArgument.
-Status check_arguments(const void* input, const void* output, std::size_t count, DataType type, ReduceOp op,
-                       const AllReduceOptions& options);
-
-// What kAuto stands for: a rule of thumb by bytes and ranks, the same on every rank.
-Algorithm choose_algorithm(std::uint64_t bytes, std::uint32_t ranks);
 
 }  // namespace tutti::detail

@@ -22,6 +22,16 @@ Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std:
           .failure = {.code = code, .culprit = culprit, .argument = argument}};
 }
 
+// "receive #3 of 8 float32 from rank 2", "all_to_all_v, receive #3 of ..."
+std::string describe(const Transfer& transfer) {
+  const bool plain = transfer.tag.kind == static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
+  const bool sends = transfer.direction == Direction::kSend;
+  return fmt::format("{}{} #{} of {} {} {} rank {}",
+                     plain ? "" : fmt::format("{}_v, ", to_string(CollectiveKind{transfer.tag.kind})),
+                     sends ? "send" : "receive", transfer.tag.sequence, transfer.tag.count,
+                     to_string(DataType{transfer.tag.type}), sends ? "to" : "from", transfer.peer);
+}
+
 }  // namespace
 
 // Groups the ranks by what they passed. The culprit is the first rank outside the majority where there is one, else the
@@ -73,15 +83,15 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
                                failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit)));
 }
 
-Diagnosis Diagnostician::gone(const Call& call, std::uint32_t peer, PeerLife life) const {
+Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) {
   const auto culprit = static_cast<std::int32_t>(peer);
   if (life == PeerLife::kAborted) {
     return diagnosis(ErrorCode::kAborted, ErrorScope::kCommunicator, culprit,
-                     fmt::format("{}: rank {} called abort()", describe(call.tag), peer));
+                     fmt::format("{}: rank {} called abort()", what, peer));
   }
-  const char* what = life == PeerLife::kLeft ? "has destroyed its communicator" : "is gone: its process has ended";
+  const char* how = life == PeerLife::kLeft ? "has destroyed its communicator" : "is gone: its process has ended";
   return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
-                   fmt::format("{}: rank {} {} without finishing this call", describe(call.tag), peer, what));
+                   fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
 }
 
 // A death is the cause of what other ranks did after it, so the reasons are sought in the order in which they explain
@@ -105,10 +115,10 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
       if (!gone_away || status.life == PeerLife::kAborted) gone_away = {peer, status.life};
     }
   }
-  if (lost) return gone(call, lost->first, lost->second);
+  if (lost) return gone(describe(call.tag), lost->first, lost->second);
   if (named) return named;
   if (unnamed) return unnamed;
-  if (gone_away) return gone(call, gone_away->first, gone_away->second);
+  if (gone_away) return gone(describe(call.tag), gone_away->first, gone_away->second);
   return std::nullopt;
 }
 
@@ -151,6 +161,47 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, co
                                : inside.size() == 1 ? static_cast<std::int32_t>(inside.front())
                                                     : -1;
   return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, culprit, std::move(text));
+}
+
+std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
+  for (const Transfer* transfer : exchange.unfinished()) {
+    const PeerStatus status = transport_.peer_status(transfer->peer);
+    // What a peer has sent before it went away may still be on its way: that ends by itself or by the deadline.
+    if (status.life == PeerLife::kAborted || (status.life != PeerLife::kLive && exchange.stalled(*transfer))) {
+      return gone(describe(*transfer), transfer->peer, status.life);
+    }
+  }
+  return std::nullopt;
+}
+
+Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
+  const Transfer& transfer = *exchange.bad_transfer();
+  const BadMessage& message = *exchange.bad_message();
+  const auto culprit = static_cast<std::int32_t>(transfer.peer);
+  if (message.kind == Arrival::kMismatch) {
+    const CallArgument argument = first_difference(transfer.tag, message.tag);
+    return diagnosis(
+        ErrorCode::kMismatch, ErrorScope::kCall, culprit,
+        fmt::format("{}: rank {} sends {}, this rank ({}) expects {}; give both the same", describe(transfer),
+                    transfer.peer, describe(message.tag, argument), rank_, describe(transfer.tag, argument)),
+        argument);
+  }
+  return diagnosis(
+      ErrorCode::kRefused, ErrorScope::kCommunicator, culprit,
+      fmt::format("{}: rank {} sent a message that no sound peer sends", describe(transfer), transfer.peer));
+}
+
+Diagnosis Diagnostician::timed_out(const Exchange& exchange, std::int64_t timeout_ms) const {
+  const std::vector<const Transfer*> open = exchange.unfinished();
+  std::vector<std::uint32_t> peers;
+  for (const Transfer* transfer : open) peers.push_back(transfer->peer);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  const std::string what = open.empty() ? "a group of sends and receives" : describe(*open.front());
+  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, peers.size() == 1 ? static_cast<std::int32_t>(peers[0]) : -1,
+                   fmt::format("{}{} made no progress for {} ms: this rank ({}) waits for {}", what,
+                               open.size() > 1 ? fmt::format(" and {} other transfers", open.size() - 1) : "",
+                               timeout_ms, rank_, exchange.waits_for()));
 }
 
 }  // namespace tutti

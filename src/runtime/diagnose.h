@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "executor/bytes.h"
+#include "executor/exchange.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -30,9 +31,14 @@ class Diagnostician {
   // The deadline has passed; says who is missing. `waits_for` is what this rank waits for.
   Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, const std::string& waits_for) const;
 
+  // The same for sends and receives: only the peers of transfers that have not ended matter.
+  std::optional<Diagnosis> look(const Exchange& exchange) const;
+  Diagnosis bad_transfer(const Exchange& exchange) const;
+  Diagnosis timed_out(const Exchange& exchange, std::int64_t timeout_ms) const;
+
  private:
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
-  Diagnosis gone(const Call& call, std::uint32_t peer, PeerLife life) const;
+  static Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life);
 
   std::uint32_t rank_;
   std::uint32_t ranks_;

@@ -30,7 +30,7 @@ Engine::~Engine() {
   {
     const std::scoped_lock lock(mutex_);
     ending_ = true;
-    if (!queue_.empty()) {
+    if (!nothing_to_do()) {
       aborted_.store(true, std::memory_order_relaxed);
       world_.transport->announce_abort();
       world_.transport->doorbell().ring();
@@ -40,14 +40,14 @@ Engine::~Engine() {
   if (progress_thread_.joinable()) progress_thread_.join();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !driven_ && wanting_.load() == 0; });
-  while (!queue_.empty()) run_front(lock, Until::kDone);
+  while (!nothing_to_do()) run(lock, Until::kDone);
 }
 
 Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
   const std::scoped_lock lock(mutex_);
   TUTTI_ASSERT(!ending_);
   if (broken_) return *broken_;
-  if (queue_.size() >= kMaxQueued) {
+  if (queue_.size() + exchanges_.size() >= kMaxQueued) {
     return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
                  fmt::format("{} operations are under way already: wait for some of them first", kMaxQueued)};
   }
@@ -60,8 +60,17 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
           fmt::format("no thread can be started ({}): raise the limit of processes or of memory", error.what())};
     }
   }
-  operation->call.tag.sequence = ++last_sequence_;
-  queue_.push_back(operation);
+  if (operation->plan != nullptr) {
+    operation->call.tag.sequence = ++last_sequence_;
+    queue_.push_back(operation);
+  } else {
+    for (Transfer& transfer : operation->transfers) {
+      transfer.tag.sequence = numbers_.next(transfer.peer, transfer.direction);
+    }
+    exchanges_.push_back(operation);
+  }
+  submitted_.fetch_add(1, std::memory_order_release);
+  if (driven_) world_.transport->doorbell().ring();  // the driver may sleep, and there is something new to do
   if (progress == Progress::kByCaller) return {};
   background_wanted_ = true;
   changed_.notify_all();
@@ -79,9 +88,9 @@ Status Engine::wait(Operation& operation) {
 bool Engine::test(Operation& operation) {
   if (operation.done.load(std::memory_order_acquire)) return true;
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || driven_ || queue_.empty()) return operation.done.load(std::memory_order_acquire);
+  if (!lock.owns_lock() || driven_ || nothing_to_do()) return operation.done.load(std::memory_order_acquire);
   driven_ = true;
-  run_front(lock, Until::kOnePoll);
+  run(lock, Until::kOnePoll);
   driven_ = false;
   changed_.notify_all();
   return operation.done.load(std::memory_order_acquire);
@@ -115,7 +124,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
     return;
   }
   driven_ = true;
-  while (!done()) run_front(lock, Until::kDone);
+  while (!done()) run(lock, Until::kDone);
   driven_ = false;
   changed_.notify_all();
 }
@@ -123,57 +132,81 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
 void Engine::background() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    const bool mine = !driven_ && wanting_.load() == 0 && background_wanted_ && !queue_.empty();
+    const bool mine = !driven_ && wanting_.load() == 0 && background_wanted_ && !nothing_to_do();
     if (!mine) {
-      if (queue_.empty()) background_wanted_ = false;
+      if (nothing_to_do()) background_wanted_ = false;
       changed_.wait(lock);
       continue;
     }
     driven_ = true;
-    run_front(lock, Until::kWanted);
+    run(lock, Until::kWanted);
     driven_ = false;
     changed_.notify_all();
   }
 }
 
-// Runs the front operation, without the lock, until it is done or, as `until` says, earlier. True if it is done.
-bool Engine::run_front(std::unique_lock<std::mutex>& lock, Until until) {
-  const std::shared_ptr<Operation> operation = queue_.front();
-  const std::optional<Error> broken = broken_;
+// Runs what is under way, without the lock, until one operation has ended or, as `until` says, earlier.
+void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
+  active_.clear();
+  if (!queue_.empty()) active_.push_back(queue_.front());
+  active_.insert(active_.end(), exchanges_.begin(), exchanges_.end());
+  std::optional<Error> broken = broken_;
   lock.unlock();
-  std::optional<Error> error = broken;
+  Ended ended = broken ? Ended{.operation = active_.front(), .error = std::move(broken)} : drive_active(until);
+  if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*ended.error) : Status());
+  lock.lock();
+  if (ended.operation == nullptr) return;
+  if (ended.error && ended.error->scope >= ErrorScope::kConnection && !broken_) broken_ = *ended.error;
+  remove(*ended.operation);
+  ended.operation->done.store(true, std::memory_order_release);
+  if (wanting_.load() > 0) changed_.notify_all();
+}
+
+Engine::Ended Engine::drive_active(Until until) {
+  const std::uint32_t submitted = submitted_.load(std::memory_order_acquire);
   Idle idle;
-  if (!error && !operation->started) start(*operation);
-  bool done = error.has_value();
-  while (!done) {
+  Ended ended;
+  while (true) {
     bool moved = false;
-    error = poll(*operation, moved);
-    if (error || execution_->done()) {
-      done = true;
-    } else if (until == Until::kOnePoll || (until == Until::kWanted && (wanting_.load() > 0))) {
+    ended = poll_active(moved);
+    if (ended.operation != nullptr) break;
+    if (until == Until::kOnePoll) {
+      if (!moved) ended = look_around();
       break;
-    } else if (moved) {
-      operation->progressed = true;
-      world_.waiter->reset(idle, world_.transport->doorbell());
-    } else {
-      error = pause(*operation, idle);
-      done = error.has_value();
     }
+    if (until == Until::kWanted && wanting_.load() > 0) break;
+    if (submitted_.load(std::memory_order_acquire) != submitted) break;  // perhaps to be polled too
+    if (moved) {
+      world_.waiter->reset(idle, world_.transport->doorbell());
+      continue;
+    }
+    ended = pause(idle);
+    if (ended.operation != nullptr) break;
   }
   world_.waiter->reset(idle, world_.transport->doorbell());
-  if (done) finish(*operation, error ? Status(*error) : Status());
-  lock.lock();
-  if (!done) return false;
-  if (error && error->scope >= ErrorScope::kConnection && !broken_) broken_ = *error;
-  queue_.pop_front();
-  operation->done.store(true, std::memory_order_release);
-  if (wanting_.load() > 0) changed_.notify_all();
-  return true;
+  return ended;
+}
+
+Engine::Ended Engine::poll_active(bool& moved) {
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    if (!operation->started) start(*operation);
+    bool this_moved = false;
+    if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
+    if (this_moved) operation->progressed = moved = true;
+    const bool done = operation->plan != nullptr ? execution_->done() : operation->exchange->done();
+    if (done) return {.operation = operation, .error = std::nullopt};
+  }
+  return {};
 }
 
 void Engine::start(Operation& operation) {
   operation.started = true;
   operation.deadline_ns = world_.clock->now_ns() + operation.timeout_ns;
+  if (operation.plan == nullptr) {
+    operation.exchange =
+        std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_);
+    return;
+  }
   if (execution_plan_ != operation.plan) {
     execution_ = std::make_unique<Execution>(*operation.plan, *world_.transport);
     execution_plan_ = operation.plan;
@@ -185,35 +218,58 @@ void Engine::start(Operation& operation) {
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
   if (aborted_.load(std::memory_order_relaxed)) {
-    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
+    if (operation.plan != nullptr) {
+      world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
+    }
     return aborted_error(operation.call);
+  }
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  if (operation.plan == nullptr) {
+    moved = operation.exchange->progress();
+    if (!operation.exchange->bad_message()) return std::nullopt;
+    return doctor.bad_transfer(*operation.exchange).error;
   }
   moved = execution_->progress();
   if (!execution_->bad_message()) return std::nullopt;
-  const Diagnostician doctor(rank_, ranks_, *world_.transport);
   return give_up(operation, doctor.bad_message(operation.call, *execution_->bad_message()));
 }
 
-std::optional<Error> Engine::pause(Operation& operation, Idle& idle) {
+Engine::Ended Engine::pause(Idle& idle) {
   const std::uint32_t sleeps_before = idle.sleeps;
   world_.waiter->pause(idle, world_.transport->doorbell(), kMaxSleepNs);
-  if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return std::nullopt;
-  return look_around(operation);
+  if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
+  return look_around();
 }
 
-std::optional<Error> Engine::look_around(Operation& operation) {
+// At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
+Engine::Ended Engine::look_around() {
   const std::int64_t now_ns = world_.clock->now_ns();
-  if (std::exchange(operation.progressed, false)) operation.deadline_ns = now_ns + operation.timeout_ns;
-  const bool late = now_ns >= operation.deadline_ns;
-  if (!late && now_ns - last_look_ns_ < kLookEveryNs) return std::nullopt;
+  bool late = false;
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    if (std::exchange(operation->progressed, false)) operation->deadline_ns = now_ns + operation->timeout_ns;
+    late |= now_ns >= operation->deadline_ns;
+  }
+  if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
   last_look_ns_ = now_ns;
   world_.transport->pump();
-  connections_.drop_stale(operation.call.tag);
-  const Diagnostician doctor(rank_, ranks_, *world_.transport);
-  std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
-  if (!diagnosis && late) {
-    diagnosis = doctor.timed_out(operation.call, operation.timeout_ns / 1'000'000, execution_->waits_for());
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    if (auto error = look_at(*operation, now_ns)) return {.operation = operation, .error = std::move(error)};
   }
+  return {};
+}
+
+std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
+  const bool late = now_ns >= operation.deadline_ns;
+  const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  if (operation.plan == nullptr) {
+    std::optional<Diagnosis> diagnosis = doctor.look(*operation.exchange);
+    if (!diagnosis && late) diagnosis = doctor.timed_out(*operation.exchange, timeout_ms);
+    return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
+  }
+  connections_.drop_stale(operation.call.tag);
+  std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
+  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, execution_->waits_for());
   if (!diagnosis) return std::nullopt;
   return give_up(operation, std::move(*diagnosis));
 }
@@ -233,11 +289,13 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
 }
 
 void Engine::finish(Operation& operation, Status result) {
-  if (result.ok()) {
+  if (!result.ok()) world_.log.write(LogLevel::kInfo, "{}", to_string(result.error()));
+  if (operation.plan == nullptr) {
+    if (!result.ok() && operation.exchange != nullptr) operation.exchange->give_up();
+  } else if (result.ok()) {
     world_.transport->leave_call(operation.call.tag, std::nullopt);
   } else {
     last_failed_ = true;
-    world_.log.write(LogLevel::kInfo, "{}", to_string(result.error()));
     // Peers that are inside the call may have learnt where our output lies, and store there until they notice the
     // failure.
     if (operation.started && operation.call.output_window.window != 0) {
@@ -247,6 +305,15 @@ void Engine::finish(Operation& operation, Status result) {
     }
   }
   operation.result = std::move(result);
+}
+
+void Engine::remove(const Operation& operation) {
+  if (operation.plan != nullptr) {
+    TUTTI_ASSERT(queue_.front().get() == &operation);
+    queue_.pop_front();
+  } else {
+    std::erase_if(exchanges_, [&](const auto& each) { return each.get() == &operation; });
+  }
 }
 
 // Until every live peer is as wanted, or the time is over.

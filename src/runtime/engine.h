@@ -1,4 +1,6 @@
-// Engine: runs the operations of one communicator, one after another, in the order of their submission.
+// Engine: runs the operations of one communicator: collectives one after another, in the order of their submission, and
+// beside them all exchanges (groups of sends and receives) that are under way, whose transfers keep their order per
+// pair of ranks only.
 //
 // One thread at a time drives: the thread that waits for an operation if there is one (a blocking call makes progress
 // where it blocks anyway), else the engine's own progress thread, which is started by the first operation that nobody
@@ -15,19 +17,24 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "executor/bytes.h"
+#include "executor/exchange.h"
 #include "runtime/diagnose.h"
 #include "runtime/world.h"
 #include "tutti/communicator.h"
 
 namespace tutti {
 
-// One submitted call. Fields are guarded by the engine's mutex, but `execution`, which belongs to the driver, and
-// `done`.
+// One submitted call: a collective, or an exchange. Fields are guarded by the engine's mutex until the operation has
+// started, then they are the driver's; all but `done`.
 struct Operation {
-  Call call;
-  const BoundPlan* plan = nullptr;
+  Call call;                        // of a collective; of an exchange: the tag says what for
+  const BoundPlan* plan = nullptr;  // null for an exchange
+  std::vector<Transfer> transfers;  // of an exchange
+  std::vector<OwnCopy> own;         // likewise
+  std::unique_ptr<Exchange> exchange;
   std::int64_t timeout_ns = 0;
   bool started = false;
   std::int64_t deadline_ns = 0;  // set when it starts, moved on when it has made progress
@@ -40,11 +47,12 @@ class Engine {
  public:
   // `world` and `connections` outlive the engine.
   Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
-      : rank_(rank), ranks_(ranks), world_(world), connections_(connections) {}
+      : rank_(rank), ranks_(ranks), world_(world), connections_(connections), numbers_(ranks) {}
   // Ends what is under way with kAborted.
   ~Engine();
 
-  // Queues the operation. nobody_waits: the progress thread takes care of it until somebody does.
+  // Queues the operation. kInBackground: the progress thread takes care of it until somebody waits. kByCaller: somebody
+  // will wait or test.
   enum class Progress : std::uint8_t { kByCaller, kInBackground };
   // Gives the operation its sequence number. On an error nothing was queued and no number was taken.
   Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
@@ -57,16 +65,26 @@ class Engine {
   std::optional<Error> broken();
 
  private:
-  enum class Until : std::uint8_t { kDone, kWanted, kOnePoll };  // when a drive ends at the latest
+  // When a drive ends: once an operation has ended; also when another thread wants to drive; after one poll.
+  enum class Until : std::uint8_t { kDone, kWanted, kOnePoll };
+  struct Ended {
+    std::shared_ptr<Operation> operation;  // shared as in the queue; null: none
+    std::optional<Error> error;
+  };
 
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
   void background();
-  bool run_front(std::unique_lock<std::mutex>& lock, Until until);
+  bool nothing_to_do() const { return queue_.empty() && exchanges_.empty(); }
+  void run(std::unique_lock<std::mutex>& lock, Until until);
+  Ended drive_active(Until until);
+  Ended poll_active(bool& moved);
   void start(Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
-  std::optional<Error> look_around(Operation& operation);
-  std::optional<Error> pause(Operation& operation, Idle& idle);
+  Ended look_around();
+  std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
+  Ended pause(Idle& idle);
   void finish(Operation& operation, Status result);
+  void remove(const Operation& operation);
   Error give_up(const Operation& operation, Diagnosis diagnosis);
   void wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted);
 
@@ -77,16 +95,21 @@ class Engine {
   std::atomic<bool> aborted_{false};
 
   std::mutex mutex_;
-  std::condition_variable changed_;               // driver left, operation done, queue filled, or ending
-  std::deque<std::shared_ptr<Operation>> queue_;  // shared with the callers' Work, which may be dropped first
+  std::condition_variable changed_;  // driver left, operation done, queue filled, or ending
+  std::deque<std::shared_ptr<Operation>>
+      queue_;  // collectives; shared with the callers' Work, which may be dropped first
+  std::vector<std::shared_ptr<Operation>> exchanges_;  // likewise
   std::uint64_t last_sequence_ = 0;
-  bool driven_ = false;                    // some thread drives
-  std::atomic<std::uint32_t> wanting_{0};  // threads that wait to drive
-  bool background_wanted_ = false;         // an operation was submitted that nobody may wait for
+  PairNumbers numbers_;
+  bool driven_ = false;                      // some thread drives
+  std::atomic<std::uint32_t> wanting_{0};    // threads that wait to drive
+  std::atomic<std::uint32_t> submitted_{0};  // operations, ever: the driver looks at what is new
+  bool background_wanted_ = false;           // an operation was submitted that nobody may wait for
   bool ending_ = false;
   std::optional<Error> broken_;
   std::thread progress_thread_;
-  std::unique_ptr<Execution> execution_;  // of the front operation; the driver's
+  std::vector<std::shared_ptr<Operation>> active_;  // the front collective and all exchanges; the driver's
+  std::unique_ptr<Execution> execution_;            // of the front collective; the driver's
   const BoundPlan* execution_plan_ = nullptr;
   bool last_failed_ = false;       // the driver's
   std::int64_t last_look_ns_ = 0;  // the driver's

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <utility>
+#include <vector>
 
 #include "plan/plan.h"
 #include "tutti/result.h"
@@ -24,7 +24,16 @@ class Prover {
  private:
   bool enabled_;
   std::mutex mutex_;
-  std::map<std::pair<Algorithm, std::uint32_t>, Status> proved_;  // by algorithm and ranks
+  struct Key {
+    CollectiveKind kind;
+    Algorithm algorithm;
+    std::uint32_t ranks;
+    std::uint32_t root;
+    std::vector<std::uint32_t> nodes;
+
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, Status> proved_;
 };
 
 }  // namespace tutti

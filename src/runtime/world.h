@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -19,6 +20,7 @@ struct World {
   std::unique_ptr<Waiter> waiter;        // scheduling: what a rank does when it cannot go on
   std::unique_ptr<Transport> transport;  // network and memory
   std::shared_ptr<Prover> prover;        // shared by the ranks of one process: a plan is proved once
+  std::vector<std::uint32_t> nodes{};    // the machine of each rank; empty: all on one
   Log log{LogLevel::kWarn, 0};
 };
 

@@ -54,6 +54,7 @@ TEST(Execution, OneRankAloneCopiesScalesAndDividesByOne) {
     std::vector<float> output(3);
     Call call;
     call.tag = {.sequence = 1, .count = 3, .tile_bytes = 4096};
+    call.lengths.count = 3;
     call.op = op;
     call.scale.real = 5.0;
     call.input = reinterpret_cast<const std::byte*>(input.data());
@@ -75,7 +76,8 @@ TEST(Execution, SaysWhatItWaitsFor) {
   std::vector<float> data(10);
   Call call;
   call.tag = {.sequence = 1, .count = 10, .tile_bytes = 4096};
-  call.ranks = 2;
+  call.lengths.count = 10;
+  call.in_place = true;
   call.input = reinterpret_cast<const std::byte*>(data.data());
   call.output = reinterpret_cast<std::byte*>(data.data());
   execution.start(call);

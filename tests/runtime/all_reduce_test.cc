@@ -90,7 +90,7 @@ void check(Communicators& ranks, const std::vector<std::vector<std::byte>>& inpu
     }
     if (test.in_place) out = in;
     std::copy(input.begin(), input.end(), in);
-    AllReduceOptions options = with(test.algorithm);
+    CallOptions options = with(test.algorithm);
     options.scale = scale;
     const Status status = rank.all_reduce(in, out, input.size() / size_of(type), type, op, options);
     ASSERT_TRUE(status.ok()) << to_string(status.error());
@@ -203,7 +203,7 @@ TEST(AllReduce, EachRankScalesItsOwnInput) {
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     on_every_rank(ranks, [&](Communicator& rank) {
       std::vector<float> data(1000, 1.0f);
-      AllReduceOptions options = with(algorithm);
+      CallOptions options = with(algorithm);
       options.scale.real = static_cast<double>(rank.rank() + 1);
       ASSERT_TRUE(
           rank.all_reduce(data.data(), data.data(), 1000, DataType::kFloat32, ReduceOp::kPreMulSum, options).ok());
@@ -220,7 +220,7 @@ TEST(AllReduce, AsynchronousOperationsEndInOrderWithAndWithoutWaiting) {
     std::vector<Work> works;
     for (std::size_t n = 0; n < data.size(); ++n) {
       for (std::size_t i = 0; i < kCount; ++i) data[n][i] = input_of(rank.rank(), i + n);
-      auto work = rank.all_reduce_async(data[n].data(), data[n].data(), kCount, DataType::kFloat32, ReduceOp::kSum);
+      auto work = start_sum(rank, data[n].data(), data[n].data(), kCount);
       ASSERT_TRUE(work.ok()) << to_string(work.error());
       works.push_back(std::move(*work));
     }
@@ -243,9 +243,7 @@ TEST(AllReduce, WhatIsQueuedBehindAWaitedOperationGoesOnByItself) {
     on_every_rank(ranks, [&](Communicator& rank) {
       const auto me = static_cast<std::size_t>(rank.rank());
       const auto sum = [&](std::vector<float>& data) {
-        return std::move(
-                   rank.all_reduce_async(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum))
-            .value();
+        return std::move(start_sum(rank, data.data(), data.data(), data.size())).value();
       };
       Work first = sum(buffers[me]);
       second[me] = sum(buffers[2 + me]);
@@ -262,9 +260,9 @@ TEST(AllReduce, AnOperationThatNobodyWaitsForEnds) {
                        1.0f);  // outlive the communicators: rank 1 may still work on its buffer when rank 0 has ended
   std::vector<float> b(1000, 2.0f);
   Communicators ranks = make_ranks(2);
-  auto first = ranks[0]->all_reduce_async(a.data(), a.data(), a.size(), DataType::kFloat32, ReduceOp::kSum);
+  auto first = start_sum(*ranks[0], a.data(), a.data(), a.size());
   {
-    auto dropped = ranks[1]->all_reduce_async(b.data(), b.data(), b.size(), DataType::kFloat32, ReduceOp::kSum);
+    auto dropped = start_sum(*ranks[1], b.data(), b.data(), b.size());
     ASSERT_TRUE(dropped.ok());
   }
   ASSERT_TRUE(first.ok());

@@ -78,14 +78,14 @@ TEST(BadArguments, OnlyPrivateWritableMemoryCanBeRegisteredAndOnlyOnce) {
 
 TEST(BadArguments, TimeoutsAreClampedAndNegativeOnesRefused) {
   Communicators ranks = make_ranks(1);
-  AllReduceOptions options;
+  CallOptions options;
   options.timeout = std::chrono::milliseconds::max();
   EXPECT_TRUE(sum_is_right(*ranks[0], 10, options));
   std::vector<float> data(4);
   options.timeout = std::chrono::milliseconds(-1);
   EXPECT_FALSE(ranks[0]->all_reduce(data.data(), data.data(), 4, DataType::kFloat32, ReduceOp::kSum, options).ok());
   EXPECT_EQ(size_of(static_cast<DataType>(99)), 0u);
-  static_cast<void>(ranks[0]->auto_algorithm(SIZE_MAX, static_cast<DataType>(99)));
+  static_cast<void>(ranks[0]->auto_algorithm(CollectiveKind::kAllReduce, SIZE_MAX, static_cast<DataType>(99)));
 }
 
 TEST(BadArguments, RankAndSizeOutsideAreRefused) {
@@ -196,8 +196,7 @@ TEST(Mismatch, RandomDisagreementsNeverPassAndNeverBreakTheCommunicator) {
         if (mine.in_place) out = in;
         Status status;
         if (mine.asynchronous) {
-          auto work =
-              rank.all_reduce_async(in, out, mine.count, DataType::kFloat32, ReduceOp::kSum, with(mine.algorithm));
+          auto work = start_sum(rank, in, out, mine.count, with(mine.algorithm));
           ASSERT_TRUE(work.ok()) << to_string(work.error());
           status = work->wait();
         } else {
@@ -230,7 +229,7 @@ TEST(Deadline, ALateRankNeverTakesWhatTheUserWroteAfterATimeout) {
       auto* data = reinterpret_cast<float*>(memory.data());
       std::vector<float> out(kCount);
       for (std::size_t i = 0; i < kCount; ++i) data[i] = 1.0f;
-      AllReduceOptions options = with(Algorithm::kOneShot);
+      CallOptions options = with(Algorithm::kOneShot);
       if (rank.rank() == 0) {
         EXPECT_FALSE(rank.all_reduce(data, out.data(), kCount, DataType::kFloat32, ReduceOp::kSum, options).ok());
         for (std::size_t i = 0; i < kCount; ++i) data[i] = 1e6f;
@@ -280,7 +279,7 @@ TEST(Deadline, TheCommunicatorWorksOnWhenTheLateRankHasCaughtUp) {
       EXPECT_EQ(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
     }
     // The ranks come out of the failed call at different times; a longer deadline covers the gap.
-    AllReduceOptions patient;
+    CallOptions patient;
     patient.timeout = std::chrono::seconds(15);
     EXPECT_TRUE(sum_is_right(rank, 5000, patient));
   });
@@ -306,7 +305,7 @@ TEST(Abort, EndsTheCallHereAndOnPeersAndNamesTheCaller) {
 TEST(Abort, EndsAsynchronousOperationsToo) {
   Communicators ranks = make_ranks(2, std::chrono::seconds(30));
   std::vector<float> data(100);
-  auto work = ranks[0]->all_reduce_async(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+  auto work = start_sum(*ranks[0], data.data(), data.data(), 100);
   ASSERT_TRUE(work.ok());
   ranks[0]->abort();
   const Status status = work->wait();
@@ -324,7 +323,7 @@ TEST(Leaving, APeerThatIsDestroyedIsNamedAndAnUnfinishedOperationEnds) {
   EXPECT_EQ(status.error().rank, 1);
 
   Communicators others = make_ranks(2, std::chrono::seconds(30));
-  auto work = others[0]->all_reduce_async(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
+  auto work = start_sum(*others[0], data.data(), data.data(), 100);
   ASSERT_TRUE(work.ok());
   others[0].reset();
   EXPECT_FALSE(work->wait().ok()) << "a Work outlives its communicator and says how it ended";

@@ -50,7 +50,7 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
       for (std::size_t i = 0; i < count; ++i)
         data[i] = 1.0f / static_cast<float>(1 + i + rank * 31 + static_cast<std::size_t>(call));
       const Status status =
-          communicator.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum, with(algorithm));
+          communicator.run({.input = data.data(), .output = data.data(), .count = count}, with(algorithm));
       if (!status.ok()) {
         outcome.errors[rank] = to_string(status.error());
         return;

@@ -43,14 +43,20 @@ inline float sum_of(std::int32_t ranks, std::size_t i) {
   return sum;
 }
 
-inline AllReduceOptions with(Algorithm algorithm) {
-  AllReduceOptions options;
+inline CallOptions with(Algorithm algorithm) {
+  CallOptions options;
   options.algorithm = algorithm;
   return options;
 }
 
+// A float32 sum that runs in the background.
+inline Result<Work> start_sum(Communicator& rank, const float* input, float* output, std::size_t count,
+                              const CallOptions& options = {}) {
+  return rank.start({.kind = CollectiveKind::kAllReduce, .input = input, .output = output, .count = count}, options);
+}
+
 // One checked float32 sum; false and a test failure where it went wrong.
-inline bool sum_is_right(Communicator& rank, std::size_t count, const AllReduceOptions& options = {}) {
+inline bool sum_is_right(Communicator& rank, std::size_t count, const CallOptions& options = {}) {
   std::vector<float> data(count);
   for (std::size_t i = 0; i < count; ++i) data[i] = input_of(rank.rank(), i);
   const Status status = rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum, options);

@@ -1,0 +1,50 @@
+// Group: collectives, sends and receives that start as one, on one communicator or on several.
+//
+// Whatever the order of the calls in the group, and on however many communicators, it ends on every rank, as long as
+// the ranks' groups fit together: every send has its receive, and on each communicator all ranks put the same
+// collectives into the group. (Collectives of one communicator are sorted by what they are, so only those that are
+// alike in kind, root, count, type, operation and algorithm are told apart by the order of their calls.) Calls of one
+// group run at the same time: none may use what another one gives.
+//
+// Nothing happens before run() or start(); a Group that is destroyed before is forgotten, with a warning in the log.
+// While a group holds calls on a communicator, other calls on it are refused (kInvalidArgument): the peers could not
+// know which comes first.
+//
+// Threads: a Group belongs to one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "tutti/communicator.h"
+#include "tutti/export.h"
+#include "tutti/result.h"
+#include "tutti/types.h"
+
+namespace tutti {
+
+class TUTTI_API Group {
+ public:
+  Group();
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  // Each checks its arguments at once; on an error the call is not in the group. The communicators outlive the group.
+  // options.timeout counts; at most 65536 calls.
+  Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
+  // Also to this rank itself, when the same group holds the receive.
+  Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer);
+  Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer);
+
+  // Starts everything and waits for all of it; the first error, if there is one. The group is empty afterwards.
+  Status run();
+  // Starts everything; the Work ends when all of it has.
+  Result<Work> start();
+
+ private:
+  std::unique_ptr<detail::GroupImpl> impl_;
+};
+
+}  // namespace tutti

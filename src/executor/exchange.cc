@@ -1,0 +1,130 @@
+#include "executor/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+constexpr int kMessagesPerTurn = 16;  // of one transfer before the next has its turn
+constexpr std::size_t kMostTold = 4;  // transfers in one text
+
+}  // namespace
+
+Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport,
+                   PairNumbers& numbers)
+    : transfers_(std::move(transfers)),
+      states_(transfers_.size()),
+      unfinished_(transfers_.size()),
+      transport_(transport),
+      numbers_(numbers) {
+  for (const Transfer& transfer : transfers_) {
+    numbers_.begin(transfer.peer, transfer.direction, transfer.tag.sequence);
+  }
+  for (const OwnCopy& copy : own) {
+    if (copy.bytes > 0 && copy.from != copy.to) std::memmove(copy.to, copy.from, copy.bytes);
+  }
+}
+
+bool Exchange::send_next(Transfer& transfer, State& state) {
+  if (!transfer.send->ready()) return false;
+  const std::uint64_t bytes = std::min(transport_.slot_bytes(), transfer.bytes - state.moved);
+  transfer.send->send_from(transfer.data + state.moved, bytes, transfer.tag);
+  state.moved += bytes;
+  state.ended = state.moved == transfer.bytes;
+  return true;
+}
+
+bool Exchange::receive_next(Transfer& transfer, State& state) {
+  const std::uint64_t bytes = std::min(transport_.slot_bytes(), transfer.bytes - state.moved);
+  std::byte* place = transfer.data + state.moved;
+  const Arrival arrival = transfer.receive->arrival(
+      transfer.tag, transfer.receive->wants_place() ? std::span(place, bytes) : std::span<std::byte>());
+  if (arrival == Arrival::kNothing) return false;
+  if (arrival != Arrival::kMessage) {
+    bad_transfer_ = &transfer;
+    bad_ = BadMessage{.peer = transfer.peer, .kind = arrival, .tag = transfer.receive->mismatched_tag()};
+    return false;
+  }
+  const Message message = transfer.receive->front();
+  if (message.bytes != bytes) {
+    bad_transfer_ = &transfer;
+    bad_ = BadMessage{.peer = transfer.peer, .kind = Arrival::kCorrupt, .tag = {}};
+    return false;
+  }
+  if (message.carrier != Carrier::kDelivered && bytes > 0) std::memcpy(place, message.data, bytes);
+  transfer.receive->release();
+  state.moved += bytes;
+  state.ended = state.moved == transfer.bytes;
+  return true;
+}
+
+bool Exchange::advance(Transfer& transfer, State& state) {
+  if (state.ended || !numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) return false;
+  bool moved = false;
+  for (int i = 0; i < kMessagesPerTurn && !state.ended && !bad_; ++i) {
+    if (!(transfer.direction == Direction::kSend ? send_next(transfer, state) : receive_next(transfer, state))) break;
+    moved = true;
+  }
+  if (state.ended) {
+    numbers_.end(transfer.peer, transfer.direction, transfer.tag.sequence);
+    --unfinished_;
+  }
+  return moved;
+}
+
+bool Exchange::progress() {
+  bool moved = false;
+  for (std::size_t i = 0; i < transfers_.size() && !bad_; ++i) moved |= advance(transfers_[i], states_[i]);
+  transport_.flush();
+  return moved;
+}
+
+bool Exchange::done() { return !bad_ && unfinished_ == 0 && transport_.flush(); }
+
+std::vector<const Transfer*> Exchange::unfinished() const {
+  std::vector<const Transfer*> open;
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    if (!states_[i].ended) open.push_back(&transfers_[i]);
+  }
+  return open;
+}
+
+bool Exchange::stalled(const Transfer& transfer) const {
+  if (!numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) return false;
+  if (transfer.direction == Direction::kSend) return !transfer.send->ready();
+  return transfer.receive->arrival(transfer.tag, {}) == Arrival::kNothing;
+}
+
+std::string Exchange::waits_for() const {
+  std::string text;
+  std::size_t told = 0;
+  for (std::size_t i = 0; i < transfers_.size() && told < kMostTold; ++i) {
+    if (states_[i].ended) continue;
+    const Transfer& transfer = transfers_[i];
+    if (told++ > 0) text += "; ";
+    if (!numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) {
+      text += fmt::format("an earlier transfer with rank {}", transfer.peer);
+    } else if (transfer.direction == Direction::kSend) {
+      text +=
+          fmt::format("a credit from rank {} ({} of {} bytes sent)", transfer.peer, states_[i].moved, transfer.bytes);
+    } else {
+      text += fmt::format("a message from rank {} ({} of {} bytes received)", transfer.peer, states_[i].moved,
+                          transfer.bytes);
+    }
+  }
+  return text.empty() ? "what was sent to leave this process" : text;
+}
+
+void Exchange::give_up() {
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    if (std::exchange(states_[i].ended, true)) continue;
+    numbers_.end(transfers_[i].peer, transfers_[i].direction, transfers_[i].tag.sequence);
+  }
+  unfinished_ = 0;
+}
+
+}  // namespace tutti

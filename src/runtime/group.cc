@@ -1,0 +1,210 @@
+#include "tutti/group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "runtime/arguments.h"
+#include "runtime/communicator_impl.h"
+
+namespace tutti {
+namespace detail {
+namespace {
+
+constexpr std::size_t kMostCalls = 65536;
+
+// Collectives of one communicator run one after another: in an order that all ranks find, whatever that of their calls.
+auto sort_key(const CallTag& tag) {
+  return std::tuple(tag.kind, tag.root, tag.count, tag.type, tag.op, tag.algorithm, tag.digest);
+}
+
+}  // namespace
+
+class GroupImpl {
+ public:
+  ~GroupImpl() { forget(); }
+
+  Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options);
+  Status transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count, DataType type,
+                  std::int32_t peer);
+  Result<std::vector<WorkImpl::Part>> submit(Engine::Progress progress);
+  static Result<Work> work(std::vector<WorkImpl::Part> parts) {
+    return Work(std::make_shared<WorkImpl>(std::move(parts)));  // shared as Work wants it
+  }
+  void forget();
+  void warn_and_forget();
+  std::size_t calls() const { return calls_; }
+
+ private:
+  // What the group holds for one communicator.
+  struct Member {
+    std::vector<std::shared_ptr<Operation>> collectives;  // shared with the engine's queue later
+    CheckedExchange exchange;
+    CallOptions exchange_options;    // the longest timeout
+    std::deque<Transfer> own_sends;  // to this rank itself, not yet met by their receives
+    std::deque<Transfer> own_receives;
+  };
+  Result<Member*> member(CommunicatorImpl& communicator);
+  static Status match_own(Member& member);
+
+  std::map<CommunicatorImpl*, Member> members_;
+  std::size_t calls_ = 0;
+};
+
+Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
+  if (calls_ >= kMostCalls) return invalid_argument(fmt::format("a group holds at most {} calls", kMostCalls));
+  const auto found = members_.find(&communicator);
+  if (found != members_.end()) return &found->second;
+  if (!communicator.open_group()) {
+    return invalid_argument("another Group holds calls on this communicator: run() or drop that one first");
+  }
+  return &members_[&communicator];
+}
+
+Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options) {
+  CommunicatorImpl& impl = *communicator.impl_;
+  const std::scoped_lock lock(impl.submission_mutex());
+  if (is_exchange(call)) {
+    auto checked = check_exchange(call, options, impl.caller());
+    if (!checked) return checked.error();
+    auto to = member(impl);
+    if (!to) return to.error();
+    CheckedExchange& exchange = (*to)->exchange;
+    exchange.transfers.insert(exchange.transfers.end(), checked->transfers.begin(), checked->transfers.end());
+    exchange.own.insert(exchange.own.end(), checked->own.begin(), checked->own.end());
+    (*to)->exchange_options.timeout = std::max((*to)->exchange_options.timeout, options.timeout);
+  } else {
+    auto prepared = impl.prepare(call, options);
+    if (!prepared) return prepared.error();
+    auto to = member(impl);
+    if (!to) return to.error();
+    (*to)->collectives.push_back(std::move(*prepared));
+  }
+  ++calls_;
+  return {};
+}
+
+Status GroupImpl::transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count,
+                           DataType type, std::int32_t peer) {
+  CommunicatorImpl& impl = *communicator.impl_;
+  auto checked = check_transfer(direction, data, count, type, peer, impl.caller());
+  if (!checked) return checked.error();
+  const std::scoped_lock lock(impl.submission_mutex());
+  auto to = member(impl);
+  if (!to) return to.error();
+  if (checked->peer == impl.rank()) {
+    auto& waiting = direction == Direction::kSend ? (*to)->own_sends : (*to)->own_receives;
+    waiting.push_back(*checked);
+    TUTTI_TRY(match_own(**to));
+  } else {
+    (*to)->exchange.transfers.push_back(*checked);
+  }
+  ++calls_;
+  return {};
+}
+
+// The k-th send to this rank itself meets the k-th receive from it.
+Status GroupImpl::match_own(Member& member) {
+  while (!member.own_sends.empty() && !member.own_receives.empty()) {
+    const Transfer& send = member.own_sends.front();
+    const Transfer& receive = member.own_receives.front();
+    if (send.tag.count != receive.tag.count || send.tag.type != receive.tag.type) {
+      const Error error = invalid_argument(fmt::format("a send of {} {} to this rank itself meets a receive of {} {}",
+                                                       send.tag.count, to_string(DataType{send.tag.type}),
+                                                       receive.tag.count, to_string(DataType{receive.tag.type})));
+      member.own_sends.pop_back();
+      return error;
+    }
+    member.exchange.own.push_back({.from = send.data, .to = receive.data, .bytes = send.bytes});
+    member.own_sends.pop_front();
+    member.own_receives.pop_front();
+  }
+  return {};
+}
+
+Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress) {
+  for (auto& [communicator, member] : members_) {
+    if (member.own_sends.empty() && member.own_receives.empty()) continue;
+    const char* what = member.own_sends.empty() ? "receive from" : "send to";
+    return invalid_argument(
+        fmt::format("a {} this rank itself ({}) has no counterpart in the group", what, communicator->rank()));
+  }
+  std::vector<WorkImpl::Part> parts;
+  std::optional<Error> refused;
+  for (auto& [communicator, member] : members_) {
+    const std::scoped_lock lock(communicator->submission_mutex());
+    std::vector<std::shared_ptr<Operation>>& operations = member.collectives;
+    std::stable_sort(operations.begin(), operations.end(),
+                     [](const auto& a, const auto& b) { return sort_key(a->call.tag) < sort_key(b->call.tag); });
+    if (!member.exchange.transfers.empty() || !member.exchange.own.empty()) {
+      auto exchange = communicator->prepare_exchange(std::move(member.exchange), member.exchange_options);
+      if (exchange.ok()) operations.push_back(std::move(*exchange));
+      if (!exchange.ok() && !refused) refused = exchange.error();
+    }
+    for (const std::shared_ptr<Operation>& operation : operations) {
+      const Status submitted = communicator->engine().submit(operation, progress);
+      if (submitted.ok()) parts.push_back({.engine = &communicator->engine(), .operation = operation});
+      if (!submitted.ok() && !refused) refused = submitted.error();
+    }
+  }
+  if (!refused) return parts;
+  WorkImpl(std::move(parts)).wait().ok();  // what did start owns the caller's buffers until it has ended
+  return *std::move(refused);
+}
+
+void GroupImpl::warn_and_forget() {
+  members_.begin()->first->log().write(LogLevel::kWarn,
+                                       "a Group with {} calls was destroyed before run(): they never happen", calls_);
+  forget();
+}
+
+void GroupImpl::forget() {
+  for (auto& [communicator, member] : members_) communicator->close_group();
+  members_.clear();
+  calls_ = 0;
+}
+
+}  // namespace detail
+
+Group::Group() : impl_(std::make_unique<detail::GroupImpl>()) {}
+
+Group::~Group() {
+  if (impl_->calls() > 0) impl_->warn_and_forget();
+}
+
+Status Group::add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options) {
+  return impl_->add(communicator, call, options);
+}
+
+Status Group::send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer) {
+  return impl_->transfer(Direction::kSend, communicator, data, count, type, peer);
+}
+
+Status Group::receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer) {
+  return impl_->transfer(Direction::kReceive, communicator, data, count, type, peer);
+}
+
+Status Group::run() {
+  auto parts = impl_->submit(Engine::Progress::kByCaller);
+  impl_->forget();
+  if (!parts) return parts.error();
+  return detail::WorkImpl(std::move(*parts)).wait();
+}
+
+Result<Work> Group::start() {
+  auto parts = impl_->submit(Engine::Progress::kInBackground);
+  impl_->forget();
+  if (!parts) return parts.error();
+  return detail::GroupImpl::work(std::move(*parts));
+}
+
+}  // namespace tutti
