@@ -104,7 +104,10 @@ Status GroupImpl::transfer(Direction direction, Communicator& communicator, cons
   if (checked->peer == impl.rank()) {
     auto& waiting = direction == Direction::kSend ? (*to)->own_sends : (*to)->own_receives;
     waiting.push_back(*checked);
-    TUTTI_TRY(match_own(**to));
+    if (const Status matched = match_own(**to); !matched.ok()) {
+      waiting.pop_back();
+      return matched;
+    }
   } else {
     (*to)->exchange.transfers.push_back(*checked);
   }
@@ -121,7 +124,6 @@ Status GroupImpl::match_own(Member& member) {
       const Error error = invalid_argument(fmt::format("a send of {} {} to this rank itself meets a receive of {} {}",
                                                        send.tag.count, to_string(DataType{send.tag.type}),
                                                        receive.tag.count, to_string(DataType{receive.tag.type})));
-      member.own_sends.pop_back();
       return error;
     }
     member.exchange.own.push_back({.from = send.data, .to = receive.data, .bytes = send.bytes});
