@@ -1,0 +1,18 @@
+// PollDoorbell: a doorbell whose sleep is a wait for descriptors, so that a rank can wait for the messages of one
+// transport and the descriptors of another in one system call.
+#pragma once
+
+#include "base/wait.h"
+#include "tutti/result.h"
+
+namespace tutti {
+
+class PollDoorbell : public Doorbell {
+ public:
+  // From now on a sleep also ends while `fd` can be read (level-triggered; whoever added it drains it). The descriptor
+  // stays the caller's, who keeps it open as long as anybody sleeps. Before the first arm(), by the thread that will
+  // sleep. Errors: kSystem.
+  virtual Status watch(int fd) = 0;
+};
+
+}  // namespace tutti
