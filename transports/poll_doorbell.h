@@ -9,10 +9,11 @@ namespace tutti {
 
 class PollDoorbell : public Doorbell {
  public:
-  // From now on a sleep also ends while `fd` can be read (level-triggered; whoever added it drains it). The descriptor
-  // stays the caller's, who keeps it open as long as anybody sleeps. Before the first arm(), by the thread that will
-  // sleep. Errors: kSystem.
-  virtual Status watch(int fd) = 0;
+  // From now on a sleep also ends when `fd` becomes readable after arm(); whether it also ends at once because `fd` was
+  // readable before (level-triggered) or not (edge-triggered) is open. The descriptor stays the caller's, who drains it
+  // and keeps it open as long as anybody sleeps. Before the first arm(), by the thread that will sleep. Errors:
+  // kSystem.
+  virtual Status add_wait_source(int fd) = 0;
 };
 
 }  // namespace tutti

@@ -8,13 +8,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <thread>
 
-#include "epoll_doorbell.h"
 #include "shm_ranks.h"
+#include "test_doorbell.h"
 
 namespace tutti {
 namespace {
@@ -30,6 +32,14 @@ std::shared_ptr<Mapping> memory(const char* text = "") {
 
 std::string text_at(const std::shared_ptr<Mapping>& mapping) {
   return mapping == nullptr ? "nothing" : reinterpret_cast<const char*>(mapping->data());
+}
+
+bool readable(const std::vector<int>& descriptors) {
+  for (const int fd : descriptors) {
+    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+    if (poll(&waiting, 1, 0) == 1) return true;
+  }
+  return false;
 }
 
 TEST(UnixExchange, PassesMemoryBetweenRanksAndNoticesTheEnd) {
@@ -258,15 +268,49 @@ TEST(SubExchange, AForkedCopySpeaksForNobody) {
   auto window = std::move(ranks[0]->allocate_window(4096).value());
   std::strcpy(reinterpret_cast<char*>(window->data()), "kept");
   const std::uint32_t id = ranks[0]->find_window(window->data(), 1).window;
+  std::optional<Share> share(std::in_place, all[0], memory("shared"));
   const pid_t copy = fork();
   if (copy == 0) {
     window.reset();
+    share.reset();
     ranks.clear();
     _exit(0);
   }
   waitpid(copy, nullptr, 0);
+  all[1]->pump();
+  EXPECT_EQ(text_at(all[1]->find(0, share->id())), "shared");
   EXPECT_EQ(ranks[1]->peer_status(0).life, PeerLife::kLive);
   EXPECT_EQ(text_at(all[1]->find(0, id)), "kept");
+}
+
+TEST(SubExchange, ADeadProcessIsSeenThroughEveryViewAndWhatItSentBeforeStillCounts) {
+  SteadyClock clock;
+  const std::int64_t deadline_ns = clock.now_ns() + 10 * kSecond;
+  auto listening = std::move(UnixExchange::listen(0, 2).value());
+  const std::vector<std::string> addresses = {listening->address(), ""};
+  const pid_t child = fork();
+  if (child == 0) {
+    auto other = std::move(UnixExchange::listen(1, 2).value());
+    if (!other->connect(addresses, {0, 1}, clock, deadline_ns).ok()) _exit(1);
+    other->share(memory("last words"), {});
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  ASSERT_TRUE(listening->connect(addresses, {0, 1}, clock, deadline_ns).ok());
+  const std::shared_ptr<SegmentExchange> exchange = std::move(listening);
+  auto pokes = std::move(exchange->receive_pokes(1).value());
+  SubExchange view(exchange, {1, 0});
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(view.peer_gone(0));
+  EXPECT_TRUE(exchange->peer_gone(1));
+  EXPECT_EQ(text_at(view.find(0, 1)), "last words");
+  EXPECT_TRUE(readable(pokes->descriptors())) << "whoever sleeps should know";
+  pokes->drain();
+  EXPECT_FALSE(readable(pokes->descriptors()));
 }
 
 TEST(SubExchange, TheEndOfAProcessEndsItForAllItsCommunicators) {
@@ -278,19 +322,12 @@ TEST(SubExchange, TheEndOfAProcessEndsItForAllItsCommunicators) {
   EXPECT_TRUE(all[0]->peer_gone(1));
 }
 
-bool readable(const std::vector<int>& descriptors) {
-  for (const int fd : descriptors) {
-    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
-    if (poll(&waiting, 1, 0) == 1) return true;
-  }
-  return false;
-}
-
 TEST_P(AnyExchange, APokeComesOnlyToARankThatAskedForIt) {
   Exchanges all = exchanges(2);
   auto ranks = shm_ranks(kShape, all);
   auto bell = std::move(ranks[0]->create_poke_bell().value());
-  bell->drain();
+  bell->arm();  // takes what set-up has left
+  bell->disarm();
   auto send = std::move(ranks[1]->open_send(0, 0).value());
   send->send_slot(0, call(1));
   EXPECT_FALSE(readable(bell->descriptors())) << "awake";
@@ -298,11 +335,25 @@ TEST_P(AnyExchange, APokeComesOnlyToARankThatAskedForIt) {
   send->send_slot(0, call(1));
   EXPECT_TRUE(readable(bell->descriptors()));
   bell->disarm();
-  bell->drain();
-  EXPECT_FALSE(readable(bell->descriptors()));
   bell->arm();
+  EXPECT_FALSE(readable(bell->descriptors())) << "what came before the second sleep";
   ranks[0]->doorbell().ring();
   EXPECT_TRUE(readable(bell->descriptors())) << "by itself";
+}
+
+TEST(Pokes, ArmingMakesRoomForMoreOfThem) {
+  Exchanges all = unix_exchanges(2);
+  auto ranks = shm_ranks(kShape, all);
+  auto bell = std::move(ranks[0]->create_poke_bell().value());
+  TestDoorbell sleeper(Trigger::kEdge);
+  for (const int fd : bell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
+  for (int i = 0; i < 5000; ++i) all[1]->poke(0, 66);  // a full socket, whose edges are forgotten
+  sleeper.arm();
+  bell->arm();
+  ranks[1]->announce_abort();
+  const auto start = std::chrono::steady_clock::now();
+  sleeper.sleep(20 * kSecond);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(Pokes, ThatFindTheSocketFullAreNotLostThoughAnotherCommunicatorEmptiesIt) {
@@ -343,18 +394,18 @@ TEST_P(AnyExchange, TwoCommunicatorsSleepWithoutTakingEachOthersPokes) {
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&self = *(*communicator)[rank], rank] {
         auto bell = std::move(self.create_poke_bell().value());
-        EpollDoorbell sleeper;
-        for (const int fd : bell->descriptors()) ASSERT_TRUE(sleeper.watch(fd).ok());
+        TestDoorbell sleeper(rank == 0 ? Trigger::kLevel : Trigger::kEdge);
+        for (const int fd : bell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
         auto send = std::move(self.open_send(1 - rank, 0).value());
         auto receive = std::move(self.open_receive(1 - rank, 0).value());
         for (std::uint32_t round = 1; round <= kRounds; ++round) {
           if (rank == 0) send->send_slot(0, call(round));
           const auto start = std::chrono::steady_clock::now();
           while (receive->arrival(call(round)) != Arrival::kMessage) {
+            sleeper.arm();
             bell->arm();
             if (receive->arrival(call(round)) != Arrival::kMessage) sleeper.sleep(20 * kSecond);
             bell->disarm();
-            bell->drain();
           }
           ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << "round " << round;
           receive->release();

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "epoll_doorbell.h"
+#include "test_doorbell.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -31,12 +31,14 @@ struct FakeNet {
   static constexpr std::uint64_t kSlotBytes = 4096;
   static constexpr std::uint32_t kLanes = 2;
 
-  explicit FakeNet(std::uint32_t ranks) : boards(ranks), bells(ranks) {}
+  FakeNet(std::uint32_t ranks, Trigger trigger) : boards(ranks) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) bells.push_back(std::make_unique<TestDoorbell>(trigger));
+  }
 
   std::mutex mutex;  // guards all but the bells
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>, std::deque<Letter>> queues;  // sender, receiver
   std::vector<Board> boards;
-  std::vector<EpollDoorbell> bells;
+  std::vector<std::unique_ptr<TestDoorbell>> bells;
   std::uint64_t carried = 0;  // letters so far
 };
 
@@ -57,7 +59,7 @@ class FakeSend final : public SendConnection {
       queue_.push_back({std::vector<std::byte>(data, data + bytes), tag});
       ++net_.carried;
     }
-    net_.bells[to_].ring();
+    net_.bells[to_]->ring();
   }
   void send_published(const WindowRef&, std::uint64_t, const CallTag&) override { ADD_FAILURE() << "has no windows"; }
   void send_delivered(std::uint64_t, const CallTag&) override { ADD_FAILURE() << "has no windows"; }
@@ -94,7 +96,7 @@ class FakeReceive final : public ReceiveConnection {
       const std::scoped_lock lock(net_.mutex);
       queue_.pop_front();
     }
-    net_.bells[from_].ring();
+    net_.bells[from_]->ring();
   }
 
  private:
@@ -119,7 +121,7 @@ class FakeRemote final : public Transport {
     return std::unique_ptr<ReceiveConnection>(std::make_unique<FakeReceive>(*net_, peer, rank_, lane));
   }
   Doorbell& doorbell() override { return poll_doorbell(); }
-  PollDoorbell& poll_doorbell() { return net_->bells[rank_]; }
+  PollDoorbell& poll_doorbell() { return *net_->bells[rank_]; }
   void enter_call(const CallTag& tag, const WindowRef& output) override {
     EXPECT_EQ(output, WindowRef{}) << "nobody can store there";
     const std::scoped_lock lock(net_->mutex);

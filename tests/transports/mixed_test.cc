@@ -24,10 +24,10 @@ struct Cluster {
   std::vector<FakeRemote*> remotes;  // by rank, owned by `ranks`
   std::vector<std::unique_ptr<MixedTransport>> ranks;
 
-  explicit Cluster(const Machines& machines, Inside inside = Inside::kThreads) {
+  explicit Cluster(const Machines& machines, Inside inside = Inside::kThreads, Trigger trigger = Trigger::kLevel) {
     std::uint32_t count = 0;
     for (const auto& machine : machines) count += static_cast<std::uint32_t>(machine.size());
-    net = std::make_shared<FakeNet>(count);
+    net = std::make_shared<FakeNet>(count, trigger);
     remotes.resize(count);
     ranks.resize(count);
     for (const std::vector<std::uint32_t>& machine : machines) {
@@ -147,12 +147,17 @@ TEST(Mixed, FlushAndPumpReachBoth) {
   EXPECT_EQ(cluster.remotes[0]->pumps, 1);
 }
 
-class MixedWakes : public ::testing::TestWithParam<Inside> {};
+class MixedWakes : public ::testing::TestWithParam<std::tuple<Inside, Trigger>> {
+ protected:
+  static Cluster cluster_of(const Machines& machines) {
+    return Cluster(machines, std::get<0>(GetParam()), std::get<1>(GetParam()));
+  }
+};
 
 // One token goes round. Every rank sleeps until it comes: half of the hops are inside a machine, half across.
 TEST_P(MixedWakes, ASleepingRankIsWokenByLocalAndByRemotePeers) {
   constexpr std::uint32_t kRounds = 3000;
-  Cluster cluster({{1, 0}, {2, 3}}, GetParam());
+  Cluster cluster = cluster_of({{1, 0}, {2, 3}});
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
@@ -178,7 +183,7 @@ TEST_P(MixedWakes, ASleepingRankIsWokenByLocalAndByRemotePeers) {
 // and pokes of both kinds come at any time.
 TEST_P(MixedWakes, NoWakeIsLostInACrowd) {
   constexpr std::uint32_t kMessages = 2000;
-  Cluster cluster(kTwoByTwo, GetParam());
+  Cluster cluster = cluster_of(kTwoByTwo);
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
@@ -217,7 +222,7 @@ TEST_P(MixedWakes, NoWakeIsLostInACrowd) {
 }
 
 TEST_P(MixedWakes, AnyThreadWakesItsOwnRank) {
-  Cluster cluster(kTwoByTwo, GetParam());
+  Cluster cluster = cluster_of(kTwoByTwo);
   Doorbell& bell = cluster.ranks[0]->doorbell();
   for (int round = 0; round < 100; ++round) {
     std::atomic<bool> rung = false;
@@ -230,9 +235,13 @@ TEST_P(MixedWakes, AnyThreadWakesItsOwnRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Inside, MixedWakes, ::testing::Values(Inside::kThreads, Inside::kSockets),
+INSTANTIATE_TEST_SUITE_P(Inside, MixedWakes,
+                         ::testing::Combine(::testing::Values(Inside::kThreads, Inside::kSockets),
+                                            ::testing::Values(Trigger::kLevel, Trigger::kEdge)),
                          [](const auto& instance) {
-                           return instance.param == Inside::kThreads ? "Threads" : "Sockets";
+                           const bool threads = std::get<0>(instance.param) == Inside::kThreads;
+                           const bool level = std::get<1>(instance.param) == Trigger::kLevel;
+                           return std::string(threads ? "Threads" : "Sockets") + (level ? "Level" : "Edge");
                          });
 
 }  // namespace

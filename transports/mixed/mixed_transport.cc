@@ -40,7 +40,7 @@ class RemoteSendConnection final : public SendConnection {
 }  // namespace
 
 void MixedTransport::BothDoorbell::arm() {
-  remote_.arm();
+  remote_.arm();  // first: it may forget what its sources had to tell, and the other one then takes that
   local_->arm();
 }
 
@@ -52,7 +52,6 @@ void MixedTransport::BothDoorbell::disarm() {
 void MixedTransport::BothDoorbell::sleep(std::int64_t timeout_ns) {
   remote_.sleep(timeout_ns);
   local_->disarm();
-  local_->drain();
 }
 
 MixedTransport::MixedTransport(MixedOptions options, std::unique_ptr<ShmTransport> local,
@@ -72,7 +71,7 @@ Result<std::unique_ptr<MixedTransport>> MixedTransport::create(MixedOptions opti
   TUTTI_ASSERT(&remote->doorbell() == &remote_doorbell && local->slot_bytes() == remote->slot_bytes());
   auto bell = local->create_poke_bell();
   if (!bell) return bell.error();
-  for (const int fd : (*bell)->descriptors()) TUTTI_TRY(remote_doorbell.watch(fd));
+  for (const int fd : (*bell)->descriptors()) TUTTI_TRY(remote_doorbell.add_wait_source(fd));
   return std::unique_ptr<MixedTransport>(new MixedTransport(std::move(options), std::move(local), std::move(remote),
                                                             std::move(*bell), remote_doorbell));  // private constructor
 }

@@ -42,4 +42,9 @@ void BellDoorbell::sleep(std::int64_t timeout_ns) {
   disarm();
 }
 
+void PokeBell::arm() {
+  pokes_->drain();
+  segment_.bell().sleepers.store(kWantsPoke, std::memory_order_seq_cst);
+}
+
 }  // namespace tutti

@@ -59,15 +59,15 @@ class BellDoorbell final : public Doorbell {
 };
 
 // The owner's side where it sleeps on descriptors. The order of use: arm, poll once more, sleep until one of the
-// descriptors is readable, disarm, drain. One thread uses it.
+// descriptors becomes readable, disarm. One thread uses it.
 class PokeBell {
  public:
   PokeBell(Segment segment, std::shared_ptr<SegmentExchange> exchange, std::unique_ptr<PokeReceiver> pokes)
       : segment_(std::move(segment)), exchange_(std::move(exchange)), pokes_(std::move(pokes)) {}
   std::vector<int> descriptors() const { return pokes_->descriptors(); }
-  void arm() { segment_.bell().sleepers.store(kWantsPoke, std::memory_order_seq_cst); }
+  // Takes what has come before, so that whatever comes from now on makes a descriptor readable anew.
+  void arm();
   void disarm() { segment_.bell().sleepers.store(kAwake, std::memory_order_relaxed); }
-  void drain() { pokes_->drain(); }
 
  private:
   Segment segment_;

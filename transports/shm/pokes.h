@@ -17,9 +17,9 @@ namespace tutti {
 class PokeReceiver {
  public:
   virtual ~PokeReceiver() = default;
-  // A sleep must end while any of these is readable. Open as long as the receiver is.
+  // A sleep must end when any of these becomes readable after drain(). Open as long as the receiver is.
   virtual std::vector<int> descriptors() const = 0;
-  // Takes what made them readable. By the rank that has slept, before it looks for what it waits for.
+  // Takes what has made them readable. By the rank, before it looks for what it waits for and then sleeps.
   virtual void drain() = 0;
 };
 

@@ -13,32 +13,40 @@
 
 namespace tutti {
 
-class EpollDoorbell final : public PollDoorbell {
+enum class Trigger { kLevel, kEdge };
+
+class TestDoorbell final : public PollDoorbell {
  public:
-  EpollDoorbell() { EXPECT_TRUE(watch(event_).ok()); }
-  ~EpollDoorbell() override {
+  explicit TestDoorbell(Trigger trigger) : trigger_(trigger) { EXPECT_TRUE(add_wait_source(event_).ok()); }
+  ~TestDoorbell() override {
     close(event_);
     close(epoll_);
   }
-  Status watch(int fd) override {
+  Status add_wait_source(int fd) override {
     epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    if (trigger_ == Trigger::kEdge) event.events |= EPOLLET;
     EXPECT_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0) << fd;
     return {};
   }
-  void arm() override {}  // an eventfd remembers what came before, too
-  void disarm() override {}
-  void sleep(std::int64_t timeout_ns) override {
-    std::array<epoll_event, 8> events{};
-    epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), static_cast<int>(timeout_ns / 1'000'000));
-    std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t taken = read(event_, &count, sizeof(count));
+  void arm() override {
+    if (trigger_ == Trigger::kEdge) look(0);  // the edges of the past
   }
+  void disarm() override {}
+  void sleep(std::int64_t timeout_ns) override { look(static_cast<int>(timeout_ns / 1'000'000)); }
   void ring() override {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(event_, &one, sizeof(one));
   }
 
  private:
+  void look(int timeout_ms) {
+    std::array<epoll_event, 8> events{};
+    epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout_ms);
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t taken = read(event_, &count, sizeof(count));
+  }
+
+  Trigger trigger_;
   int epoll_ = epoll_create1(EPOLL_CLOEXEC);
   int event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 };
