@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <random>
 #include <thread>
 
 #include "fake_remote.h"
@@ -145,6 +144,18 @@ TEST(Mixed, FlushAndPumpReachBoth) {
   EXPECT_FALSE(cluster.ranks[0]->flush());
   cluster.ranks[0]->pump();
   EXPECT_EQ(cluster.remotes[0]->pumps, 1);
+}
+
+TEST(Mixed, WhatArrivesWhileTheRankArmsDoesNotUseUpItsOnlyPoke) {
+  Cluster cluster(kTwoByTwo, Inside::kThreads, Trigger::kEdge);
+  auto send = std::move(cluster.ranks[2]->open_send(0, 0).value());
+  cluster.net->bells[0]->while_arming = [&] { send->send_slot(0, call(1)); };
+  Doorbell& bell = cluster.ranks[0]->doorbell();
+  bell.arm();
+  send->send_slot(0, call(1));
+  const auto start = std::chrono::steady_clock::now();
+  bell.sleep(10'000'000'000);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 class MixedWakes : public ::testing::TestWithParam<std::tuple<Inside, Trigger>> {

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 
 #include "transports/poll_doorbell.h"
 
@@ -29,6 +30,7 @@ class TestDoorbell final : public PollDoorbell {
     return {};
   }
   void arm() override {
+    if (while_arming) while_arming();
     if (trigger_ == Trigger::kEdge) look(0);  // the edges of the past
   }
   void disarm() override {}
@@ -37,6 +39,8 @@ class TestDoorbell final : public PollDoorbell {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(event_, &one, sizeof(one));
   }
+
+  std::function<void()> while_arming;  // what happens at the worst moment
 
  private:
   void look(int timeout_ms) {

@@ -40,7 +40,9 @@ class RemoteSendConnection final : public SendConnection {
 }  // namespace
 
 void MixedTransport::BothDoorbell::arm() {
-  remote_.arm();  // first: it may forget what its sources had to tell, and the other one then takes that
+  // In this order: the remote one may forget what its sources had to tell so far, and a forgotten poke would be the
+  // only one of this sleep.
+  remote_.arm();
   local_->arm();
 }
 

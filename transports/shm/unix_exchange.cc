@@ -22,8 +22,8 @@ namespace {
 constexpr std::uint32_t kMagic = 0x5455584d;
 enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4 };
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
-// Fewer packets than this never fill a socket (its least buffer, 4,608 bytes, has room for about six of the kernel's
-// bookkeeping units; the usual one for 278, measured).
+// So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
+// buffer takes 279, measured.)
 constexpr std::uint32_t kNeverFull = 4;
 
 // A descriptor that becomes readable when the process ends; -1 where it cannot be had (another PID namespace, an old
