@@ -100,7 +100,7 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
     auto opened = Segment::open(offers[peer].mapping, shape, peer);
     if (!opened) return opened.error();
-    transport->ringers_.emplace_back(*opened, offers[peer].id, peer, exchange);
+    transport->segment_ids_.push_back(offers[peer].id);
     transport->segments_.push_back(std::move(*opened));
   }
   return transport;
@@ -126,18 +126,18 @@ ShmTransport::~ShmTransport() {
 Result<std::unique_ptr<SendConnection>> ShmTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
   TUTTI_ASSERT(peer < shape_.ranks && peer != rank_ && lane < kMaxLanes);
   return std::unique_ptr<SendConnection>(
-      std::make_unique<ShmSendConnection>(segments_[peer], ringers_[peer], shape_, rank_, lane));
+      std::make_unique<ShmSendConnection>(segments_[peer], ringer(peer), shape_, rank_, lane));
 }
 
 Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint32_t peer, std::uint16_t lane) {
   TUTTI_ASSERT(peer < shape_.ranks && peer != rank_ && lane < kMaxLanes);
   return std::unique_ptr<ReceiveConnection>(
-      std::make_unique<ShmReceiveConnection>(segments_[rank_], ringers_[peer], shape_, peer, lane, exchange_));
+      std::make_unique<ShmReceiveConnection>(segments_[rank_], ringer(peer), shape_, peer, lane, exchange_));
 }
 
 void ShmTransport::ring_all() {
   for (std::uint32_t peer = 0; peer < shape_.ranks; ++peer) {
-    if (peer != rank_) ringers_[peer].ring();
+    if (peer != rank_) ringer(peer).ring();
   }
 }
 

@@ -99,6 +99,7 @@ class ShmTransport final : public Transport {
   };
   ShmTransport(std::uint32_t rank, const SegmentShape& shape, OwnSegment own,
                const std::shared_ptr<SegmentExchange>& exchange);
+  Ringer ringer(std::uint32_t peer) const { return {segments_[peer], segment_ids_[peer], peer, exchange_}; }
   void set_life(PeerLife life);
   void ring_all();
 
@@ -107,7 +108,7 @@ class ShmTransport final : public Transport {
   SegmentShape shape_;
   OwnSegment own_;
   std::vector<Segment> segments_;              // by rank
-  std::vector<Ringer> ringers_;                // by rank
+  std::vector<std::uint32_t> segment_ids_;     // by rank, as their owners offer them
   std::vector<PeerOutput> outputs_;            // by rank
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
   std::shared_ptr<WindowTable> windows_;       // likewise
