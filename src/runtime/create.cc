@@ -1,8 +1,10 @@
 // Wires a communicator to the real world: environment, clock, rendezvous, shared memory.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdint>
 #include <fstream>
+#include <numeric>
 #include <thread>
 
 #include "base/assert.h"
@@ -54,26 +56,56 @@ Result<std::vector<std::string>> gather_addresses(Bootstrap& bootstrap, const st
   return addresses;
 }
 
+// Tells all ranks under which number this rank shares its segment, and learns theirs.
+Result<std::vector<std::uint32_t>> gather_ids(Bootstrap& bootstrap, std::uint32_t own_id) {
+  auto blobs = bootstrap.all_gather(std::to_string(own_id));
+  if (!blobs) return blobs.error();
+  std::vector<std::uint32_t> ids;
+  for (const std::string& blob : *blobs) {
+    std::uint32_t id = 0;
+    const auto [end, error] = std::from_chars(blob.data(), blob.data() + blob.size(), id);
+    if (error != std::errc() || end != blob.data() + blob.size()) {
+      return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(ids.size()),
+                   fmt::format("rank {} published a segment number that cannot be read", ids.size())};
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
 Result<std::unique_ptr<ShmTransport>> join(const RendezvousOptions& rendezvous, const SegmentShape& shape,
                                            Clock& clock) {
   const auto rank = static_cast<std::uint32_t>(rendezvous.rank);
   const std::int64_t deadline_ns = clock.now_ns() + rendezvous.timeout_ms * 1'000'000;
-  auto segment = Segment::create(shape, rank);
-  if (!segment) return segment.error();
   auto listening = UnixExchange::listen(rank, shape.ranks);
   if (!listening) return listening.error();
   const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared by the transport and its windows
+  std::unique_ptr<Bootstrap> bootstrap;
   if (shape.ranks > 1) {
-    auto bootstrap = tcp_bootstrap(rendezvous);
-    if (!bootstrap) return bootstrap.error();
-    auto addresses = gather_addresses(**bootstrap, exchange->address());
+    auto connected = tcp_bootstrap(rendezvous);
+    if (!connected) return connected.error();
+    bootstrap = std::move(*connected);
+    auto addresses = gather_addresses(*bootstrap, exchange->address());
     if (!addresses) return addresses.error();
-    TUTTI_TRY(exchange->connect(*addresses, segment->mapping(), clock, deadline_ns));
-    // Nobody leaves set-up before everybody has everybody's memory.
-    auto all_ready = (*bootstrap)->all_gather("ready");
+    std::vector<std::uint32_t> everybody(shape.ranks);
+    std::iota(everybody.begin(), everybody.end(), 0u);
+    TUTTI_TRY(exchange->connect(*addresses, everybody, clock, deadline_ns));
+  }
+  auto own = OwnSegment::create(rank, shape, exchange);
+  if (!own) return own.error();
+  std::vector<std::uint32_t> ids = {own->id()};
+  if (bootstrap != nullptr) {
+    auto all_ids = gather_ids(*bootstrap, own->id());
+    if (!all_ids) return all_ids.error();
+    ids = std::move(*all_ids);
+  }
+  auto offers = collect_offers(*exchange, rank, ids, own->segment().mapping(), clock, deadline_ns);
+  if (!offers) return offers.error();
+  if (bootstrap != nullptr) {  // nobody leaves set-up before everybody has everybody's memory
+    auto all_ready = bootstrap->all_gather("ready");
     if (!all_ready) return all_ready.error();
   }
-  return ShmTransport::create(rank, shape, *segment, exchange);
+  return ShmTransport::create(rank, shape, std::move(*own), *offers, exchange);
 }
 
 std::chrono::milliseconds call_timeout(const CommunicatorOptions& options, const Config& config) {
@@ -114,21 +146,22 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
   const auto ranks = static_cast<std::uint32_t>(size);
   const SegmentShape shape = segment_shape(*config, ranks);
   const auto hub = std::make_shared<InProcessHub>();
-  std::vector<Segment> segments;
+  std::vector<OwnSegment> segments;
+  std::vector<Offer> offers;
   std::vector<std::shared_ptr<SegmentExchange>> exchanges;  // shared by each rank's transport and its windows
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    auto segment = Segment::create(shape, rank);
-    if (!segment) return segment.error();
     exchanges.push_back(std::make_shared<InProcessExchange>(hub, rank));
-    exchanges.back()->share(0, segment->mapping());
-    segments.push_back(std::move(*segment));
+    auto own = OwnSegment::create(rank, shape, exchanges.back());
+    if (!own) return own.error();
+    offers.push_back({.id = own->id(), .mapping = own->segment().mapping()});
+    segments.push_back(std::move(*own));
   }
   const auto clock = std::make_shared<SteadyClock>();
   const auto prover = std::make_shared<Prover>(config->verify_plans);
   const WaitLimits limits = wait_limits(ranks, discover_host().cores);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    auto transport = ShmTransport::create(rank, shape, segments[rank], exchanges[rank]);
+    auto transport = ShmTransport::create(rank, shape, std::move(segments[rank]), offers, exchanges[rank]);
     if (!transport) return transport.error();
     World world{.clock = clock,
                 .waiter = std::make_unique<AdaptiveWaiter>(limits),

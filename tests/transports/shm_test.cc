@@ -10,8 +10,7 @@
 #include <fstream>
 #include <thread>
 
-#include "transports/shm/shm_transport.h"
-#include "transports/shm/unix_exchange.h"
+#include "shm_ranks.h"
 
 namespace tutti {
 namespace {
@@ -19,32 +18,8 @@ namespace {
 constexpr SegmentShape kShape{.ranks = 2, .slots = 2, .slot_bytes = 4096};
 
 struct Pair {
-  std::shared_ptr<InProcessHub> hub = std::make_shared<InProcessHub>();
-  std::vector<std::unique_ptr<ShmTransport>> ranks;
-
-  Pair() {
-    std::vector<Segment> segments;
-    std::vector<std::shared_ptr<SegmentExchange>> exchanges;
-    for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      segments.push_back(Segment::create(kShape, rank).value());
-      exchanges.push_back(std::make_shared<InProcessExchange>(hub, rank));
-      exchanges.back()->share(0, segments.back().mapping());
-    }
-    for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      ranks.push_back(std::move(ShmTransport::create(rank, kShape, segments[rank], exchanges[rank]).value()));
-    }
-  }
+  std::vector<std::unique_ptr<ShmTransport>> ranks = shm_ranks(kShape, in_process_exchanges(2));
 };
-
-CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
-
-void send_text(SendConnection& connection, const char* text, const CallTag& tag) {
-  ASSERT_TRUE(connection.ready());
-  std::strcpy(reinterpret_cast<char*>(connection.slot()), text);
-  connection.send_slot(std::strlen(text) + 1, tag);
-}
-
-std::string text_of(const Message& message) { return reinterpret_cast<const char*>(message.data); }
 
 TEST(ShmConnection, KeepsOrderAndNeverHoldsMoreThanItsSlots) {
   Pair pair;
@@ -244,52 +219,6 @@ TEST(Mapping, OnlySealedMemoryOfAPeerIsMapped) {
   EXPECT_FALSE(Mapping::map(unsealed).ok()) << "its owner could shrink it under our hands";
   EXPECT_FALSE(Mapping::map(open("/dev/null", O_RDWR)).ok());
   EXPECT_FALSE(Mapping::map(-1).ok());
-}
-
-TEST(UnixExchange, PassesMemoryBetweenRanksAndNoticesTheEnd) {
-  SteadyClock clock;
-  auto a = std::move(UnixExchange::listen(0, 2).value());
-  auto b = std::move(UnixExchange::listen(1, 2).value());
-  const std::vector<std::string> addresses = {a->address(), b->address()};
-  auto segment_a = Mapping::create(4096, false).value();
-  auto segment_b = Mapping::create(4096, false).value();
-  const std::int64_t deadline_ns = clock.now_ns() + 5'000'000'000;
-  std::thread other([&] { EXPECT_TRUE(b->connect(addresses, segment_b, clock, deadline_ns).ok()); });
-  EXPECT_TRUE(a->connect(addresses, segment_a, clock, deadline_ns).ok());
-  other.join();
-  std::strcpy(reinterpret_cast<char*>(segment_a->data()), "from a");
-  auto seen = b->find(0, 0);
-  ASSERT_NE(seen, nullptr);
-  EXPECT_NE(seen->data(), segment_a->data());
-  EXPECT_STREQ(reinterpret_cast<const char*>(seen->data()), "from a");
-  EXPECT_EQ(b->find(0, 7), nullptr);
-  for (std::uint32_t id = 1; id <= 600; ++id)
-    a->share(id, segment_a);  // more than a socket holds: the rest goes with later pumps
-  for (int round = 0; round < 50; ++round) {
-    b->pump();
-    a->pump();
-  }
-  EXPECT_NE(b->find(0, 600), nullptr);
-  a->unshare(600);
-  b->pump();
-  EXPECT_EQ(b->find(0, 600), nullptr);
-  EXPECT_FALSE(b->peer_gone(0));
-  a.reset();
-  EXPECT_TRUE(b->peer_gone(0));
-}
-
-TEST(UnixExchange, AddressesThatCannotBeReadAndAbsentRanksAreNamed) {
-  SteadyClock clock;
-  auto segment = Mapping::create(4096, false).value();
-  auto a = std::move(UnixExchange::listen(1, 2).value());
-  const Status garbage = a->connect({"zz", ""}, segment, clock, clock.now_ns());
-  ASSERT_FALSE(garbage.ok());
-  EXPECT_EQ(garbage.error().rank, 0);
-  auto b = std::move(UnixExchange::listen(0, 3).value());
-  const Status absent = b->connect({"", "", ""}, segment, clock, clock.now_ns() + 200'000'000);
-  ASSERT_FALSE(absent.ok());
-  EXPECT_EQ(absent.error().code, ErrorCode::kTimeout);
-  EXPECT_NE(absent.error().message.find("1, 2"), std::string::npos) << absent.error().message;
 }
 
 }  // namespace

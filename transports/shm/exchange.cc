@@ -1,8 +1,99 @@
 #include "transports/shm/exchange.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
+#include "base/assert.h"
+
 namespace tutti {
+namespace {
+
+constexpr std::chrono::microseconds kLookEvery{200};  // while mappings are under way during set-up
+
+std::uint64_t poke_key(std::uint32_t rank, std::uint32_t segment) { return std::uint64_t{rank} << 32 | segment; }
+
+class InProcessPokes final : public PokeReceiver {
+ public:
+  InProcessPokes(std::shared_ptr<InProcessHub> hub, std::uint64_t key, int event)
+      : hub_(std::move(hub)), key_(key), event_(event) {}
+  ~InProcessPokes() override { hub_->pokes().close(key_); }
+  std::vector<int> descriptors() const override { return {event_}; }
+  void drain() override { clear_event(event_); }
+
+ private:
+  std::shared_ptr<InProcessHub> hub_;  // shared with the exchanges
+  std::uint64_t key_;
+  int event_;
+};
+
+}  // namespace
+
+Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
+                                          const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
+                                          Clock& clock, std::int64_t deadline_ns) {
+  TUTTI_ASSERT(rank < ids.size());
+  std::vector<Offer> offers;
+  for (std::uint32_t peer = 0; peer < ids.size(); ++peer) {
+    offers.push_back({.id = ids[peer], .mapping = peer == rank ? own : nullptr});
+  }
+  while (true) {
+    const bool all_sent = exchange.pump();
+    std::int32_t missing = -1;
+    for (std::uint32_t peer = 0; peer < ids.size(); ++peer) {
+      std::shared_ptr<Mapping>& mapping = offers[peer].mapping;
+      if (mapping != nullptr) continue;
+      const bool gone = exchange.peer_gone(peer);  // before the look: what it sent before its end still counts
+      mapping = exchange.find(peer, ids[peer]);
+      if (mapping != nullptr) continue;
+      if (gone) {
+        return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+                     fmt::format("rank {} ended during set-up", peer)};
+      }
+      if (missing < 0) missing = static_cast<std::int32_t>(peer);
+    }
+    if (missing < 0 && all_sent) return offers;
+    if (clock.now_ns() >= deadline_ns) {
+      return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, missing,
+                   missing >= 0 ? fmt::format("set-up deadline passed: no shared memory from rank {}", missing)
+                                : "set-up deadline passed: a peer does not take this rank's shared memory"};
+    }
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
+SubExchange::SubExchange(std::shared_ptr<SegmentExchange> parent, std::vector<std::uint32_t> members)
+    : parent_(std::move(parent)), members_(std::move(members)) {
+  TUTTI_ASSERT(!members_.empty());  // an empty audience would mean all of the parent's peers
+}
+
+std::vector<std::uint32_t> SubExchange::translate(std::span<const std::uint32_t> audience) const {
+  if (audience.empty()) return members_;
+  std::vector<std::uint32_t> peers;
+  for (const std::uint32_t peer : audience) peers.push_back(members_.at(peer));
+  return peers;
+}
+
+std::uint32_t SubExchange::share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) {
+  return parent_->share(mapping, translate(audience));
+}
+
+void SubExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
+  parent_->unshare(id, translate(audience));
+}
+
+std::shared_ptr<Mapping> SubExchange::find(std::uint32_t peer, std::uint32_t id) {
+  return parent_->find(members_.at(peer), id);
+}
+
+bool SubExchange::peer_gone(std::uint32_t peer) { return parent_->peer_gone(members_.at(peer)); }
+void SubExchange::poke(std::uint32_t peer, std::uint32_t segment) { parent_->poke(members_.at(peer), segment); }
+
+Result<std::unique_ptr<PokeReceiver>> SubExchange::receive_pokes(std::uint32_t segment) {
+  return parent_->receive_pokes(segment);
+}
 
 void InProcessHub::insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping) {
   const std::scoped_lock lock(mutex_);
@@ -24,6 +115,17 @@ std::shared_ptr<Mapping> InProcessHub::find(std::uint32_t rank, std::uint32_t id
   return found == mappings_.end() ? nullptr : found->second;
 }
 
+std::uint32_t InProcessExchange::share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t>) {
+  std::uint32_t id = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    id = ++last_id_;
+  }
+  TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
+  hub_->insert(rank_, id, mapping);
+  return id;
+}
+
 // Memory from our allocator is one mapping for all ranks of the process. Adopted memory is its owner's: it may be freed
 // while a peer still looks, so each peer has a view of its own.
 std::shared_ptr<Mapping> InProcessExchange::find(std::uint32_t peer, std::uint32_t id) {
@@ -39,6 +141,25 @@ std::shared_ptr<Mapping> InProcessExchange::find(std::uint32_t peer, std::uint32
     if (mapped) view = std::move(*mapped);
   }
   return view;
+}
+
+// Lets go of views whose memory was taken back: nobody asks for their numbers again.
+bool InProcessExchange::pump() {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(adopted_,
+                [this](const auto& view) { return hub_->find(view.first.first, view.first.second) == nullptr; });
+  return true;
+}
+
+void InProcessExchange::poke(std::uint32_t peer, std::uint32_t segment) {
+  hub_->pokes().signal(poke_key(peer, segment));
+}
+
+Result<std::unique_ptr<PokeReceiver>> InProcessExchange::receive_pokes(std::uint32_t segment) {
+  const std::uint64_t key = poke_key(rank_, segment);
+  auto event = hub_->pokes().open(key);
+  if (!event) return event.error();
+  return std::unique_ptr<PokeReceiver>(std::make_unique<InProcessPokes>(hub_, key, *event));
 }
 
 }  // namespace tutti

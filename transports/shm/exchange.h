@@ -1,18 +1,24 @@
-// SegmentExchange: how the ranks of one machine get at each other's shared memory. The seam between the shared-memory
-// transport and the world: UnixExchange passes descriptors between processes, InProcessExchange hands over pointers
-// between threads.
+// SegmentExchange: how the ranks of one machine get at each other's shared memory, and how they wake each other where a
+// futex does not do. The seam between the shared-memory transport and the world: UnixExchange passes descriptors
+// between processes, InProcessExchange hands over pointers between threads, SubExchange lets a further communicator of
+// the same processes use an exchange that is there already.
 //
-// Every shared mapping has a number, unique for its owner and never used again: 0 is the segment, 1, 2, ... are
-// windows. All functions are thread-safe and never block.
+// A rank's exchange serves all communicators that the rank has on these peers. Every shared mapping has a number that
+// its owner's exchange never gives twice (1, 2, ...; 0 is none), whichever communicator it belongs to. All functions
+// are thread-safe and never block.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
+#include <vector>
 
+#include "base/clock.h"
 #include "transports/shm/mapping.h"
+#include "transports/shm/pokes.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -20,15 +26,70 @@ namespace tutti {
 class SegmentExchange {
  public:
   virtual ~SegmentExchange() = default;
-  // Offers `mapping` to all peers under `id`, or takes it back. Peers that have mapped it keep it until they notice.
-  virtual void share(std::uint32_t id, const std::shared_ptr<Mapping>& mapping) = 0;
-  virtual void unshare(std::uint32_t id) = 0;
+  // Offers `mapping` to the peers in `audience` (empty: to all) and returns its number. Taken back with the same
+  // audience; peers that have mapped it keep it until they notice.
+  virtual std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) = 0;
+  virtual void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) = 0;
   // The peer's mapping, or null while it has not arrived (ask again), or was taken back.
   virtual std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) = 0;
-  // Moves what is queued in both directions. Called now and then by a rank that waits.
-  virtual void pump() = 0;
+  // Moves what is queued in both directions; true when nothing is left to send. Called now and then by a rank that
+  // waits.
+  virtual bool pump() = 0;
   // True once the peer's process has ended or closed its end.
   virtual bool peer_gone(std::uint32_t peer) = 0;
+  // Wakes `peer` if it sleeps, by its PokeReceiver, in the communicator whose segment it shares as `segment`.
+  virtual void poke(std::uint32_t peer, std::uint32_t segment) = 0;
+  // For pokes of this rank's communicator with the segment `segment`; one at a time. The exchange must outlive it.
+  virtual Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) = 0;
+};
+
+// A mapping that is offered to peers as long as this lives.
+class Share {
+ public:
+  Share(std::shared_ptr<SegmentExchange> exchange, const std::shared_ptr<Mapping>& mapping)
+      : exchange_(std::move(exchange)), id_(exchange_->share(mapping, {})) {}
+  ~Share() {
+    if (exchange_ != nullptr) exchange_->unshare(id_, {});
+  }
+  Share(Share&& other) noexcept : exchange_(std::move(other.exchange_)), id_(other.id_) {}
+  Share& operator=(Share&&) = delete;
+  std::uint32_t id() const { return id_; }
+
+ private:
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with all that use it, which end in any order
+  std::uint32_t id_;
+};
+
+// A mapping as some rank offers it. Holding it keeps it, even when its owner takes the offer back.
+struct Offer {
+  std::uint32_t id = 0;
+  std::shared_ptr<Mapping> mapping;
+};
+
+// Waits until the mapping ids[r] of every rank r has arrived and all that this rank has shared is on its way. Returns
+// them by rank; `own` stands for this rank's. Errors: kTimeout and kPeerLost name a rank.
+Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
+                                          const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
+                                          Clock& clock, std::int64_t deadline_ns);
+
+// Some peers of `parent`, in an order of their own: rank i of a further communicator is the parent's peer members[i].
+// It brings no socket and no descriptor of its own; parent and view end in any order.
+class SubExchange final : public SegmentExchange {
+ public:
+  SubExchange(std::shared_ptr<SegmentExchange> parent, std::vector<std::uint32_t> members);
+  std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
+  void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) override;
+  std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
+  bool pump() override { return parent_->pump(); }
+  bool peer_gone(std::uint32_t peer) override;
+  void poke(std::uint32_t peer, std::uint32_t segment) override;
+  Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+
+ private:
+  std::vector<std::uint32_t> translate(std::span<const std::uint32_t> audience) const;
+
+  std::shared_ptr<SegmentExchange> parent_;  // shared with the other communicators
+  std::vector<std::uint32_t> members_;
 };
 
 // The mappings of all ranks of one process, shared by their exchanges.
@@ -37,28 +98,32 @@ class InProcessHub {
   void insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping);
   void erase(std::uint32_t rank, std::uint32_t id);
   std::shared_ptr<Mapping> find(std::uint32_t rank, std::uint32_t id) const;
+  PokeTable& pokes() { return pokes_; }
 
  private:
   mutable std::mutex mutex_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> mappings_;
+  PokeTable pokes_;  // by rank and segment
 };
 
 class InProcessExchange final : public SegmentExchange {
  public:
   // The hub is shared by the ranks of one process, which end in any order.
   InProcessExchange(std::shared_ptr<InProcessHub> hub, std::uint32_t rank) : hub_(std::move(hub)), rank_(rank) {}
-  ~InProcessExchange() override { hub_->erase(rank_, 0); }
 
-  void share(std::uint32_t id, const std::shared_ptr<Mapping>& mapping) override { hub_->insert(rank_, id, mapping); }
-  void unshare(std::uint32_t id) override { hub_->erase(rank_, id); }
+  std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
+  void unshare(std::uint32_t id, std::span<const std::uint32_t>) override { hub_->erase(rank_, id); }
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
-  void pump() override {}
+  bool pump() override;
   bool peer_gone(std::uint32_t) override { return false; }  // a thread does not die alone
+  void poke(std::uint32_t peer, std::uint32_t segment) override;
+  Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
 
  private:
   std::shared_ptr<InProcessHub> hub_;
   std::uint32_t rank_;
   std::mutex mutex_;
+  std::uint32_t last_id_ = 0;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> adopted_;  // own views of peers' memory
 };
 

@@ -1,11 +1,7 @@
 #include "transports/shm/segment.h"
 
 #include <fmt/format.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <ctime>
 #include <new>
 
 #include "base/assert.h"
@@ -27,11 +23,6 @@ template <class T>
 T* at(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
   return std::launder(
       reinterpret_cast<T*>(mapping->data() + offset));  // zeroed memory is a valid initial state of all of these
-}
-
-long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
-  static_assert(sizeof(word) == sizeof(std::uint32_t));
-  return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
 }  // namespace
@@ -103,27 +94,6 @@ Inbox Segment::inbox(std::uint32_t peer, std::uint16_t lane) const {
   return {.descriptors = at<Descriptor>(mapping_, offset),
           .consumed = at<Consumed>(mapping_, offset + shape_.slots * sizeof(Descriptor)),
           .slots = mapping_->data() + offset + control_bytes(shape_.slots)};
-}
-
-void ring(Bell& bell) {
-  // seq_cst pairs with arm(): either we see the sleeper, or the sleeper's last poll sees what we stored before.
-  if (bell.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  bell.rings.fetch_add(1, std::memory_order_seq_cst);
-  futex(bell.rings, FUTEX_WAKE, 1, nullptr);
-}
-
-void BellDoorbell::arm() {
-  Bell& bell = segment_.bell();
-  seen_ = bell.rings.load(std::memory_order_seq_cst);
-  bell.sleepers.store(1, std::memory_order_seq_cst);
-}
-
-void BellDoorbell::disarm() { segment_.bell().sleepers.store(0, std::memory_order_relaxed); }
-
-void BellDoorbell::sleep(std::int64_t timeout_ns) {
-  const timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
-  if (timeout_ns > 0) futex(segment_.bell().rings, FUTEX_WAIT, seen_, &timeout);
-  disarm();
 }
 
 }  // namespace tutti

@@ -12,13 +12,12 @@
 #include <memory>
 
 #include "base/call_tag.h"
-#include "base/wait.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 2;
+inline constexpr std::uint32_t kSegmentVersion = 3;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // bytes of a cache line
 
@@ -76,7 +75,7 @@ static_assert(sizeof(Board) == 5 * kLine);
 
 struct alignas(kLine) Bell {
   std::atomic<std::uint32_t> rings;     // futex word
-  std::atomic<std::uint32_t> sleepers;  // 1 while the owner is armed
+  std::atomic<std::uint32_t> sleepers;  // while the owner is armed, how it wants to be woken: see bell.h
 };
 static_assert(sizeof(Bell) == kLine);
 
@@ -126,23 +125,6 @@ class Segment {
 
   std::shared_ptr<Mapping> mapping_;
   SegmentShape shape_;
-};
-
-// Wakes the owner of `bell` if it sleeps. What it should see must have been stored with seq_cst before.
-void ring(Bell& bell);
-
-// The owner's side of its bell: a futex.
-class BellDoorbell final : public Doorbell {
- public:
-  explicit BellDoorbell(Segment segment) : segment_(std::move(segment)) {}
-  void arm() override;
-  void disarm() override;
-  void sleep(std::int64_t timeout_ns) override;
-  void ring() override { tutti::ring(segment_.bell()); }
-
- private:
-  Segment segment_;
-  std::uint32_t seen_ = 0;
 };
 
 }  // namespace tutti

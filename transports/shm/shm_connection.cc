@@ -4,9 +4,9 @@
 
 namespace tutti {
 
-ShmSendConnection::ShmSendConnection(Segment receiver, const SegmentShape& shape, std::uint32_t sender,
+ShmSendConnection::ShmSendConnection(Segment receiver, Ringer ringer, const SegmentShape& shape, std::uint32_t sender,
                                      std::uint16_t lane)
-    : segment_(std::move(receiver)), shape_(shape), inbox_(segment_.inbox(sender, lane)), bell_(segment_.bell()) {}
+    : segment_(std::move(receiver)), shape_(shape), inbox_(segment_.inbox(sender, lane)), ringer_(std::move(ringer)) {}
 
 bool ShmSendConnection::ready() {
   if (sent_ - consumed_ < shape_.slots) return true;
@@ -25,8 +25,8 @@ void ShmSendConnection::post(Carrier carrier, const WindowRef& place, std::uint6
   descriptor.carrier.store(static_cast<std::uint32_t>(carrier), std::memory_order_relaxed);
   ++sent_;
   descriptor.number.store(sent_,
-                          std::memory_order_seq_cst);  // hands over all of the above and the bytes; pairs with ring()
-  ring(bell_);
+                          std::memory_order_seq_cst);  // hands over all of the above and the bytes; pairs with Ringer
+  ringer_.ring();
 }
 
 void ShmSendConnection::send_slot(std::uint64_t bytes, const CallTag& tag) {
@@ -49,15 +49,14 @@ bool ShmSendConnection::drained() {
   return sent_ == consumed_;
 }
 
-ShmReceiveConnection::ShmReceiveConnection(Segment receiver, Segment sender, const SegmentShape& shape,
+ShmReceiveConnection::ShmReceiveConnection(Segment receiver, Ringer ringer, const SegmentShape& shape,
                                            std::uint32_t peer, std::uint16_t lane,
                                            std::shared_ptr<SegmentExchange> exchange)
     : segment_(std::move(receiver)),
-      sender_(std::move(sender)),
       shape_(shape),
       peer_(peer),
       inbox_(segment_.inbox(peer, lane)),
-      bell_(sender_.bell()),
+      ringer_(std::move(ringer)),
       exchange_(std::move(exchange)) {}
 
 Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
@@ -108,8 +107,8 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
 void ShmReceiveConnection::release() {
   looked_at_ = 0;
   ++received_;
-  inbox_.consumed->count.store(received_, std::memory_order_seq_cst);  // hands the slot back; pairs with ring()
-  ring(bell_);
+  inbox_.consumed->count.store(received_, std::memory_order_seq_cst);  // hands the slot back; pairs with Ringer
+  ringer_.ring();
 }
 
 }  // namespace tutti

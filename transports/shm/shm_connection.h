@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "transports/shm/bell.h"
 #include "transports/shm/exchange.h"
 #include "transports/shm/segment.h"
 #include "transports/transport.h"
@@ -12,8 +13,9 @@ namespace tutti {
 
 class ShmSendConnection final : public SendConnection {
  public:
-  // `receiver` is the peer's segment; `sender` this rank.
-  ShmSendConnection(Segment receiver, const SegmentShape& shape, std::uint32_t sender, std::uint16_t lane);
+  // `receiver` is the peer's segment and `ringer` rings its bell; `sender` is this rank.
+  ShmSendConnection(Segment receiver, Ringer ringer, const SegmentShape& shape, std::uint32_t sender,
+                    std::uint16_t lane);
   bool ready() override;
   std::byte* slot() override;
   void send_slot(std::uint64_t bytes, const CallTag& tag) override;
@@ -27,15 +29,15 @@ class ShmSendConnection final : public SendConnection {
   Segment segment_;
   SegmentShape shape_;
   Inbox inbox_;
-  Bell& bell_;
+  Ringer ringer_;
   std::uint64_t sent_ = 0;
   std::uint64_t consumed_ = 0;  // as last seen
 };
 
 class ShmReceiveConnection final : public ReceiveConnection {
  public:
-  // `receiver` is this rank's own segment, `sender` the peer's.
-  ShmReceiveConnection(Segment receiver, Segment sender, const SegmentShape& shape, std::uint32_t peer,
+  // `receiver` is this rank's own segment; `ringer` rings the sender's bell.
+  ShmReceiveConnection(Segment receiver, Ringer ringer, const SegmentShape& shape, std::uint32_t peer,
                        std::uint16_t lane, std::shared_ptr<SegmentExchange> exchange);
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   CallTag mismatched_tag() const override { return mismatched_; }
@@ -46,11 +48,10 @@ class ShmReceiveConnection final : public ReceiveConnection {
   Arrival look(Descriptor& descriptor);
 
   Segment segment_;
-  Segment sender_;
   SegmentShape shape_;
   std::uint32_t peer_;
   Inbox inbox_;
-  Bell& bell_;                                 // the sender's: it may wait for a credit
+  Ringer ringer_;                              // of the sender, which may wait for a credit
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the transport
   std::uint64_t received_ = 0;
   std::uint64_t looked_at_ = 0;  // the call as whose message front_ describes message `received_`; 0: none

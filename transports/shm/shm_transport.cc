@@ -12,8 +12,9 @@ namespace {
 class ShmWindow final : public Window {
  public:
   ShmWindow(std::shared_ptr<WindowTable> table, std::shared_ptr<Mapping> mapping)
-      : table_(std::move(table)), mapping_(std::move(mapping)), id_(table_->insert(mapping_)) {}
+      : process_(getpid()), table_(std::move(table)), mapping_(std::move(mapping)), id_(table_->insert(mapping_)) {}
   ~ShmWindow() override {
+    if (getpid() != process_) return;  // a forked copy must not free the rank's pages
     table_->erase(id_);
     mapping_->retire();  // peers may hold the mapping for a while yet
   }
@@ -21,6 +22,7 @@ class ShmWindow final : public Window {
   std::size_t size() const override { return mapping_->size(); }
 
  private:
+  pid_t process_;
   std::shared_ptr<WindowTable> table_;  // shared: a window may outlive its transport
   std::shared_ptr<Mapping> mapping_;    // shared with in-process peers
   std::uint32_t id_;
@@ -29,22 +31,20 @@ class ShmWindow final : public Window {
 }  // namespace
 
 std::uint32_t WindowTable::insert(const std::shared_ptr<Mapping>& mapping) {
-  std::uint32_t id = 0;
-  {
-    const std::scoped_lock lock(mutex_);
-    id = next_id_++;
-    windows_[mapping->data()] = {id, mapping->size()};
-  }
-  exchange_->share(id, mapping);
+  const std::uint32_t id = exchange_->share(mapping, {});
+  const std::scoped_lock lock(mutex_);
+  windows_[mapping->data()] = {id, mapping->size()};
+  addresses_[id] = mapping->data();
   return id;
 }
 
 void WindowTable::erase(std::uint32_t id) {
   {
     const std::scoped_lock lock(mutex_);
-    std::erase_if(windows_, [id](const auto& entry) { return entry.second.id == id; });
+    windows_.erase(addresses_.at(id));
+    addresses_.erase(id);
   }
-  exchange_->unshare(id);
+  exchange_->unshare(id, {});
 }
 
 WindowRef WindowTable::find(const std::byte* data, std::size_t bytes) const {
@@ -57,6 +57,14 @@ WindowRef WindowTable::find(const std::byte* data, std::size_t bytes) const {
   return {.window = entry.id, .offset = offset};
 }
 
+const std::byte* WindowTable::address(const WindowRef& place, std::size_t bytes) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = addresses_.find(place.window);
+  if (found == addresses_.end()) return nullptr;
+  const std::size_t size = windows_.at(found->second).bytes;
+  return place.offset > size || bytes > size - place.offset ? nullptr : found->second + place.offset;
+}
+
 bool WindowTable::overlaps(const std::byte* data, std::size_t bytes) const {
   const std::scoped_lock lock(mutex_);
   const auto end = windows_.lower_bound(data + bytes);
@@ -65,32 +73,47 @@ bool WindowTable::overlaps(const std::byte* data, std::size_t bytes) const {
   return start + entry.bytes > data;
 }
 
-ShmTransport::ShmTransport(std::uint32_t rank, const SegmentShape& shape, Segment segment,
-                           std::shared_ptr<SegmentExchange> exchange)
+Result<OwnSegment> OwnSegment::create(std::uint32_t rank, const SegmentShape& shape,
+                                      const std::shared_ptr<SegmentExchange>& exchange) {
+  auto segment = Segment::create(shape, rank);
+  if (!segment) return segment.error();
+  Share share(exchange, segment->mapping());
+  return OwnSegment(std::move(*segment), std::move(share));
+}
+
+ShmTransport::ShmTransport(std::uint32_t rank, const SegmentShape& shape, OwnSegment own,
+                           const std::shared_ptr<SegmentExchange>& exchange)
     : process_(getpid()),
       rank_(rank),
       shape_(shape),
+      own_(std::move(own)),
       outputs_(shape.ranks),
-      exchange_(std::move(exchange)),
-      windows_(std::make_shared<WindowTable>(exchange_)),
-      doorbell_(std::move(segment)) {}
+      exchange_(exchange),
+      windows_(std::make_shared<WindowTable>(exchange)),
+      doorbell_(own_.segment(), Ringer(own_.segment(), own_.id(), rank, exchange)) {}
 
 Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, const SegmentShape& shape,
-                                                           const Segment& segment,
+                                                           OwnSegment own, const std::vector<Offer>& offers,
                                                            const std::shared_ptr<SegmentExchange>& exchange) {
-  std::unique_ptr<ShmTransport> transport(new ShmTransport(rank, shape, segment, exchange));  // private constructor
+  TUTTI_ASSERT(offers.size() == shape.ranks && rank < shape.ranks);
+  std::unique_ptr<ShmTransport> transport(new ShmTransport(rank, shape, std::move(own), exchange));  // private
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
-    if (peer == rank) {
-      transport->segments_.push_back(segment);
-      continue;
-    }
-    auto mapping = exchange->find(peer, 0);
-    TUTTI_ASSERT(mapping != nullptr, "segment of rank {} has not arrived", peer);
-    auto opened = Segment::open(std::move(mapping), shape, peer);
+    auto opened = Segment::open(offers[peer].mapping, shape, peer);
     if (!opened) return opened.error();
+    transport->segment_ids_.push_back(offers[peer].id);
     transport->segments_.push_back(std::move(*opened));
   }
   return transport;
+}
+
+Result<std::unique_ptr<PokeBell>> ShmTransport::create_poke_bell() {
+  auto pokes = exchange_->receive_pokes(own_.id());
+  if (!pokes) return pokes.error();
+  return std::make_unique<PokeBell>(own_.segment(), exchange_, std::move(*pokes));
+}
+
+const std::byte* ShmTransport::window_address(const WindowRef& place, std::size_t bytes) const {
+  return windows_->address(place, bytes);
 }
 
 ShmTransport::~ShmTransport() {
@@ -102,18 +125,19 @@ ShmTransport::~ShmTransport() {
 
 Result<std::unique_ptr<SendConnection>> ShmTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
   TUTTI_ASSERT(peer < shape_.ranks && peer != rank_ && lane < kMaxLanes);
-  return std::unique_ptr<SendConnection>(std::make_unique<ShmSendConnection>(segments_[peer], shape_, rank_, lane));
+  return std::unique_ptr<SendConnection>(
+      std::make_unique<ShmSendConnection>(segments_[peer], ringer(peer), shape_, rank_, lane));
 }
 
 Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint32_t peer, std::uint16_t lane) {
   TUTTI_ASSERT(peer < shape_.ranks && peer != rank_ && lane < kMaxLanes);
   return std::unique_ptr<ReceiveConnection>(
-      std::make_unique<ShmReceiveConnection>(segments_[rank_], segments_[peer], shape_, peer, lane, exchange_));
+      std::make_unique<ShmReceiveConnection>(segments_[rank_], ringer(peer), shape_, peer, lane, exchange_));
 }
 
 void ShmTransport::ring_all() {
   for (std::uint32_t peer = 0; peer < shape_.ranks; ++peer) {
-    if (peer != rank_) ring(segments_[peer].bell());
+    if (peer != rank_) ringer(peer).ring();
   }
 }
 

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "transports/shm/bell.h"
 #include "transports/shm/exchange.h"
 #include "transports/shm/segment.h"
 #include "transports/transport.h"
@@ -25,6 +26,7 @@ class WindowTable {
   std::uint32_t insert(const std::shared_ptr<Mapping>& mapping);
   void erase(std::uint32_t id);
   WindowRef find(const std::byte* data, std::size_t bytes) const;
+  const std::byte* address(const WindowRef& place, std::size_t bytes) const;
   bool overlaps(const std::byte* data, std::size_t bytes) const;
 
  private:
@@ -33,17 +35,33 @@ class WindowTable {
     std::size_t bytes;
   };
   mutable std::mutex mutex_;
-  std::map<const std::byte*, Entry> windows_;  // by start address; they do not overlap
-  std::uint32_t next_id_ = 1;
-  std::shared_ptr<SegmentExchange> exchange_;  // shared with the transport, which may end first
+  std::map<const std::byte*, Entry> windows_;            // by start address; they do not overlap
+  std::map<std::uint32_t, const std::byte*> addresses_;  // start by number
+  std::shared_ptr<SegmentExchange> exchange_;            // shared with the transport, which may end first
+};
+
+// This rank's own segment, offered to the ranks of its communicator. The first step of set-up; the next is to tell them
+// id() and to collect_offers().
+class OwnSegment {
+ public:
+  static Result<OwnSegment> create(std::uint32_t rank, const SegmentShape& shape,
+                                   const std::shared_ptr<SegmentExchange>& exchange);
+  const Segment& segment() const { return segment_; }
+  std::uint32_t id() const { return share_.id(); }
+
+ private:
+  OwnSegment(Segment segment, Share share) : segment_(std::move(segment)), share_(std::move(share)) {}
+
+  Segment segment_;
+  Share share_;
 };
 
 class ShmTransport final : public Transport {
  public:
-  // `segment` is this rank's own, already shared through `exchange`, from which the peers' segments are taken (they
-  // must have arrived). Errors: kRefused, kMismatch, naming the peer.
-  static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape,
-                                                      const Segment& segment,
+  // `offers`: the segments of all ranks, by rank; the peers of `exchange` are the ranks. Errors: kRefused, kMismatch,
+  // naming the peer.
+  static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape, OwnSegment own,
+                                                      const std::vector<Offer>& offers,
                                                       const std::shared_ptr<SegmentExchange>& exchange);
   ~ShmTransport() override;
 
@@ -67,21 +85,30 @@ class ShmTransport final : public Transport {
   void pump() override { exchange_->pump(); }
   void announce_abort() override { set_life(PeerLife::kAborted); }
 
+  // For a rank that does not sleep by doorbell(), but on descriptors: one of the two is armed at a time. One exists at
+  // most.
+  Result<std::unique_ptr<PokeBell>> create_poke_bell();
+  // Where `place`, in one of this rank's windows, lies; null if `bytes` from there are not in it. Thread-safe.
+  const std::byte* window_address(const WindowRef& place, std::size_t bytes) const;
+
  private:
   struct PeerOutput {  // what peer_output() found for the call `sequence`; keeps the mapping alive until the next one
     std::uint64_t sequence = 0;
     std::byte* data = nullptr;
     std::shared_ptr<Mapping> mapping;
   };
-  ShmTransport(std::uint32_t rank, const SegmentShape& shape, Segment segment,
-               std::shared_ptr<SegmentExchange> exchange);
+  ShmTransport(std::uint32_t rank, const SegmentShape& shape, OwnSegment own,
+               const std::shared_ptr<SegmentExchange>& exchange);
+  Ringer ringer(std::uint32_t peer) const { return {segments_[peer], segment_ids_[peer], peer, exchange_}; }
   void set_life(PeerLife life);
   void ring_all();
 
   pid_t process_;  // of the rank: a forked child that destroys its copy must not speak for the rank
   std::uint32_t rank_;
   SegmentShape shape_;
+  OwnSegment own_;
   std::vector<Segment> segments_;              // by rank
+  std::vector<std::uint32_t> segment_ids_;     // by rank, as their owners offer them
   std::vector<PeerOutput> outputs_;            // by rank
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
   std::shared_ptr<WindowTable> windows_;       // likewise

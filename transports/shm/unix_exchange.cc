@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <sys/random.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -21,35 +20,11 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x5455584d;
-enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3 };
+enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4 };
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
-
-Error failed(const char* call, std::int32_t rank = -1) {
-  return {ErrorCode::kSystem, ErrorScope::kCommunicator, rank,
-          fmt::format("{} on a Unix socket failed: {}{}", call, std::strerror(errno),
-                      errno == EMFILE || errno == ENFILE ? "; raise the limit of open files (ulimit -n)" : "")};
-}
-
-Status make_addressable(sockaddr_un& address, socklen_t& length, const std::string& name) {
-  if (name.empty() || name.size() + 1 > sizeof(address.sun_path)) {
-    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, -1, "a peer's Unix socket address has a wrong length"};
-  }
-  address = {};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return {};
-}
-
-// The kernel's word on who is at the other end; nothing if it is another user.
-std::optional<pid_t> peer_process(int socket) {
-  ucred credentials{};
-  socklen_t length = sizeof(credentials);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 || credentials.uid != geteuid()) {
-    return std::nullopt;
-  }
-  return credentials.pid;
-}
+// So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
+// buffer takes 279, measured.)
+constexpr std::uint32_t kNeverFull = 4;
 
 // A descriptor that becomes readable when the process ends; -1 where it cannot be had (another PID namespace, an old
 // kernel).
@@ -67,80 +42,106 @@ bool has_ended(int pidfd) {
 struct UnixExchange::Packet {
   std::uint32_t magic = kMagic;
   std::uint32_t operation = 0;
-  std::uint32_t id = 0;  // of the mapping; in a hello the rank
+  std::uint32_t id = 0;  // of the mapping; of the segment to wake; in a hello the rank
   std::uint32_t reserved = 0;
   Nonce nonce{};  // in a hello only
 };
 
-Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, std::uint32_t ranks) {
-  std::unique_ptr<UnixExchange> exchange(new UnixExchange(rank, ranks));  // private constructor
-  exchange->listener_ = above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (exchange->listener_ < 0) return failed("socket");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  socklen_t length = sizeof(sa_family_t);  // the kernel picks a free abstract address
-  if (bind(exchange->listener_, reinterpret_cast<sockaddr*>(&address), length) != 0) return failed("bind");
-  length = sizeof(address);
-  if (getsockname(exchange->listener_, reinterpret_cast<sockaddr*>(&address), &length) != 0)
-    return failed("getsockname");
-  if (::listen(exchange->listener_, static_cast<int>(ranks) + 16) != 0) return failed("listen");
-  exchange->name_.assign(address.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1);
-  if (getrandom(exchange->nonce_.data(), exchange->nonce_.size(), 0) != static_cast<ssize_t>(exchange->nonce_.size())) {
-    return failed("getrandom");
+class UnixExchange::Pokes final : public PokeReceiver {
+ public:
+  Pokes(UnixExchange& exchange, std::uint32_t segment, int event)
+      : exchange_(exchange), segment_(segment), event_(event) {}
+  ~Pokes() override { exchange_.pokes_.close(segment_); }
+  std::vector<int> descriptors() const override { return {event_, exchange_.news_}; }
+  void drain() override {
+    exchange_.receive_news();
+    clear_event(event_);
   }
+
+ private:
+  UnixExchange& exchange_;
+  std::uint32_t segment_;
+  int event_;
+};
+
+UnixExchange::UnixExchange(std::uint32_t rank, std::uint32_t ranks) : process_(getpid()), rank_(rank), peers_(ranks) {}
+
+Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, std::uint32_t ranks) {
+  TUTTI_ASSERT(rank < ranks);
+  std::unique_ptr<UnixExchange> exchange(new UnixExchange(rank, ranks));  // private constructor
+  auto address = UnixAddress::random();
+  if (!address) return address.error();
+  auto listener = listen_at(*address, 2 * ranks + 16);  // a probe and a connection of each, and some strangers
+  if (!listener) return listener.error();
+  exchange->address_ = std::move(*address);
+  exchange->listener_ = *listener;
   return exchange;
 }
 
 UnixExchange::~UnixExchange() {
   if (listener_ >= 0) close(listener_);
+  if (news_ >= 0) close(news_);
   for (const Peer& peer : peers_) {
     if (peer.socket >= 0) close(peer.socket);
     if (peer.pidfd >= 0) close(peer.pidfd);
   }
 }
 
-std::string UnixExchange::address() const { return fmt::format("{:02x}:{}", fmt::join(nonce_, ""), name_); }
+std::vector<Reach> UnixExchange::probe(const std::vector<std::string>& addresses, Clock& clock,
+                                       std::int64_t deadline_ns) const {
+  std::vector<Reach> reaches;
+  for (std::uint32_t peer = 0; peer < addresses.size(); ++peer) {
+    Reach reach = Reach::kNotTried;
+    if (peer == rank_) {
+      reach = Reach::kReached;
+    } else if (!addresses[peer].empty()) {
+      const std::optional<UnixAddress> address = UnixAddress::parse(addresses[peer]);
+      const Dialled dialled = address ? dial(*address, clock, deadline_ns) : Dialled{};
+      if (dialled.fd >= 0) close(dialled.fd);  // the listener finds a connection that says nothing, and drops it
+      reach = dialled.reach;
+    }
+    reaches.push_back(reach);
+  }
+  return reaches;
+}
 
-Status UnixExchange::connect_to(std::uint32_t peer, const std::string& address) {
-  Packet hello{.operation = kHello, .id = rank_};
-  const std::size_t hex = 2 * hello.nonce.size();
-  if (address.size() < hex + 2 || address.size() > 127 || address[hex] != ':') {
-    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clock& clock, std::int64_t deadline_ns) {
+  const auto rank = static_cast<std::int32_t>(peer);
+  const std::optional<UnixAddress> address = UnixAddress::parse(text);
+  if (!address) {
+    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, rank,
                  fmt::format("rank {} published an address that cannot be read", peer)};
   }
-  for (std::size_t i = 0; i < hello.nonce.size(); ++i) {
-    hello.nonce[i] = static_cast<std::uint8_t>(std::strtoul(address.substr(2 * i, 2).c_str(), nullptr, 16));
-  }
-  sockaddr_un where{};
-  socklen_t length = 0;
-  TUTTI_TRY(make_addressable(where, length, address.substr(hex + 1)));
-  const int fd = above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (fd < 0) return failed("socket", static_cast<std::int32_t>(peer));
-  const std::scoped_lock lock(mutex_);
-  peers_[peer].socket = fd;
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&where), length) != 0) {
-    return Error{
-        ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
-        fmt::format("rank {} on this machine cannot be reached ({}): has it ended, or is it in another network "
-                    "namespace?",
-                    peer, std::strerror(errno))};
-  }
-  const std::optional<pid_t> process = peer_process(fd);
-  if (!process) {
-    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+  const Dialled dialled = dial(*address, clock, deadline_ns);
+  if (dialled.reach == Reach::kOtherUser) {
+    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, rank,
                  fmt::format("rank {} runs as another user; run all ranks as one user", peer)};
   }
-  peers_[peer].pidfd = watch_process(*process);
-  if (send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) return failed("send");
+  if (dialled.reach == Reach::kAbsent) {
+    return Error{
+        ErrorCode::kPeerLost, ErrorScope::kCommunicator, rank,
+        fmt::format("rank {} on this machine cannot be reached ({}): has it ended, or is it in another network "
+                    "namespace?",
+                    peer, std::strerror(dialled.error))};
+  }
+  errno = dialled.error;
+  if (dialled.reach != Reach::kReached) return unix_socket_error("connecting", rank);
+  const std::scoped_lock lock(mutex_);
+  peers_[peer].socket = dialled.fd;
+  peers_[peer].pidfd = watch_process(dialled.process);
+  const Packet hello{.operation = kHello, .id = rank_, .nonce = address->nonce};
+  if (send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
+    return unix_socket_error("send", rank);
+  }
   return {};
 }
 
-// Admits one connection if it is one of ours; strangers are dropped and the wait goes on. accepted = rank_ when nobody
-// came.
-Status UnixExchange::accept_one(std::uint32_t& accepted) {
-  accepted = rank_;
+// Admits one connection if it is one of ours; strangers are dropped and the wait goes on.
+Status UnixExchange::accept_one() {
   const int fd = above_standard(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
-  if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? Status() : failed("accept");
+  if (fd < 0) {
+    return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? Status() : unix_socket_error("accept");
+  }
   const timeval patience{.tv_sec = 1, .tv_usec = 0};  // the hello is sent right after the connect
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   Packet hello;
@@ -151,54 +152,40 @@ Status UnixExchange::accept_one(std::uint32_t& accepted) {
   } while (received < 0 && errno == EINTR);
   const bool whole = process && received == static_cast<ssize_t>(sizeof(hello));
   const std::scoped_lock lock(mutex_);
-  if (!whole || hello.magic != kMagic || hello.operation != kHello || hello.nonce != nonce_ || hello.id <= rank_ ||
-      hello.id >= peers_.size() || peers_[hello.id].socket >= 0) {
+  if (!whole || hello.magic != kMagic || hello.operation != kHello || hello.nonce != address_.nonce ||
+      hello.id >= peers_.size() || !peers_[hello.id].awaited) {
     close(fd);
     return {};
   }
-  peers_[hello.id].socket = fd;
-  peers_[hello.id].pidfd = watch_process(*process);
-  accepted = hello.id;
+  Peer& peer = peers_[hello.id];
+  peer.socket = fd;
+  peer.pidfd = watch_process(*process);
+  peer.awaited = false;
   return {};
 }
 
-Status UnixExchange::wait_for_segments(Clock& clock, std::int64_t deadline_ns) {
-  while (true) {
-    std::vector<std::uint32_t> missing;
-    for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
-      if (peer == rank_ || find(peer, 0) != nullptr) continue;
-      if (peer_gone(peer)) {
-        return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
-                     fmt::format("rank {} ended during set-up", peer)};
-      }
-      missing.push_back(peer);
-    }
-    if (missing.empty()) return {};
-    if (clock.now_ns() >= deadline_ns) {
-      return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(missing.front()),
-                   fmt::format("set-up deadline passed: no shared memory from rank(s) {}", fmt::join(missing, ", "))};
-    }
-    pollfd waiting{.fd = peers_[missing.front()].socket, .events = POLLIN, .revents = 0};
-    poll(&waiting, 1, 50);
+std::vector<std::uint32_t> UnixExchange::awaited() const {
+  std::vector<std::uint32_t> missing;
+  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
+    if (peers_[peer].awaited) missing.push_back(peer);
   }
+  return missing;
 }
 
-Status UnixExchange::connect(const std::vector<std::string>& addresses, const std::shared_ptr<Mapping>& segment,
+Status UnixExchange::connect(const std::vector<std::string>& addresses, const std::vector<std::uint32_t>& group,
                              Clock& clock, std::int64_t deadline_ns) {
   TUTTI_ASSERT(addresses.size() == peers_.size());
-  for (std::uint32_t peer = 0; peer < rank_; ++peer) TUTTI_TRY(connect_to(peer, addresses[peer]));
-  auto still_missing = static_cast<std::uint32_t>(peers_.size()) - rank_ - 1;
-  while (still_missing > 0) {
+  for (const std::uint32_t peer : group) peers_.at(peer).awaited = peer > rank_;
+  for (const std::uint32_t peer : group) {
+    if (peer < rank_) TUTTI_TRY(connect_to(peer, addresses[peer], clock, deadline_ns));
+  }
+  while (true) {
+    const std::vector<std::uint32_t> missing = awaited();
+    if (missing.empty()) break;
     pollfd waiting{.fd = listener_, .events = POLLIN, .revents = 0};
-    poll(&waiting, 1, 100);
-    std::uint32_t accepted = rank_;
-    TUTTI_TRY(accept_one(accepted));
-    if (accepted != rank_) --still_missing;
-    if (still_missing > 0 && clock.now_ns() >= deadline_ns) {
-      std::vector<std::uint32_t> missing;
-      for (std::uint32_t peer = rank_ + 1; peer < peers_.size(); ++peer) {
-        if (peers_[peer].socket < 0) missing.push_back(peer);
-      }
+    if (poll(&waiting, 1, 100) > 0) {
+      TUTTI_TRY(accept_one());
+    } else if (clock.now_ns() >= deadline_ns) {
       return Error{
           ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(missing.front()),
           fmt::format("set-up deadline passed: rank(s) {} did not connect on this machine", fmt::join(missing, ", "))};
@@ -206,20 +193,34 @@ Status UnixExchange::connect(const std::vector<std::string>& addresses, const st
   }
   close(listener_);
   listener_ = -1;
-  share(0, segment);
-  return wait_for_segments(clock, deadline_ns);
+  return {};
 }
 
-void UnixExchange::queue(const Notice& notice) {
-  const std::scoped_lock lock(mutex_);
-  for (Peer& peer : peers_) {
-    if (peer.socket >= 0 && !peer.gone) peer.outbox.push_back(notice);
+void UnixExchange::queue(const Notice& notice, std::span<const std::uint32_t> audience) {
+  const auto tell = [&](Peer& peer) {
+    if (peer.socket < 0 || peer.gone) return;
+    peer.outbox.push_back(notice);
+    send_pending(peer);
+  };
+  if (audience.empty()) {
+    for (Peer& peer : peers_) tell(peer);
+  } else {
+    for (const std::uint32_t peer : audience) tell(peers_.at(peer));
   }
-  pump_locked();
 }
 
-void UnixExchange::share(std::uint32_t id, const std::shared_ptr<Mapping>& mapping) { queue({kShare, id, mapping}); }
-void UnixExchange::unshare(std::uint32_t id) { queue({kUnshare, id, nullptr}); }
+std::uint32_t UnixExchange::share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) {
+  const std::scoped_lock lock(mutex_);
+  const std::uint32_t id = ++last_id_;
+  TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
+  if (getpid() == process_) queue({kShare, id, mapping}, audience);
+  return id;
+}
+
+void UnixExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
+  const std::scoped_lock lock(mutex_);
+  if (getpid() == process_) queue({kUnshare, id, nullptr}, audience);
+}
 
 void UnixExchange::send_pending(Peer& peer) {
   while (!peer.gone && !peer.outbox.empty()) {
@@ -242,14 +243,17 @@ void UnixExchange::send_pending(Peer& peer) {
     }
     if (sendmsg(peer.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
       // A full socket, or too many descriptors under way: the next pump tries again.
-      if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS && errno != ENOBUFS) peer.gone = true;
-      return;
+      if (errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS || errno == ENOBUFS) return;
+      receive_pending(peer);  // what it sent before its end
+      return lose(peer);
     }
     peer.outbox.pop_front();
   }
 }
 
 void UnixExchange::receive_pending(Peer& peer) {
+  std::uint32_t packets = 0;
+  bool arrived = false;
   while (!peer.gone) {
     Packet packet;
     iovec part{.iov_base = &packet, .iov_len = sizeof(packet)};
@@ -260,34 +264,49 @@ void UnixExchange::receive_pending(Peer& peer) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     const ssize_t bytes = recvmsg(peer.socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && errno == EAGAIN) break;
     int fd = -1;
     if (const cmsghdr* header = bytes > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
         header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
       std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
     }
+    ++packets;
     const bool sound = bytes == static_cast<ssize_t>(sizeof(packet)) && packet.magic == kMagic;
     if (sound && packet.operation == kShare && fd >= 0 && peer.mappings.size() < kMaxMappingsPerPeer) {
       if (auto mapping = Mapping::map(fd)) peer.mappings[packet.id] = std::move(*mapping);
+      arrived = true;
     } else {
       if (fd >= 0) close(fd);
       if (sound && packet.operation == kUnshare) peer.mappings.erase(packet.id);
-      if (!sound) peer.gone = true;  // end of file, or a peer that does not speak our protocol
+      if (sound && packet.operation == kPoke) pokes_.signal(packet.id);
+      if (!sound) lose(peer);  // end of file, or a peer that does not speak our protocol
     }
   }
+  // Whoever sleeps may wait for this mapping; and a poke that found the socket full was dropped.
+  if (arrived || packets > kNeverFull) pokes_.signal_all();
 }
 
-void UnixExchange::pump_locked() {
+void UnixExchange::lose(Peer& peer) {
+  if (std::exchange(peer.gone, true)) return;
+  peer.outbox.clear();
+  if (news_ >= 0) {  // what has ended stays readable for ever
+    epoll_ctl(news_, EPOLL_CTL_DEL, peer.socket, nullptr);
+    if (peer.pidfd >= 0) epoll_ctl(news_, EPOLL_CTL_DEL, peer.pidfd, nullptr);
+  }
+  pokes_.signal_all();
+}
+
+bool UnixExchange::pump() {
+  const std::scoped_lock lock(mutex_);
+  bool all_sent = true;
   for (Peer& peer : peers_) {
     if (peer.socket < 0) continue;
     send_pending(peer);
     receive_pending(peer);
+    all_sent = all_sent && peer.outbox.empty();
   }
-}
-
-void UnixExchange::pump() {
-  const std::scoped_lock lock(mutex_);
-  pump_locked();
+  return all_sent;
 }
 
 std::shared_ptr<Mapping> UnixExchange::find(std::uint32_t peer, std::uint32_t id) {
@@ -302,9 +321,56 @@ bool UnixExchange::peer_gone(std::uint32_t peer) {
   const std::scoped_lock lock(mutex_);
   Peer& from = peers_.at(peer);
   // A dead rank's sockets stay open as long as a child that it forked lives: the process itself is asked too.
-  if (has_ended(from.pidfd)) from.gone = true;
-  if (from.socket >= 0) receive_pending(from);
+  const bool ended = has_ended(from.pidfd);
+  if (from.socket >= 0) receive_pending(from);  // what it sent before its end
+  if (ended) lose(from);
   return from.gone;
+}
+
+// Without the lock: a ringer must not wait for somebody who maps memory. Sockets do not change after set-up. A poke
+// that does not fit is dropped: the full socket is readable, and whoever empties it wakes all (receive_pending).
+void UnixExchange::poke(std::uint32_t peer, std::uint32_t segment) {
+  if (peer == rank_) return pokes_.signal(segment);
+  const Packet packet{.operation = kPoke, .id = segment};
+  [[maybe_unused]] const ssize_t sent = send(peers_[peer].socket, &packet, sizeof(packet), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Status UnixExchange::watch_news() {
+  const std::scoped_lock lock(mutex_);
+  if (news_ >= 0) return {};
+  const int news = above_standard(epoll_create1(EPOLL_CLOEXEC));
+  if (news < 0) return unix_socket_error("epoll_create1");
+  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
+    for (const int fd : {peers_[peer].socket, peers_[peer].pidfd}) {
+      if (fd < 0 || peers_[peer].gone) continue;
+      epoll_event event{.events = EPOLLIN, .data = {.u32 = peer}};
+      if (epoll_ctl(news, EPOLL_CTL_ADD, fd, &event) == 0) continue;
+      Error error = unix_socket_error("epoll_ctl");
+      close(news);
+      return error;
+    }
+  }
+  news_ = news;
+  return {};
+}
+
+void UnixExchange::receive_news() {
+  const std::scoped_lock lock(mutex_);
+  std::array<epoll_event, 64> events{};  // what does not fit ends the next sleep
+  const int count = epoll_wait(news_, events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    Peer& peer = peers_[events[static_cast<std::size_t>(i)].data.u32];
+    const bool ended = has_ended(peer.pidfd);
+    receive_pending(peer);
+    if (ended) lose(peer);
+  }
+}
+
+Result<std::unique_ptr<PokeReceiver>> UnixExchange::receive_pokes(std::uint32_t segment) {
+  TUTTI_TRY(watch_news());
+  auto event = pokes_.open(segment);
+  if (!event) return event.error();
+  return std::unique_ptr<PokeReceiver>(std::make_unique<Pokes>(*this, segment, *event));
 }
 
 }  // namespace tutti

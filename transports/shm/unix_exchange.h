@@ -1,21 +1,26 @@
 // UnixExchange: passes memfd descriptors between the processes of one machine over Unix sockets (SOCK_SEQPACKET,
 // abstract addresses: no file, nothing left behind). One socket per pair of ranks; its closing tells of a peer's death.
+// All communicators of a process that reach the same peers share it, through SubExchange.
 //
 // Admission: the kernel's peer credentials must name this user, and the connecting rank must present the nonce that the
-// listening rank published through the bootstrap. Everything received is length-checked.
+// listening rank published through the bootstrap. Everything received is length-checked. A forked child's copy says
+// nothing to anybody.
 #pragma once
 
-#include <array>
-#include <atomic>
+#include <sys/types.h>
+
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "transports/shm/exchange.h"
+#include "transports/shm/unix_address.h"
 
 namespace tutti {
 
@@ -24,20 +29,28 @@ class UnixExchange final : public SegmentExchange {
   // Step 1: listen. address() then goes to all peers through the bootstrap.
   static Result<std::unique_ptr<UnixExchange>> listen(std::uint32_t rank, std::uint32_t ranks);
   // Opaque, printable, below 128 bytes.
-  std::string address() const;
-  // Step 2: connect to all lower ranks, accept all higher ones, share this rank's segment as number 0 and receive
-  // theirs. Errors: kTimeout and kPeerLost name the ranks; kRefused: another user.
-  Status connect(const std::vector<std::string>& addresses, const std::shared_ptr<Mapping>& segment, Clock& clock,
+  std::string address() const { return address_.text(); }
+  // Step 2, where it is not known that all peers can be reached: tries every address that is not empty, by rank, and
+  // says nothing to whoever listens there. All ranks may do so at once, when all listen; any number of times. Waits for
+  // overrun listeners only, until the deadline. This rank itself counts as reached.
+  std::vector<Reach> probe(const std::vector<std::string>& addresses, Clock& clock, std::int64_t deadline_ns) const;
+  // Step 3: connect to all lower ranks of `group`, accept all higher ones. `group` is ascending, the same on all its
+  // members, this rank among them; `addresses` are by rank. Ranks outside stay unknown. Errors: kTimeout and kPeerLost
+  // name the ranks; kRefused: another user.
+  Status connect(const std::vector<std::string>& addresses, const std::vector<std::uint32_t>& group, Clock& clock,
                  std::int64_t deadline_ns);
 
   ~UnixExchange() override;
-  void share(std::uint32_t id, const std::shared_ptr<Mapping>& mapping) override;
-  void unshare(std::uint32_t id) override;
+  std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
+  void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) override;
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
-  void pump() override;
+  bool pump() override;
   bool peer_gone(std::uint32_t peer) override;
+  void poke(std::uint32_t peer, std::uint32_t segment) override;
+  Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
 
  private:
+  class Pokes;     // PokeReceiver
   struct Packet;   // what travels
   struct Notice {  // a packet still to be sent; the mapping keeps its descriptor open
     std::uint32_t operation;
@@ -47,26 +60,31 @@ class UnixExchange final : public SegmentExchange {
   struct Peer {
     int socket = -1;
     int pidfd = -1;
+    bool awaited = false;  // belongs to the group and has not connected yet
     bool gone = false;
     std::deque<Notice> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
   };
-  using Nonce = std::array<std::uint8_t, 16>;
 
-  UnixExchange(std::uint32_t rank, std::uint32_t ranks) : rank_(rank), peers_(ranks) {}
-  Status connect_to(std::uint32_t peer, const std::string& address);
-  Status accept_one(std::uint32_t& accepted);
-  Status wait_for_segments(Clock& clock, std::int64_t deadline_ns);
+  UnixExchange(std::uint32_t rank, std::uint32_t ranks);
+  Status connect_to(std::uint32_t peer, const std::string& address, Clock& clock, std::int64_t deadline_ns);
+  Status accept_one();
+  std::vector<std::uint32_t> awaited() const;
   void send_pending(Peer& peer);
   void receive_pending(Peer& peer);
-  void pump_locked();
-  void queue(const Notice& notice);
+  void lose(Peer& peer);
+  void receive_news();
+  Status watch_news();
+  void queue(const Notice& notice, std::span<const std::uint32_t> audience);
 
+  pid_t process_;
   std::uint32_t rank_;
   int listener_ = -1;
-  std::string name_;  // abstract address without its leading zero
-  Nonce nonce_{};
-  std::mutex mutex_;  // guards peers_
+  UnixAddress address_;
+  PokeTable pokes_;   // by segment
+  std::mutex mutex_;  // guards what follows; the peers' sockets change during set-up only
+  std::uint32_t last_id_ = 0;
+  int news_ = -1;  // epoll over the peers' sockets and pidfds, from the first receive_pokes() on
   std::vector<Peer> peers_;
 };
 

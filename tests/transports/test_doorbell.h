@@ -1,0 +1,75 @@
+// A doorbell that sleeps in epoll, for tests: what a socket transport has.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+
+#include "transports/poll_doorbell.h"
+
+namespace tutti {
+
+enum class Trigger { kLevel, kEdge };
+
+class TestDoorbell final : public PollDoorbell {
+ public:
+  explicit TestDoorbell(Trigger trigger) : trigger_(trigger) { EXPECT_TRUE(add_wait_source(event_).ok()); }
+  ~TestDoorbell() override {
+    close(event_);
+    close(epoll_);
+  }
+  Status add_wait_source(int fd) override {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    if (trigger_ == Trigger::kEdge) event.events |= EPOLLET;
+    EXPECT_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0) << fd;
+    return {};
+  }
+  void arm() override {
+    if (while_arming) while_arming();
+    if (trigger_ == Trigger::kEdge) look(0);  // the edges of the past
+  }
+  void disarm() override {}
+  void sleep(std::int64_t timeout_ns) override { look(static_cast<int>(timeout_ns / 1'000'000)); }
+  void ring() override {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(event_, &one, sizeof(one));
+  }
+
+  std::function<void()> while_arming;  // what happens at the worst moment
+
+ private:
+  void look(int timeout_ms) {
+    std::array<epoll_event, 8> events{};
+    epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout_ms);
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t taken = read(event_, &count, sizeof(count));
+  }
+
+  Trigger trigger_;
+  int epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  int event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+};
+
+// Sleeps, as a rank does, until `arrived`. False if a sleep lasted until its end: a wake was lost.
+template <class Arrived>
+bool sleep_until(Doorbell& bell, const Arrived& arrived) {
+  constexpr std::chrono::seconds kLost{20};
+  while (!arrived()) {
+    bell.arm();
+    if (arrived()) {
+      bell.disarm();
+      return true;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    bell.sleep(std::chrono::nanoseconds(kLost).count());
+    if (std::chrono::steady_clock::now() - start >= kLost) return false;
+  }
+  return true;
+}
+
+}  // namespace tutti

@@ -1,0 +1,158 @@
+#include "transports/mixed/mixed_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+// To a peer that cannot read this rank's windows: what would be published is sent.
+class RemoteSendConnection final : public SendConnection {
+ public:
+  // `local` knows the windows and outlives the connection, as the communicator's transport does.
+  RemoteSendConnection(std::unique_ptr<SendConnection> remote, const ShmTransport& local)
+      : remote_(std::move(remote)), local_(local) {}
+  bool ready() override { return remote_->ready(); }
+  std::byte* slot() override { return remote_->slot(); }
+  void send_slot(std::uint64_t bytes, const CallTag& tag) override { remote_->send_slot(bytes, tag); }
+  bool sends_from_memory() const override { return remote_->sends_from_memory(); }
+  void send_from(const std::byte* data, std::uint64_t bytes, const CallTag& tag) override {
+    remote_->send_from(data, bytes, tag);
+  }
+  void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override {
+    const std::byte* data = local_.window_address(place, bytes);
+    TUTTI_ASSERT(data != nullptr, "window {} is not registered, or ends before {} + {} bytes", place.window,
+                 place.offset, bytes);
+    remote_->send_from(data, bytes, tag);
+  }
+  void send_delivered(std::uint64_t, const CallTag&) override {
+    TUTTI_ASSERT(false, "a remote peer's output cannot be stored to");
+  }
+  bool drained() override { return remote_->drained(); }
+
+ private:
+  std::unique_ptr<SendConnection> remote_;
+  const ShmTransport& local_;
+};
+
+}  // namespace
+
+void MixedTransport::BothDoorbell::arm() {
+  // In this order: the remote one may forget what its sources had to tell so far, and a forgotten poke would be the
+  // only one of this sleep.
+  remote_.arm();
+  local_->arm();
+}
+
+void MixedTransport::BothDoorbell::disarm() {
+  local_->disarm();
+  remote_.disarm();
+}
+
+void MixedTransport::BothDoorbell::sleep(std::int64_t timeout_ns) {
+  remote_.sleep(timeout_ns);
+  local_->disarm();
+}
+
+MixedTransport::MixedTransport(MixedOptions options, std::unique_ptr<ShmTransport> local,
+                               std::unique_ptr<Transport> remote, std::unique_ptr<PokeBell> bell,
+                               PollDoorbell& remote_doorbell)
+    : options_(std::move(options)),
+      local_(std::move(local)),
+      remote_(std::move(remote)),
+      doorbell_(std::move(bell), remote_doorbell) {}
+
+Result<std::unique_ptr<MixedTransport>> MixedTransport::create(MixedOptions options,
+                                                               std::unique_ptr<ShmTransport> local,
+                                                               std::unique_ptr<Transport> remote,
+                                                               PollDoorbell& remote_doorbell) {
+  TUTTI_ASSERT(options.rank < options.ranks && options.local_index.size() == options.ranks);
+  TUTTI_ASSERT(options.local_index[options.rank] >= 0);
+  TUTTI_ASSERT(&remote->doorbell() == &remote_doorbell && local->slot_bytes() == remote->slot_bytes());
+  auto bell = local->create_poke_bell();
+  if (!bell) return bell.error();
+  for (const int fd : (*bell)->descriptors()) TUTTI_TRY(remote_doorbell.add_wait_source(fd));
+  return std::unique_ptr<MixedTransport>(new MixedTransport(std::move(options), std::move(local), std::move(remote),
+                                                            std::move(*bell), remote_doorbell));  // private constructor
+}
+
+MixedTransport::Route MixedTransport::route(std::uint32_t peer) const {
+  TUTTI_ASSERT(peer < options_.ranks);
+  const std::int32_t index = options_.local_index[peer];
+  if (index >= 0) return {*local_, static_cast<std::uint32_t>(index)};
+  return {*remote_, peer};
+}
+
+std::uint32_t MixedTransport::slots() const { return std::min(local_->slots(), remote_->slots()); }
+std::uint32_t MixedTransport::lanes() const { return std::min(local_->lanes(), remote_->lanes()); }
+
+Result<std::unique_ptr<SendConnection>> MixedTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
+  const auto [transport, index] = route(peer);
+  auto connection = transport.open_send(index, lane);
+  if (!connection || options_.local_index[peer] >= 0) return connection;
+  return std::unique_ptr<SendConnection>(std::make_unique<RemoteSendConnection>(std::move(*connection), *local_));
+}
+
+Result<std::unique_ptr<ReceiveConnection>> MixedTransport::open_receive(std::uint32_t peer, std::uint16_t lane) {
+  const auto [transport, index] = route(peer);
+  return transport.open_receive(index, lane);
+}
+
+void MixedTransport::enter_call(const CallTag& tag, const WindowRef& output) {
+  local_->enter_call(tag, output);
+  remote_->enter_call(tag, {});  // no remote peer can store there
+}
+
+void MixedTransport::leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) {
+  local_->leave_call(tag, failure);
+  remote_->leave_call(tag, failure);
+}
+
+PeerStatus MixedTransport::peer_status(std::uint32_t peer) {
+  const auto [transport, index] = route(peer);
+  return transport.peer_status(index);
+}
+
+std::optional<CallTag> MixedTransport::peer_call(std::uint32_t peer, std::uint64_t sequence) {
+  const auto [transport, index] = route(peer);
+  return transport.peer_call(index, sequence);
+}
+
+std::optional<CallFailure> MixedTransport::peer_failure(std::uint32_t peer, std::uint64_t sequence) {
+  const auto [transport, index] = route(peer);
+  return transport.peer_failure(index, sequence);
+}
+
+bool MixedTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
+  const auto [transport, index] = route(peer);
+  return transport.peer_has_left(index, sequence);
+}
+
+std::optional<std::byte*> MixedTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
+  if (options_.local_index[peer] < 0) return nullptr;  // never offered
+  const auto [transport, index] = route(peer);
+  return transport.peer_output(index, sequence, bytes);
+}
+
+Result<std::unique_ptr<Window>> MixedTransport::adopt_window(void* data, std::size_t bytes) {
+  return local_->adopt_window(data, bytes);
+}
+
+void MixedTransport::pump() {
+  local_->pump();
+  remote_->pump();
+}
+
+bool MixedTransport::flush() {
+  const bool local_done = local_->flush();  // both, whatever the first says
+  return remote_->flush() && local_done;
+}
+
+void MixedTransport::announce_abort() {
+  local_->announce_abort();
+  remote_->announce_abort();
+}
+
+}  // namespace tutti
