@@ -187,10 +187,16 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
   if (known.goodbye) {
     status.life = PeerLife::kLeft;
   } else if (known.ended_since_ns != 0) {
-    // What it sent before it ended is still good, and may be all that this rank's call wants of it.
-    const bool unread = std::any_of(links_.begin(), links_.end(),
-                                    [peer](const TcpLink* link) { return link->peer() == peer && link->unread(); });
-    if (!unread || now_ns - known.ended_since_ns >= kReadOnNs) status.life = PeerLife::kLost;
+    // What it sent before it ended is still good, and may be all that this rank's call wants of it. And while more of
+    // it comes, its own kernel still has some, and maybe a goodbye behind it.
+    bool wait = false;
+    for (const TcpLink* link : links_) {
+      if (link->peer() != peer) continue;
+      const TcpLink::Unread unread = link->unread();
+      wait |= unread == TcpLink::Unread::kMore ||
+              (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
+    }
+    if (!wait) status.life = PeerLife::kLost;
   }
   return status;
 }

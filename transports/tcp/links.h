@@ -42,8 +42,9 @@ class TcpLink {
   bool outgoing() const { return outgoing_; }
   // Looks for the end of the connection and for a goodbye, and tells TcpLinks. Takes no payload.
   virtual void look() = 0;
-  // Something has been received that its owner has not had yet.
-  virtual bool unread() const { return false; }
+  // What the peer has sent and its owner has not had yet; after kSome the connection's end has come, without a goodbye.
+  enum class Unread : std::uint8_t { kNone, kSome, kMore };
+  virtual Unread unread() const { return Unread::kNone; }
   // Sends what is left; true when nothing is.
   virtual bool push() { return true; }
   // Says goodbye where that can be said, and closes.

@@ -170,7 +170,10 @@ void TcpReceiveConnection::note_end(int error) {
   if (!goodbye_) links_->note_reply(peer(), {.kind = Reply::Kind::kEnded, .error = error});
 }
 
-bool TcpReceiveConnection::unread() const { return !ended_ && socket_.is_open() && stage_ == Stage::kPayload; }
+TcpLink::Unread TcpReceiveConnection::unread() const {
+  if (ended_ || !socket_.is_open() || stage_ == Stage::kHeader) return Unread::kNone;
+  return tail_seen_ ? Unread::kSome : Unread::kMore;
+}
 
 void TcpReceiveConnection::look() {
   if (ended_ || corrupt_ || goodbye_ || tail_seen_ || !claim()) return;

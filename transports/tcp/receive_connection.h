@@ -24,7 +24,7 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   void release() override;
 
   void look() override;
-  bool unread() const override;
+  Unread unread() const override;
   void end(const FrameHeader& goodbye) override;
 
  private:
