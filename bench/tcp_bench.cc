@@ -1,0 +1,287 @@
+// One TCP connection of the transport beside the best plain socket program of the same run, between two processes on
+// loopback. Counters: GB/s one way (stream), us one way (ping_pong). "plain" sends and receives with the stated call
+// size on one non-blocking socket (no frames, no credits, no places); "plain_sockets/n" spreads the calls over n
+// sockets.
+#include <benchmark/benchmark.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "transports/tcp/tcp_transport.h"
+
+namespace {
+
+using tutti::CallTag;
+
+constexpr std::size_t kLargest = 4 << 20;
+// Per iteration: short, so that on a busy machine some iterations have both cores to themselves. The first of each run
+// warms up (the kernel tunes its buffers while there is traffic) and is not timed.
+constexpr std::uint64_t kStreamBytes = 64 << 20;
+constexpr int kTrips = 2000;
+
+[[noreturn]] void die(const char* what) {
+  std::perror(what);
+  std::abort();
+}
+
+// Runs `child` in a process of its own, which ends with this object at the latest.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& child) : pid_(fork()) {
+    if (pid_ < 0) die("fork");
+    if (pid_ > 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    child();
+    _exit(0);
+  }
+  ~Child() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+
+ private:
+  pid_t pid_;
+};
+
+// ---- plain sockets
+
+struct PlainPair {
+  std::vector<tutti::Socket> near;
+  std::vector<tutti::Socket> far;
+
+  explicit PlainPair(std::size_t sockets, std::uint32_t buffer_bytes) {
+    tutti::Socket listener = std::move(tutti::listen_on(*tutti::parse_host("127.0.0.1")).value());
+    const tutti::SocketAddress address = tutti::local_address(listener.get());
+    for (std::size_t i = 0; i < sockets; ++i) {
+      near.push_back(std::move(tutti::connect_to(address, buffer_bytes, 0).value()));
+      pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
+      poll(&ready, 1, 5000);
+      far.emplace_back(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      tutti::tune(far.back().get(), buffer_bytes);
+    }
+  }
+};
+
+void send_all(int fd, const std::byte* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t sent = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN) die("send");
+    if (sent <= 0) continue;
+    data += sent;
+    bytes -= static_cast<std::size_t>(sent);
+  }
+}
+
+void receive_all(int fd, std::byte* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t got = recv(fd, data, bytes, MSG_DONTWAIT);
+    if (got == 0) _exit(0);
+    if (got < 0 && errno != EAGAIN) die("recv");
+    if (got <= 0) continue;
+    data += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+}
+
+// The sender's and the receiver's data advance through the same span as the transport's, so that both have the same
+// share of the caches.
+void plain_stream(benchmark::State& state) {
+  const auto call_bytes = static_cast<std::size_t>(state.range(0));
+  const auto sockets = static_cast<std::size_t>(state.range(1));
+  PlainPair pair(sockets, static_cast<std::uint32_t>(state.range(2)));
+  std::vector<std::byte> data(kLargest);
+  Child receiver([&] {
+    pair.near.clear();
+    for (std::uint64_t moved = 0;; moved += call_bytes) {
+      receive_all(pair.far[moved / call_bytes % sockets].get(), data.data() + moved % kLargest, call_bytes);
+      if ((moved + call_bytes) % kStreamBytes == 0) send_all(pair.far[0].get(), data.data(), 1);
+    }
+  });
+  pair.far.clear();
+  const auto once = [&] {
+    for (std::uint64_t moved = 0; moved < kStreamBytes; moved += call_bytes) {
+      send_all(pair.near[moved / call_bytes % sockets].get(), data.data() + moved % kLargest, call_bytes);
+    }
+    receive_all(pair.near[0].get(), data.data(), 1);
+  };
+  once();
+  for (auto _ : state) once();
+  state.counters["GB/s"] =
+      benchmark::Counter(static_cast<double>(kStreamBytes) / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void plain_ping_pong(benchmark::State& state) {
+  PlainPair pair(1, 0);
+  std::vector<std::byte> data(8);
+  Child echo([&] {
+    pair.near.clear();
+    while (true) {
+      receive_all(pair.far[0].get(), data.data(), 8);
+      send_all(pair.far[0].get(), data.data(), 8);
+    }
+  });
+  pair.far.clear();
+  const auto once = [&] {
+    for (int i = 0; i < kTrips; ++i) {
+      send_all(pair.near[0].get(), data.data(), 8);
+      receive_all(pair.near[0].get(), data.data(), 8);
+    }
+  };
+  once();
+  for (auto _ : state) once();
+  state.counters["us"] = benchmark::Counter(
+      2.0 * kTrips / 1e6, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+// ---- the transport
+
+struct Rank {
+  std::unique_ptr<tutti::TcpTransport> transport;
+  std::unique_ptr<tutti::SendConnection> send;
+  std::unique_ptr<tutti::ReceiveConnection> receive;
+
+  Rank(std::uint32_t rank, std::shared_ptr<tutti::TcpEndpoint> endpoint, const std::vector<std::string>& addresses,
+       std::uint32_t slot_bytes, std::uint32_t buffer_bytes) {
+    transport = std::move(tutti::TcpTransport::create({.rank = rank,
+                                                       .ranks = 2,
+                                                       .communicator = 1,
+                                                       .slots = 4,
+                                                       .slot_bytes = slot_bytes,
+                                                       .socket_buffer_bytes = buffer_bytes},
+                                                      std::move(endpoint), addresses)
+                              .value());
+    send = std::move(transport->open_send(1 - rank, 0).value());
+    receive = std::move(transport->open_receive(1 - rank, 0).value());
+  }
+
+  void post(const std::byte* data, std::size_t bytes, const CallTag& tag) {
+    while (!send->ready()) transport->flush();
+    send->send_from(data, bytes, tag);
+    transport->flush();
+  }
+  void take(const CallTag& tag, std::span<std::byte> place) {
+    for (std::uint32_t polls = 0; receive->arrival(tag, place) != tutti::Arrival::kMessage; ++polls) {
+      transport->flush();
+      if (polls % 65536 == 65535) {  // far less often than the engine does
+        transport->pump();
+        if (transport->peer_status(0).life != tutti::PeerLife::kLive) _exit(0);
+      }
+    }
+    receive->release();
+  }
+};
+
+struct Endpoints {
+  std::vector<std::shared_ptr<tutti::TcpEndpoint>> list;
+  std::vector<std::string> addresses;
+  Endpoints() {
+    for (int i = 0; i < 2; ++i) {
+      list.push_back(std::move(tutti::TcpEndpoint::listen({.address = "127.0.0.1"}).value()));
+      addresses.push_back(list.back()->address());
+    }
+  }
+};
+
+enum class Store { kPlace, kSlot };
+
+void tutti_stream(benchmark::State& state, Store store) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const auto buffer_bytes = static_cast<std::uint32_t>(state.range(1));
+  std::vector<std::byte> data(kLargest);
+  const CallTag tag{.sequence = 1};
+  Endpoints endpoints;
+  Child receiver([&] {
+    Rank rank(1, endpoints.list[1], endpoints.addresses, static_cast<std::uint32_t>(bytes), buffer_bytes);
+    for (std::uint64_t moved = 0;; moved += bytes) {
+      std::span<std::byte> place(data.data() + moved % kLargest, bytes);
+      rank.take(tag, store == Store::kPlace ? place : std::span<std::byte>());
+      if ((moved + bytes) % kStreamBytes == 0) rank.post(data.data(), 1, tag);
+    }
+  });
+  Rank rank(0, endpoints.list[0], endpoints.addresses, static_cast<std::uint32_t>(bytes), buffer_bytes);
+  const auto once = [&] {
+    for (std::uint64_t moved = 0; moved < kStreamBytes; moved += bytes) {
+      rank.post(data.data() + moved % kLargest, bytes, tag);
+    }
+    rank.take(tag, {});
+  };
+  once();
+  for (auto _ : state) once();
+  state.counters["GB/s"] =
+      benchmark::Counter(static_cast<double>(kStreamBytes) / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void tutti_ping_pong(benchmark::State& state) {
+  std::vector<std::byte> data(8);
+  const CallTag tag{.sequence = 1};
+  Endpoints endpoints;
+  Child echo([&] {
+    Rank rank(1, endpoints.list[1], endpoints.addresses, 4096, 0);
+    while (true) {
+      rank.take(tag, data);
+      rank.post(data.data(), 8, tag);
+    }
+  });
+  Rank rank(0, endpoints.list[0], endpoints.addresses, 4096, 0);
+  const auto once = [&] {
+    for (int i = 0; i < kTrips; ++i) {
+      rank.post(data.data(), 8, tag);
+      rank.take(tag, data);
+    }
+  };
+  once();
+  for (auto _ : state) once();
+  state.counters["us"] = benchmark::Counter(
+      2.0 * kTrips / 1e6, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+constexpr std::int64_t kKiB = 1024;
+constexpr auto kUnit = benchmark::kMillisecond;
+
+// Each of the transport's sizes stands between two of the plain program's, so that both see the same machine.
+BENCHMARK(plain_stream)
+    ->Name("plain/call_sockets_buffer")
+    ->Unit(kUnit)
+    ->UseRealTime()
+    ->Args({64 * kKiB, 1, 0})
+    ->Args({128 * kKiB, 1, 0})
+    ->Args({256 * kKiB, 1, 0})
+    ->Args({1024 * kKiB, 1, 0})
+    ->Args({4096 * kKiB, 1, 0})
+    ->Args({128 * kKiB, 2, 0})
+    ->Args({128 * kKiB, 4, 0})
+    ->Args({128 * kKiB, 1, 1024 * kKiB})
+    ->Args({128 * kKiB, 1, 4096 * kKiB});
+BENCHMARK_CAPTURE(tutti_stream, place, Store::kPlace)
+    ->Name("tutti/place/message_buffer")
+    ->Unit(kUnit)
+    ->UseRealTime()
+    ->Args({64 * kKiB, 0})
+    ->Args({128 * kKiB, 0})
+    ->Args({256 * kKiB, 0})
+    ->Args({1024 * kKiB, 0})
+    ->Args({4096 * kKiB, 0})
+    ->Args({128 * kKiB, 1024 * kKiB})
+    ->Args({128 * kKiB, 4096 * kKiB});
+BENCHMARK_CAPTURE(tutti_stream, slot, Store::kSlot)
+    ->Name("tutti/slot/message_buffer")
+    ->Unit(kUnit)
+    ->UseRealTime()
+    ->Args({64 * kKiB, 0})
+    ->Args({128 * kKiB, 0})
+    ->Args({1024 * kKiB, 0});
+BENCHMARK(plain_ping_pong)->Name("plain/ping_pong/8")->Unit(kUnit)->UseRealTime();
+BENCHMARK(tutti_ping_pong)->Name("tutti/ping_pong/8")->Unit(kUnit)->UseRealTime();
+
+}  // namespace
+
+BENCHMARK_MAIN();

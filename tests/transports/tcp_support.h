@@ -1,0 +1,127 @@
+// Two or more ranks over TCP in one process, driven by hand, and peers that speak the wire by hand.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace tutti::tcp_test {
+
+inline constexpr std::uint32_t kSlots = 4;
+inline constexpr std::uint32_t kSlotBytes = 128 * 1024;
+inline constexpr std::uint64_t kCommunicator = 77;
+
+inline CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
+
+inline std::shared_ptr<TcpEndpoint> endpoint(TcpEndpointOptions options = {.address = "127.0.0.1"}) {
+  return std::move(TcpEndpoint::listen(options).value());
+}
+
+// Polls `done` for at most `ms`; true if it came true.
+inline bool eventually(const std::function<bool()>& done, int ms = 5000) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+struct World {
+  std::vector<std::shared_ptr<TcpEndpoint>> endpoints;  // one for each rank, as if each were a process
+  std::vector<std::string> addresses;
+  std::vector<std::unique_ptr<TcpTransport>> ranks;
+
+  explicit World(std::uint32_t count = 2, const std::string& host = "127.0.0.1", std::uint32_t slots = kSlots) {
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      endpoints.push_back(endpoint({.address = host}));
+      addresses.push_back(endpoints.back()->address());
+    }
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      ranks.push_back(std::move(TcpTransport::create(options(rank, slots), endpoints[rank], addresses).value()));
+    }
+  }
+  TcpTransportOptions options(std::uint32_t rank, std::uint32_t slots = kSlots) const {
+    return {.rank = rank,
+            .ranks = static_cast<std::uint32_t>(addresses.size()),
+            .communicator = kCommunicator,
+            .slots = slots,
+            .slot_bytes = kSlotBytes};
+  }
+  std::unique_ptr<SendConnection> send(std::uint32_t from, std::uint32_t to, std::uint16_t lane = 0) {
+    return std::move(ranks[from]->open_send(to, lane).value());
+  }
+  std::unique_ptr<ReceiveConnection> receive(std::uint32_t from, std::uint32_t to, std::uint16_t lane = 0) {
+    return std::move(ranks[to]->open_receive(from, lane).value());
+  }
+};
+
+// A peer by hand: a connected socket and what it writes.
+class RawPeer {
+ public:
+  explicit RawPeer(const std::string& address) {
+    const PeerAddress to = PeerAddress::parse(address, 0).value();
+    nonce_ = to.nonce;
+    socket_ = std::move(connect_to(to.socket, 0, 0).value());
+    pollfd writable{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
+    poll(&writable, 1, 5000);
+  }
+  // As rank `sender` of `options`' communicator.
+  Preamble preamble(const TcpTransportOptions& to, std::uint32_t sender, std::uint16_t lane = 0) const {
+    Preamble made;
+    made.nonce = nonce_;
+    made.communicator = to.communicator;
+    made.sender = sender;
+    made.receiver = to.rank;
+    made.ranks = to.ranks;
+    made.slot_bytes = to.slot_bytes;
+    made.lane = lane;
+    return made;
+  }
+  void write(const void* data, std::size_t bytes) {
+    iovec part{.iov_base = const_cast<void*>(data), .iov_len = bytes};
+    ASSERT_EQ(send_some(socket_.get(), {&part, 1}).bytes, bytes);
+  }
+  template <class T>
+  void write(const T& value) {
+    write(&value, sizeof(value));
+  }
+  Reply reply(int ms = 5000) {
+    Reply got;
+    eventually([&] { return (got = reader_.read(socket_.get())).kind != Reply::Kind::kNothing; }, ms);
+    return got;
+  }
+  int fd() const { return socket_.get(); }
+  void close() { socket_.close(); }
+  void reset() {  // as a machine does whose process was killed with data unread
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    socket_.close();
+  }
+
+ private:
+  WireNonce nonce_{};
+  Socket socket_;
+  ReplyReader reader_;
+};
+
+inline FrameHeader message(std::uint64_t bytes, const CallTag& tag) { return {.bytes = bytes, .tag = tag}; }
+
+inline Arrival await(ReceiveConnection& connection, const CallTag& tag, std::span<std::byte> place = {},
+                     int ms = 5000) {
+  Arrival arrival = Arrival::kNothing;
+  eventually([&] { return (arrival = connection.arrival(tag, place)) != Arrival::kNothing; }, ms);
+  return arrival;
+}
+
+}  // namespace tutti::tcp_test

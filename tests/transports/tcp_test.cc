@@ -1,0 +1,317 @@
+// The TCP transport's messages: order, integrity, places, flow control, waiting. Deaths and strangers are in
+// tcp_faults_test.cc.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tcp_support.h"
+
+namespace tutti::tcp_test {
+namespace {
+
+std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
+  std::minstd_rand random(seed + 1);
+  std::vector<std::byte> made(bytes);
+  for (std::byte& byte : made) byte = static_cast<std::byte>(random());
+  return made;
+}
+
+const std::vector<std::size_t> kSizes = {0, 1, 7, 8, 4095, 4096, 4097, 16336, 16384, 65536, 100001, kSlotBytes};
+
+// Sends every size a few times on each lane, in rounds with flushes; every third message from a slot.
+void send_all(TcpTransport& rank, std::uint32_t to, std::uint16_t lanes, int rounds) {
+  std::vector<std::unique_ptr<SendConnection>> connections;
+  for (std::uint16_t lane = 0; lane < lanes; ++lane) {
+    connections.push_back(std::move(rank.open_send(to, lane).value()));
+  }
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < kSizes.size(); ++i) {
+      for (std::uint16_t lane = 0; lane < lanes; ++lane) {
+        SendConnection& connection = *connections[lane];
+        ASSERT_TRUE(eventually([&] { return connection.ready(); }));
+        auto data = pattern(kSizes[i], static_cast<unsigned>(round * 1000 + i * 10 + lane));
+        if (i % 3 == 0) {
+          if (!data.empty()) std::memcpy(connection.slot(), data.data(), data.size());
+          connection.send_slot(data.size(), call(1));
+        } else {
+          connection.send_from(data.data(), data.size(), call(1));
+          std::fill(data.begin(), data.end(), std::byte{0xee});  // the caller may change it at once
+        }
+      }
+      rank.flush();
+    }
+  }
+  ASSERT_TRUE(eventually([&] { return rank.flush(); }));
+}
+
+// Every other message is offered a place; every fifth a place of a wrong length.
+void receive_all(TcpTransport& rank, std::uint32_t from, std::uint16_t lanes, int rounds) {
+  std::vector<std::unique_ptr<ReceiveConnection>> connections;
+  for (std::uint16_t lane = 0; lane < lanes; ++lane) {
+    connections.push_back(std::move(rank.open_receive(from, lane).value()));
+  }
+  std::vector<std::byte> place(kSlotBytes + 1);
+  int number = 0;
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < kSizes.size(); ++i) {
+      for (std::uint16_t lane = 0; lane < lanes; ++lane, ++number) {
+        std::span<std::byte> where;
+        if (number % 2 == 0) where = {place.data(), kSizes[i] + (number % 5 == 0 ? 1 : 0)};
+        ASSERT_EQ(await(*connections[lane], call(1), where, 20000), Arrival::kMessage);
+        const Message got = connections[lane]->front();
+        const auto expected = pattern(kSizes[i], static_cast<unsigned>(round * 1000 + i * 10 + lane));
+        ASSERT_EQ(got.bytes, expected.size());
+        const bool fits = where.size() == got.bytes && got.bytes > 0;
+        ASSERT_EQ(got.carrier, fits ? Carrier::kDelivered : Carrier::kSlot);
+        const std::byte* data = fits ? place.data() : got.data;
+        ASSERT_TRUE(expected.empty() || std::memcmp(data, expected.data(), expected.size()) == 0)
+            << "round " << round << " size " << kSizes[i] << " lane " << lane;
+        connections[lane]->release();
+      }
+    }
+  }
+}
+
+class TcpMessages : public testing::TestWithParam<const char*> {};
+
+TEST_P(TcpMessages, ArriveWholeAndInOrderOnAllLanes) {
+  World world(2, GetParam());
+  std::thread sender([&] { send_all(*world.ranks[0], 1, 3, 10); });
+  receive_all(*world.ranks[1], 0, 3, 10);
+  sender.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TcpMessages, testing::Values("127.0.0.1", "::1"));
+
+TEST(TcpPlace, IsNotTouchedOnceAnotherCallOrPlaceIsNamed) {
+  World world;
+  RawPeer peer(world.addresses[1]);
+  peer.write(peer.preamble(world.options(1), 0));
+  auto receive = world.receive(0, 1);
+  const std::size_t bytes = 100000;
+  const auto first = pattern(bytes, 1);
+  const auto second = pattern(bytes, 2);
+  std::vector<std::byte> old_place(bytes, std::byte{0});
+  std::vector<std::byte> new_place(bytes, std::byte{0});
+  peer.write(message(bytes, call(1)));
+  peer.write(first.data(), bytes / 2);
+  ASSERT_EQ(await(*receive, call(1), old_place, 200), Arrival::kNothing);
+  ASSERT_EQ(std::memcmp(old_place.data(), first.data(), bytes / 2), 0) << "half of it is there";
+  const std::vector<std::byte> before = old_place;
+  peer.write(first.data() + bytes / 2, bytes - bytes / 2);
+  peer.write(message(bytes, call(2)));
+  peer.write(second.data(), bytes);
+  ASSERT_EQ(await(*receive, call(2), new_place), Arrival::kMessage);
+  EXPECT_EQ(receive->front().carrier, Carrier::kDelivered);
+  EXPECT_EQ(new_place, second);
+  EXPECT_EQ(old_place, before) << "the rest of call 1's message went elsewhere";
+}
+
+TEST(TcpPlace, MayChangeWithinACallAndTheMessageStaysWhole) {
+  World world;
+  RawPeer peer(world.addresses[1]);
+  peer.write(peer.preamble(world.options(1), 0));
+  auto receive = world.receive(0, 1);
+  const auto data = pattern(100000, 1);
+  std::vector<std::byte> place(data.size());
+  peer.write(message(data.size(), call(1)));
+  peer.write(data.data(), 50000);
+  ASSERT_EQ(await(*receive, call(1), place, 200), Arrival::kNothing);
+  peer.write(data.data() + 50000, 50000);
+  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage) << "now without a place";
+  const Message got = receive->front();
+  ASSERT_EQ(got.carrier, Carrier::kSlot);
+  EXPECT_EQ(std::memcmp(got.data, data.data(), data.size()), 0);
+}
+
+TEST(TcpReceive, DropsStaleMessagesKeepsFutureOnesAndNamesMismatches) {
+  World world;
+  auto send = world.send(0, 1);
+  auto receive = world.receive(0, 1);
+  const auto data = pattern(50000, 3);
+  send->send_from(data.data(), 10, call(1));
+  send->send_from(data.data(), data.size(), call(1));
+  send->send_from(data.data(), 20, call(3));
+  EXPECT_TRUE(eventually([&] { return world.ranks[0]->flush(); }));
+  EXPECT_EQ(await(*receive, call(2), {}, 100), Arrival::kNothing) << "call 1 is over, call 3 is not ours yet";
+  ASSERT_EQ(await(*receive, call(3)), Arrival::kMessage);
+  EXPECT_EQ(receive->front().bytes, 20u);
+  receive->release();
+  send->send_from(data.data(), 30, call(4, 11));
+  world.ranks[0]->flush();
+  ASSERT_EQ(await(*receive, call(4, 10)), Arrival::kMismatch);
+  EXPECT_EQ(receive->mismatched_tag(), call(4, 11));
+  EXPECT_EQ(world.ranks[1]->peer_call(0, 4), call(4, 11)) << "messages tell what the peer entered";
+  EXPECT_TRUE(world.ranks[1]->peer_has_left(0, 3)) << "who is in call 4 has left call 3";
+}
+
+TEST(TcpSend, StopsAtItsSlotsWhenTheReceiverDoesNotRead) {
+  World world;
+  auto send = world.send(0, 1);
+  auto other_lane = world.send(0, 1, 1);
+  const auto data = pattern(kSlotBytes, 4);
+  std::size_t sent = 0;
+  const auto fill = [&] {
+    while (send->ready() && sent < 4096) {
+      send->send_from(data.data(), data.size(), call(1));
+      ++sent;
+    }
+  };
+  // The kernel's buffers grow while there is traffic: full is what stays full.
+  fill();
+  EXPECT_FALSE(eventually([&] { return fill(), sent >= 4096; }, 300));
+  ASSERT_LT(sent, 512u) << "64 MiB and no end";
+  EXPECT_FALSE(send->ready());
+  EXPECT_FALSE(world.ranks[0]->flush());
+  EXPECT_FALSE(send->drained());
+  auto receive_other = world.receive(0, 1, 1);
+  other_lane->send_from(data.data(), 9, call(1));
+  world.ranks[0]->flush();
+  ASSERT_EQ(await(*receive_other, call(1)), Arrival::kMessage) << "a full lane does not hold up another";
+  auto receive = world.receive(0, 1);
+  for (std::size_t i = 0; i < sent; ++i) {
+    ASSERT_TRUE(eventually([&] {
+      world.ranks[0]->flush();
+      return receive->arrival(call(1)) == Arrival::kMessage;
+    })) << i;
+    ASSERT_EQ(receive->front().bytes, data.size());
+    ASSERT_EQ(std::memcmp(receive->front().data, data.data(), data.size()), 0);
+    receive->release();
+  }
+  EXPECT_TRUE(send->ready());
+  EXPECT_TRUE(eventually([&] { return send->drained(); }));
+}
+
+TEST(TcpSend, HoldsSmallMessagesUntilFlush) {
+  World world;
+  auto send = world.send(0, 1);
+  auto receive = world.receive(0, 1);
+  const std::uint64_t value = 42;
+  for (int i = 0; i < 3; ++i) send->send_from(reinterpret_cast<const std::byte*>(&value), sizeof(value), call(1));
+  EXPECT_EQ(await(*receive, call(1), {}, 50), Arrival::kNothing);
+  EXPECT_TRUE(world.ranks[0]->flush());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
+    receive->release();
+  }
+  EXPECT_EQ(receive->arrival(call(1)), Arrival::kNothing);
+}
+
+TEST(TcpWindows, ArePlainMemory) {
+  World world;
+  auto window = std::move(world.ranks[0]->allocate_window(10000).value());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(window->data()) % 4096, 0u);
+  EXPECT_EQ(world.ranks[0]->find_window(window->data(), 8).window, 0u);
+  EXPECT_EQ(world.ranks[0]->peer_output(1, 1, 8), std::optional<std::byte*>(nullptr));
+  std::vector<std::byte> own(100);
+  auto adopted = std::move(world.ranks[0]->adopt_window(own.data(), own.size()).value());
+  EXPECT_EQ(adopted->data(), own.data());
+}
+
+TEST(TcpDoorbell, LosesNoWake) {
+  World world;
+  std::thread echo([&] {
+    auto receive = world.receive(0, 1);
+    auto send = world.send(1, 0);
+    for (std::uint64_t i = 1; i <= 3000; ++i) {
+      Idle idle;
+      AdaptiveWaiter waiter({.spins = 0, .yields = 0});
+      while (receive->arrival(call(i)) == Arrival::kNothing) {
+        waiter.pause(idle, world.ranks[1]->doorbell(), 10'000'000'000);
+      }
+      receive->release();
+      send->send_from(nullptr, 0, call(i));
+      world.ranks[1]->flush();
+    }
+  });
+  auto send = world.send(0, 1);
+  auto receive = world.receive(1, 0);
+  std::int64_t longest_ns = 0;
+  SteadyClock clock;
+  for (std::uint64_t i = 1; i <= 3000; ++i) {
+    const std::int64_t start_ns = clock.now_ns();
+    send->send_from(nullptr, 0, call(i));
+    world.ranks[0]->flush();
+    while (receive->arrival(call(i)) == Arrival::kNothing) {
+      world.ranks[0]->doorbell().arm();
+      if (receive->arrival(call(i)) != Arrival::kNothing) {
+        world.ranks[0]->doorbell().disarm();
+        break;
+      }
+      world.ranks[0]->doorbell().sleep(10'000'000'000);
+    }
+    receive->release();
+    longest_ns = std::max(longest_ns, clock.now_ns() - start_ns);
+  }
+  echo.join();
+  EXPECT_LT(longest_ns, 5'000'000'000) << "no sleep ran into its timeout";
+}
+
+TEST(TcpDoorbell, RingsFromOtherThreadsAndWatchesMoreSources) {
+  World world;
+  EpollDoorbell& bell = world.ranks[0]->doorbell();
+  SteadyClock clock;
+  for (int i = 0; i < 200; ++i) {
+    std::atomic<bool> said = false;
+    std::thread other([&] {
+      said = true;
+      bell.ring();
+    });
+    const std::int64_t start_ns = clock.now_ns();
+    while (!said) {
+      bell.arm();
+      if (said) {
+        bell.disarm();
+        break;
+      }
+      bell.sleep(10'000'000'000);
+    }
+    EXPECT_LT(clock.now_ns() - start_ns, 5'000'000'000);
+    other.join();
+  }
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  ASSERT_TRUE(world.ranks[0]->add_wait_source(ends[0]).ok());
+  bell.arm();
+  ASSERT_EQ(write(ends[1], "x", 1), 1);
+  const std::int64_t start_ns = clock.now_ns();
+  bell.sleep(10'000'000'000);
+  EXPECT_LT(clock.now_ns() - start_ns, 5'000'000'000);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(TcpFork, AChildThatDestroysItsCopyDoesNotSpeakForTheRank) {
+  auto world = std::make_unique<World>();
+  auto send = world->send(0, 1);
+  auto receive = world->receive(0, 1);
+  const std::byte byte{7};
+  send->send_from(&byte, 1, call(1));  // not flushed: the child must not send it either
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    send.reset();
+    receive.reset();
+    world.reset();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  world->ranks[0]->flush();
+  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
+  receive->release();
+  EXPECT_EQ(await(*receive, call(1), {}, 50), Arrival::kNothing) << "once only";
+  for (int rank = 0; rank < 2; ++rank) {
+    world->ranks[rank]->pump();
+    EXPECT_EQ(world->ranks[rank]->peer_status(1 - rank).life, PeerLife::kLive);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::tcp_test

@@ -1,0 +1,241 @@
+#include "transports/tcp/endpoint.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/assert.h"
+#include "transports/shm/mapping.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kMaxGreetings = 256;           // connections that have not said yet who they are
+constexpr std::size_t kMaxDepartures = 1024;         // communicators that ended here, remembered for late callers
+constexpr int kAcceptsAtOnce = 64;                   // per service()
+constexpr std::int64_t kAcceptPauseNs = 50'000'000;  // after the system refused a descriptor
+
+// The first port of the range that can be had.
+Result<Socket> listen_in_range(SocketAddress& address, const TcpEndpointOptions& options) {
+  if (options.first_port > options.last_port) {
+    return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
+                 fmt::format("the port range {}..{} is empty", options.first_port, options.last_port)};
+  }
+  Result<Socket> made = Error{};
+  for (std::uint32_t port = options.first_port; port <= options.last_port; ++port) {
+    address.set_port(static_cast<std::uint16_t>(port));
+    made = listen_on(address);
+    if (made) return made;
+  }
+  if (options.last_port == 0) return made;
+  return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
+               fmt::format("no free port in {}..{} (at the last: {}); widen the range or end what listens there",
+                           options.first_port, options.last_port, made.error().message)};
+}
+
+Refusal fault_of(const Preamble& preamble, const WireNonce& nonce) {
+  if (preamble.magic != kWireMagic) return Refusal::kProtocol;
+  if (preamble.version != kWireVersion) return Refusal::kVersion;
+  if (preamble.nonce != nonce) return Refusal::kNonce;
+  if (preamble.kind != LinkKind::kData && preamble.kind != LinkKind::kControl) return Refusal::kProtocol;
+  return Refusal::kNone;
+}
+
+}  // namespace
+
+TcpEndpoint::TcpEndpoint(const TcpEndpointOptions& options)
+    : options_(options), clock_(options.clock != nullptr ? *options.clock : system_clock_) {}
+
+TcpEndpoint::~TcpEndpoint() = default;
+
+Result<std::shared_ptr<TcpEndpoint>> TcpEndpoint::listen(const TcpEndpointOptions& options) {
+  auto host = parse_host(options.address);
+  if (!host) return host.error();
+  if (host->is_wildcard()) {
+    return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
+                 fmt::format("{} is no address that peers can reach; name one of this machine's", options.address)};
+  }
+  std::shared_ptr<TcpEndpoint> endpoint(new TcpEndpoint(options));  // private constructor
+  auto listener = listen_in_range(*host, options);
+  if (!listener) return listener.error();
+  endpoint->listener_ = std::move(*listener);
+  endpoint->address_.socket = local_address(endpoint->listener_.get());
+  WireNonce& nonce = endpoint->address_.nonce;
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    return socket_error("getrandom", errno);
+  }
+  endpoint->epoll_ = Socket(above_standard(epoll_create1(EPOLL_CLOEXEC)));
+  if (!endpoint->epoll_.is_open()) return socket_error("epoll_create1", errno);
+  TUTTI_TRY(endpoint->watch(endpoint->listener_.get()));
+  return endpoint;
+}
+
+Status TcpEndpoint::watch(int fd) {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? Status() : socket_error("epoll_ctl", errno);
+}
+
+std::shared_ptr<TcpMailbox> TcpEndpoint::attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& bell) {
+  auto mailbox = std::make_shared<TcpMailbox>(communicator, rank, bell);
+  const std::scoped_lock lock(mutex_);
+  auto& entry = mailboxes_[{communicator, rank}];
+  TUTTI_ASSERT(entry.expired(), "rank {} of communicator {} is attached twice", rank, communicator);
+  entry = mailbox;
+  for (auto& link : std::exchange(parked_, {})) route(std::move(link));
+  return mailbox;
+}
+
+void TcpEndpoint::detach(const TcpMailbox& mailbox, std::uint64_t entered, std::uint64_t left) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = mailboxes_.find({mailbox.communicator, mailbox.rank});
+  TUTTI_ASSERT(found != mailboxes_.end());
+  const std::shared_ptr<TcpMailbox> own = found->second.lock();
+  mailboxes_.erase(found);
+  departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .entered = entered, .left = left});
+  if (departures_.size() > kMaxDepartures) departures_.pop_front();
+  if (own == nullptr) return;
+  for (auto& link : own->links) route(std::move(link));  // which says goodbye to them
+  own->links.clear();
+}
+
+std::vector<AcceptedLink> TcpEndpoint::take(TcpMailbox& mailbox) {
+  if (!mailbox.filled.load(std::memory_order_acquire)) return {};
+  const std::scoped_lock lock(mutex_);
+  mailbox.filled.store(false, std::memory_order_relaxed);
+  return std::exchange(mailbox.links, {});
+}
+
+void TcpEndpoint::service() {
+  std::array<epoll_event, 32> events{};
+  const std::scoped_lock lock(mutex_);
+  const std::int64_t now_ns = clock_.now_ns();
+  if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
+    accept_again_ns_ = 0;
+    (void)watch(listener_.get());
+  }
+  evict(now_ns);
+  while (true) {
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<std::size_t>(i)].data.fd;
+      if (fd == listener_.get()) {
+        accept_some(now_ns);
+      } else {
+        greet(fd);
+      }
+    }
+    if (count <= 0) return;
+  }
+}
+
+void TcpEndpoint::accept_some(std::int64_t now_ns) {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    Socket socket(above_standard(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
+    if (!socket.is_open()) {
+      const bool starved = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (!starved) return;
+      refusals_.trouble = socket_error("accept", errno).message;
+      // The connection stays in the kernel's queue. Sleepers must not be woken by it again and again.
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+      accept_again_ns_ = now_ns + kAcceptPauseNs;
+      return;
+    }
+    refusals_.trouble.clear();
+    const int fd = socket.get();
+    if (!watch(fd).ok()) continue;
+    if (greetings_.size() >= kMaxGreetings) evict(now_ns);
+    Greeting& greeting = greetings_[fd];
+    greeting.socket = std::move(socket);
+    greeting.since_ns = now_ns;
+    greet(fd);  // the preamble mostly is there already
+  }
+}
+
+// Ends the greetings that have lasted too long, and the oldest where there are too many.
+void TcpEndpoint::evict(std::int64_t now_ns) {
+  while (!greetings_.empty()) {
+    const auto oldest = std::min_element(greetings_.begin(), greetings_.end(), [](const auto& a, const auto& b) {
+      return a.second.since_ns < b.second.since_ns;
+    });
+    const bool silent = now_ns - oldest->second.since_ns > options_.patience_ns;
+    if (!silent && greetings_.size() < kMaxGreetings) return;
+    Socket socket = std::move(oldest->second.socket);
+    greetings_.erase(oldest);
+    refuse_locked({.preamble = {}, .socket = std::move(socket)}, Refusal::kSilence);
+  }
+}
+
+void TcpEndpoint::greet(int fd) {
+  const auto found = greetings_.find(fd);
+  if (found == greetings_.end()) return;
+  Greeting& greeting = found->second;
+  const Moved moved = receive_some(fd, greeting.bytes.data() + greeting.have, greeting.bytes.size() - greeting.have);
+  greeting.have += moved.bytes;
+  Preamble preamble;
+  std::memcpy(&preamble, greeting.bytes.data(), sizeof(preamble));
+  const bool wrong_start =
+      std::memcmp(&preamble, &kWireMagic, std::min(greeting.have, sizeof(kWireMagic))) != 0;  // refused at once
+  const bool whole = greeting.have == greeting.bytes.size();
+  if (!whole && !moved.ended && !wrong_start) return;
+  AcceptedLink link{.preamble = preamble, .socket = std::move(greeting.socket)};
+  greetings_.erase(found);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  const Refusal fault = wrong_start ? Refusal::kProtocol
+                        : !whole    ? Refusal::kSilence
+                                    : fault_of(link.preamble, address_.nonce);
+  if (fault != Refusal::kNone) return refuse_locked(std::move(link), fault);
+  tune(link.socket.get(), 0);
+  route(std::move(link));
+}
+
+void TcpEndpoint::route(AcceptedLink link) {
+  const Key key{link.preamble.communicator, link.preamble.receiver};
+  const auto found = mailboxes_.find(key);
+  const std::shared_ptr<TcpMailbox> mailbox = found == mailboxes_.end() ? nullptr : found->second.lock();
+  if (mailbox != nullptr) {
+    mailbox->links.push_back(std::move(link));
+    mailbox->filled.store(true, std::memory_order_release);
+    mailbox->bell.ring();
+    return;
+  }
+  const auto departed =
+      std::find_if(departures_.begin(), departures_.end(), [&](const Departure& d) { return d.key == key; });
+  if (departed == departures_.end()) return park(std::move(link));
+  FrameHeader goodbye = goodbye_frame(departed->entered, departed->left);
+  iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
+  send_some(link.socket.get(), {&part, 1});
+}
+
+void TcpEndpoint::park(AcceptedLink link) {
+  if (parked_.size() >= options_.most_parked) {  // those whose other end has gone make room
+    std::erase_if(parked_, [](const AcceptedLink& parked) { return remote_has_closed(parked.socket.get()); });
+  }
+  if (parked_.size() >= options_.most_parked) return refuse_locked(std::move(link), Refusal::kFull);
+  parked_.push_back(std::move(link));
+}
+
+void TcpEndpoint::refuse(AcceptedLink link, Refusal refusal) {
+  const std::scoped_lock lock(mutex_);
+  refuse_locked(std::move(link), refusal);
+}
+
+void TcpEndpoint::refuse_locked(AcceptedLink link, Refusal refusal) {
+  ++refusals_.count;
+  refusals_.last = fmt::format("{}: {}", remote_address(link.socket.get()).text(), to_string(refusal));
+  if (link.preamble.magic != kWireMagic) return;  // strangers get no answer
+  FrameHeader frame = refusal_frame(refusal);
+  iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
+  send_some(link.socket.get(), {&part, 1});
+}
+
+TcpEndpoint::Refusals TcpEndpoint::refusals() {
+  const std::scoped_lock lock(mutex_);
+  return refusals_;
+}
+
+}  // namespace tutti

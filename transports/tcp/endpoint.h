@@ -1,0 +1,118 @@
+// TcpEndpoint: the one TCP listener of a process, shared by all its ranks (threads) and communicators.
+//
+// It has no thread of its own: whoever waits for a connection calls service(), which admits what has arrived. Admitted
+// connections lie in the mailbox of their communicator and rank, or are parked until that mailbox is attached.
+// Strangers are refused, counted and remembered (refusals()), and cost nobody a wait. Everything is bounded, see the
+// constants.
+//
+// Thread-safe. Ranks that sleep watch wait_fd(), which stays readable until somebody has called service().
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/wait.h"
+#include "transports/tcp/wire.h"
+
+namespace tutti {
+
+struct TcpEndpointOptions {
+  std::string address;           // numeric IPv4 or IPv6, one that peers can reach: no wildcard
+  std::uint16_t first_port = 0;  // 0, 0: any free port; else the first free one of first_port..last_port
+  std::uint16_t last_port = 0;
+  Clock* clock = nullptr;                    // null: the system's
+  std::int64_t patience_ns = 5'000'000'000;  // for a connection that has not said yet who it is
+  std::uint32_t most_parked = 4096;          // connections to communicators that do not exist here yet
+};
+
+struct AcceptedLink {
+  Preamble preamble;
+  Socket socket;
+};
+
+// Connections to one rank of one communicator that it has not taken yet. The endpoint's mutex guards `links`.
+struct TcpMailbox {
+  TcpMailbox(std::uint64_t id, std::uint32_t owner, Doorbell& doorbell)
+      : communicator(id), rank(owner), bell(doorbell) {}
+  const std::uint64_t communicator;
+  const std::uint32_t rank;
+  Doorbell& bell;  // rung when something was put in
+  std::vector<AcceptedLink> links;
+  std::atomic<bool> filled = false;  // a hint that spares an empty mailbox the lock
+};
+
+class TcpEndpoint {
+ public:
+  // Errors: kConfig (address), kSystem (no free port in the range, no descriptors).
+  static Result<std::shared_ptr<TcpEndpoint>> listen(const TcpEndpointOptions& options);
+  ~TcpEndpoint();
+  TcpEndpoint(const TcpEndpoint&) = delete;
+  TcpEndpoint& operator=(const TcpEndpoint&) = delete;
+
+  std::string address() const { return address_.text(); }  // for the peers: opaque, printable, under 128 bytes
+
+  // Once per (communicator, rank). What was parked for it is in the mailbox at once.
+  std::shared_ptr<TcpMailbox> attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& bell);
+  // The rank destroys its communicator: who connects later is told so, with the last call entered and left.
+  void detach(const TcpMailbox& mailbox, std::uint64_t entered, std::uint64_t left);
+  std::vector<AcceptedLink> take(TcpMailbox& mailbox);
+
+  void service();  // admits what has arrived; never blocks
+  int wait_fd() const { return epoll_.get(); }
+  void refuse(AcceptedLink link, Refusal refusal);  // tells the other end why, counts it, closes
+
+  struct Refusals {
+    std::uint64_t count = 0;
+    std::string last;     // "10.0.0.7:4711: it speaks another protocol"; empty: none
+    std::string trouble;  // why connections cannot be accepted at the moment; empty: they can
+  };
+  Refusals refusals();
+
+ private:
+  using Key = std::pair<std::uint64_t, std::uint32_t>;  // communicator, rank
+  struct Greeting {                                     // a connection whose preamble is not complete
+    Socket socket;
+    std::array<std::byte, sizeof(Preamble)> bytes{};
+    std::size_t have = 0;
+    std::int64_t since_ns = 0;
+  };
+  struct Departure {
+    Key key;
+    std::uint64_t entered = 0;
+    std::uint64_t left = 0;
+  };
+
+  explicit TcpEndpoint(const TcpEndpointOptions& options);
+  Status watch(int fd);
+  void accept_some(std::int64_t now_ns);
+  void greet(int fd);
+  void evict(std::int64_t now_ns);
+  void route(AcceptedLink link);
+  void park(AcceptedLink link);
+  void refuse_locked(AcceptedLink link, Refusal refusal);
+
+  TcpEndpointOptions options_;
+  SteadyClock system_clock_;
+  Clock& clock_;
+  PeerAddress address_;
+  Socket epoll_;  // watches the listener and the greetings
+  Socket listener_;
+  mutable std::mutex mutex_;  // guards all below
+  std::map<int, Greeting> greetings_;
+  std::map<Key, std::weak_ptr<TcpMailbox>> mailboxes_;
+  std::deque<AcceptedLink> parked_;
+  std::deque<Departure> departures_;
+  std::int64_t accept_again_ns_ = 0;  // 0: accepting; else the time until which the listener is left alone
+  Refusals refusals_;
+};
+
+}  // namespace tutti

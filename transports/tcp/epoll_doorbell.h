@@ -1,0 +1,45 @@
+// EpollDoorbell: sleeping until one of many sockets has something new, or somebody rings.
+//
+// Sockets are watched edge-triggered and once for all, so a wait costs no set-up. arm() forgets the edges of the past,
+// whose data the caller then polls once more; what comes later is an edge that sleep() returns at. That holds as long
+// as a poll reads a socket until it is empty or its caller has what it wanted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/wait.h"
+#include "transports/tcp/socket.h"
+
+namespace tutti {
+
+class EpollDoorbell final : public Doorbell {
+ public:
+  static Result<std::unique_ptr<EpollDoorbell>> create();
+  void arm() override;
+  void disarm() override;
+  void sleep(std::int64_t timeout_ns) override;
+  void ring() override;
+
+  // Watches `fd` from now on, until it is closed; false where the system refuses. `fd` may be another epoll's.
+  bool watch(int fd);
+  // One more thing that ends a sleep: `fd` is watched until it is closed.
+  Status add_wait_source(int fd);
+  // A source that stays ready until `service` has been called, which sleep() does before it returns.
+  Status add_serviced(int fd, std::function<void()> service);
+  // The epoll descriptor, for sleeping together with what is no descriptor of ours: armed first, as for sleep().
+  int wait_fd() const { return epoll_.get(); }
+
+ private:
+  EpollDoorbell(Socket epoll, Socket event) : epoll_(std::move(epoll)), event_(std::move(event)) {}
+  void look(int timeout_ms);
+
+  Socket epoll_;
+  Socket event_;  // an eventfd, for ring()
+  std::atomic<bool> armed_ = false;
+  std::function<void()> service_;
+};
+
+}  // namespace tutti

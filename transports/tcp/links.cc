@@ -1,0 +1,244 @@
+#include "transports/tcp/links.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kPumpEveryNs = 1'000'000;  // status() looks at the sockets again after this time
+constexpr std::int64_t kReadOnNs = 500'000'000;   // what a dead peer has sent may be read for this long
+
+}  // namespace
+
+TcpLinks::TcpLinks(const TcpTransportOptions& options, std::shared_ptr<TcpEndpoint> endpoint)
+    : process_(getpid()),
+      options_(options),
+      clock_(options.clock != nullptr ? *options.clock : system_clock_),
+      endpoint_(std::move(endpoint)),
+      peers_(options.ranks) {}
+
+Result<std::shared_ptr<TcpLinks>> TcpLinks::create(const TcpTransportOptions& options,
+                                                   std::shared_ptr<TcpEndpoint> endpoint,
+                                                   const std::vector<std::string>& addresses) {
+  TUTTI_ASSERT(options.rank < options.ranks && addresses.size() == options.ranks && options.slots > 0 &&
+               options.slot_bytes > 0 && options.lanes > 0 && options.lanes <= 65535);
+  std::shared_ptr<TcpLinks> links(new TcpLinks(options, std::move(endpoint)));  // private constructor
+  for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
+    links->addresses_.emplace_back();
+    if (peer == options.rank || addresses[peer].empty()) continue;
+    auto address = PeerAddress::parse(addresses[peer], static_cast<std::int32_t>(peer));
+    if (!address) return address.error();
+    links->addresses_.back() = *address;
+  }
+  auto doorbell = EpollDoorbell::create();
+  if (!doorbell) return doorbell.error();
+  links->doorbell_ = std::move(*doorbell);
+  TcpEndpoint* listener = links->endpoint_.get();
+  TUTTI_TRY(links->doorbell_->add_serviced(listener->wait_fd(), [listener] { listener->service(); }));
+  links->pusher_ = std::make_unique<StatePusher>(links->preamble(options.rank, 0), links->addresses_, *links->doorbell_,
+                                                 links->clock_);
+  links->mailbox_ = links->endpoint_->attach(options.communicator, options.rank, *links->doorbell_);
+  return links;
+}
+
+Preamble TcpLinks::preamble(std::uint32_t peer, std::uint16_t lane) const {
+  Preamble preamble;
+  preamble.communicator = options_.communicator;
+  preamble.sender = options_.rank;
+  preamble.receiver = peer;
+  preamble.ranks = options_.ranks;
+  preamble.slot_bytes = options_.slot_bytes;
+  preamble.lane = lane;
+  if (addresses_[peer]) preamble.nonce = addresses_[peer]->nonce;
+  return preamble;
+}
+
+Result<Socket> TcpLinks::connect(std::uint32_t peer) {
+  TUTTI_ASSERT(reaches(peer), "rank {} is not reached by TCP", peer);
+  auto socket = connect_to(addresses_[peer]->socket, options_.socket_buffer_bytes, static_cast<std::int32_t>(peer));
+  if (socket && !doorbell_->watch(socket->get())) return socket_error("epoll_ctl", errno);
+  return socket;
+}
+
+void TcpLinks::add(TcpLink& link) { links_.push_back(&link); }
+
+void TcpLinks::remove(TcpLink& link) {
+  std::erase(links_, &link);
+  std::erase(dirty_, &link);
+}
+
+void TcpLinks::keep_for_goodbye(Socket socket, const TcpLink& link) {
+  if (mailbox_ == nullptr || !socket.is_open() || !own_process()) return;  // the transport has ended
+  orphans_.push_back(
+      {.socket = std::move(socket), .peer = link.peer(), .outgoing = link.outgoing(), .replies = ReplyReader()});
+}
+
+Socket TcpLinks::claim(std::uint32_t peer, std::uint16_t lane) {
+  admit();
+  const auto found = waiting_.find(key(peer, lane));
+  if (found == waiting_.end()) return {};
+  Socket socket = std::move(found->second.socket);
+  waiting_.erase(found);
+  claimed_[key(peer, lane)] = true;
+  return socket;
+}
+
+void TcpLinks::admit() {
+  if (mailbox_ == nullptr) return;
+  endpoint_->service();
+  for (AcceptedLink& link : endpoint_->take(*mailbox_)) admit(std::move(link));
+}
+
+void TcpLinks::admit(AcceptedLink link) {
+  const Preamble& from = link.preamble;
+  if (from.ranks != options_.ranks || from.slot_bytes != options_.slot_bytes || from.lane >= options_.lanes ||
+      from.sender >= options_.ranks || from.sender == options_.rank) {
+    return endpoint_->refuse(std::move(link), Refusal::kShape);
+  }
+  const LaneKey lane = key(from.sender, from.lane);
+  PeerBoard& board = peers_[from.sender].board;
+  const bool control = from.kind == LinkKind::kControl;
+  const bool twice = control ? board.connected() : waiting_.contains(lane) || claimed_.contains(lane);
+  if (twice) return endpoint_->refuse(std::move(link), Refusal::kDuplicate);
+  tune(link.socket.get(), options_.socket_buffer_bytes);
+  doorbell_->watch(link.socket.get());
+  if (control) {
+    board.accept(std::move(link.socket));
+  } else {
+    waiting_[lane].socket = std::move(link.socket);
+  }
+}
+
+void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
+  Peer& known = peers_[peer];
+  if (reply.kind == Reply::Kind::kNothing) return;
+  if (reply.kind == Reply::Kind::kGoodbye) {
+    known.goodbye = true;
+    known.board.note_progress(reply.entered, reply.left);
+    return;
+  }
+  if (known.ended_since_ns == 0) known.ended_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
+  if (reply.kind == Reply::Kind::kRefused) {
+    known.trouble = fmt::format("rank {} refused a connection of this rank: {}", peer, to_string(reply.refusal));
+  } else if (known.trouble.empty()) {
+    known.trouble = fmt::format("a connection to rank {} ended: {}", peer,
+                                reply.error == 0 ? "end of file" : std::strerror(reply.error));
+  }
+}
+
+bool TcpLinks::flush() {
+  std::erase_if(dirty_, [](TcpLink* link) {
+    link->dirty_ = !link->push();
+    return !link->dirty_;
+  });
+  return dirty_.empty();
+}
+
+void TcpLinks::look() {
+  for (TcpLink* link : links_) link->look();
+  std::erase_if(orphans_, [this](Orphan& orphan) {
+    const int fd = orphan.socket.get();
+    const Reply reply = orphan.outgoing ? orphan.replies.read(fd) : last_words(fd, {});
+    note_reply(orphan.peer, reply);
+    return reply.kind != Reply::Kind::kNothing;
+  });
+  for (auto& [lane, waiting] : waiting_) {
+    if (waiting.ended) continue;
+    const Reply reply = last_words(waiting.socket.get(), {});
+    waiting.ended = reply.kind != Reply::Kind::kNothing;
+    note_reply(static_cast<std::uint32_t>(lane >> 16), reply);
+  }
+  for (const StatePusher::News& news : pusher_->news()) note_reply(news.peer, news.reply);
+}
+
+void TcpLinks::listen_to_boards() {
+  bool heard = false;
+  for (std::uint32_t peer = 0; peer < options_.ranks; ++peer) {
+    PeerBoard& board = peers_[peer].board;
+    if (!board.connected()) continue;
+    bool ended = false;
+    heard |= board.receive(ended);
+    if (ended && board.status().life != PeerLife::kLeft) note_reply(peer, {.kind = Reply::Kind::kEnded});
+  }
+  if (heard) pusher_->push_now();  // who tells of a call wants to know of us
+}
+
+void TcpLinks::pump() {
+  pumped_ns_ = clock_.now_ns();
+  admit();
+  flush();
+  listen_to_boards();
+  look();
+  pusher_->push_if_late();
+  pusher_->flush();
+}
+
+PeerStatus TcpLinks::status(std::uint32_t peer) {
+  const std::int64_t now_ns = clock_.now_ns();
+  if (now_ns - pumped_ns_ >= kPumpEveryNs) pump();
+  const Peer& known = peers_.at(peer);
+  PeerStatus status = known.board.status();
+  if (status.life != PeerLife::kLive) return status;
+  if (known.goodbye) {
+    status.life = PeerLife::kLeft;
+  } else if (known.ended_since_ns != 0) {
+    // What it sent before it ended is still good, and may be all that this rank's call wants of it. And while more of
+    // it comes, its own kernel still has some, and maybe a goodbye behind it.
+    bool wait = false;
+    for (const TcpLink* link : links_) {
+      if (link->peer() != peer) continue;
+      const TcpLink::Unread unread = link->unread();
+      wait |= unread == TcpLink::Unread::kMore ||
+              (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
+    }
+    if (!wait) status.life = PeerLife::kLost;
+  }
+  return status;
+}
+
+std::string TcpLinks::troubles() {
+  const TcpEndpoint::Refusals refusals = endpoint_->refusals();
+  std::string text;
+  const auto add = [&text](const std::string& more) {
+    if (!more.empty()) text += (text.empty() ? "" : "; ") + more;
+  };
+  if (refusals.count > 0) {
+    add(fmt::format("refused {} connection{} on port {}, the last from {}", refusals.count,
+                    refusals.count == 1 ? "" : "s", endpoint_->address(), refusals.last));
+  }
+  add(refusals.trouble);
+  add(pusher_->trouble());
+  for (const Peer& peer : peers_) {
+    if (!peer.goodbye) add(peer.trouble);
+  }
+  return text;
+}
+
+void TcpLinks::say_goodbye() {
+  flush();
+  pusher_->goodbye();
+  const StateRecord record = pusher_->record();
+  FrameHeader goodbye = goodbye_frame(record.entered, record.left);
+  iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
+  const auto say = [&](const Socket& socket) {
+    part = {.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
+    if (socket.is_open()) send_some(socket.get(), {&part, 1});
+  };
+  admit();
+  // All are told before any is closed: a peer that finds one closed finds the goodbye on another.
+  for (const Orphan& orphan : orphans_) say(orphan.socket);
+  for (const auto& [lane, waiting] : waiting_) say(waiting.socket);
+  for (Peer& peer : peers_) say(peer.board.socket());
+  for (TcpLink* link : links_) link->end(goodbye);
+  orphans_.clear();
+  waiting_.clear();
+  endpoint_->detach(*mailbox_, record.entered, record.left);
+  mailbox_ = nullptr;
+}
+
+}  // namespace tutti

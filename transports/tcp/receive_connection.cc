@@ -1,0 +1,199 @@
+#include "transports/tcp/receive_connection.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kStashBytes = 16384;
+constexpr std::size_t kLongBytes = kStashBytes / 2;  // a message from here on is better read to where it belongs
+
+}  // namespace
+
+TcpReceiveConnection::TcpReceiveConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane)
+    : TcpLink(peer, false),
+      links_(std::move(links)),
+      lane_(lane),
+      slot_(make_page_bytes(links_->options().slot_bytes)),
+      stash_(make_page_bytes(kStashBytes)) {
+  links_->add(*this);
+}
+
+TcpReceiveConnection::~TcpReceiveConnection() {
+  links_->remove(*this);
+  links_->keep_for_goodbye(std::move(socket_), *this);
+}
+
+Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> place) {
+  if (!claim()) return Arrival::kNothing;
+  while (!corrupt_) {
+    if (stage_ == Stage::kHeader && !read_header()) break;
+    const std::uint64_t sequence = header_.tag.sequence;
+    if (sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
+    if (sequence < call.sequence) {                          // left behind by a call that failed
+      if (!skip()) return Arrival::kNothing;
+      continue;
+    }
+    if (header_.tag != call) {
+      mismatched_ = header_.tag;
+      links_->pusher().push_now();  // both sides say best who differs when both know
+      return Arrival::kMismatch;
+    }
+    decide(place);
+    if (received_ == header_.bytes) return Arrival::kMessage;
+    return read_payload(where_ == Where::kPlace ? place_.data() : slot_.get()) ? Arrival::kMessage : Arrival::kNothing;
+  }
+  return corrupt_ ? Arrival::kCorrupt : Arrival::kNothing;
+}
+
+// True once the peer's connection has come.
+bool TcpReceiveConnection::claim() {
+  if (!socket_.is_open() && !ended_) socket_ = links_->claim(peer(), lane_);
+  return socket_.is_open() || ended_;
+}
+
+Message TcpReceiveConnection::front() {
+  TUTTI_ASSERT(stage_ == Stage::kPayload && received_ == header_.bytes);
+  if (where_ == Where::kPlace) return {.carrier = Carrier::kDelivered, .data = nullptr, .bytes = header_.bytes};
+  return {.carrier = Carrier::kSlot, .data = slot_.get(), .bytes = header_.bytes};
+}
+
+void TcpReceiveConnection::release() {
+  TUTTI_ASSERT(stage_ == Stage::kPayload && received_ == header_.bytes);
+  stage_ = Stage::kHeader;
+}
+
+// Where the payload goes. The caller may name another place than before, or none: what has come is then taken from the
+// old place, which belongs to the same call and so to us still.
+void TcpReceiveConnection::decide(std::span<std::byte> place) {
+  const bool fits = header_.bytes > 0 && place.size() == header_.bytes;
+  if (where_ == Where::kUndecided) {
+    where_ = fits ? Where::kPlace : Where::kSlot;
+    place_ = place;
+  } else if (where_ == Where::kPlace && (!fits || place.data() != place_.data())) {
+    std::memcpy(slot_.get(), place_.data(), received_);
+    where_ = Where::kSlot;
+  }
+}
+
+// True when there is a message's header in header_. False when there is nothing, or the connection is at its end.
+bool TcpReceiveConnection::read_header() {
+  while (!ended_) {
+    while (stashed() >= kHeaderBytes) {
+      if (take_header()) return true;
+      if (corrupt_) return false;
+    }
+    std::memmove(stash_.get(), stash_.get() + stash_begin_, stashed());
+    stash_end_ = stashed();
+    stash_begin_ = 0;
+    const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - stash_end_;
+    const Moved moved = receive_some(socket_.get(), stash_.get() + stash_end_, wanted);
+    if (moved.ended) note_end(moved.error);
+    if (moved.bytes == 0) return false;
+    stash_end_ += moved.bytes;
+  }
+  return false;
+}
+
+// Takes one frame's header off the stash; true if a message follows.
+bool TcpReceiveConnection::take_header() {
+  std::memcpy(&header_, stash_.get() + stash_begin_, kHeaderBytes);
+  stash_begin_ += kHeaderBytes;
+  if (header_.magic == kFrameMagic && header_.kind == FrameKind::kGoodbye && header_.bytes == 0) {
+    goodbye_ = true;
+    links_->note_reply(peer(),
+                       {.kind = Reply::Kind::kGoodbye, .entered = header_.tag.sequence, .left = header_.tag.count});
+    return false;
+  }
+  if (header_.magic != kFrameMagic || header_.kind != FrameKind::kMessage ||
+      header_.bytes > links_->options().slot_bytes || header_.tag.sequence == 0) {
+    corrupt_ = true;
+    return false;
+  }
+  if (header_.tag.sequence != noted_) {
+    noted_ = header_.tag.sequence;
+    links_->note_call(peer(), header_.tag);
+  }
+  stage_ = Stage::kPayload;
+  where_ = Where::kUndecided;
+  received_ = 0;
+  long_messages_ = header_.bytes >= kLongBytes;
+  return true;
+}
+
+// One system call at most: up to `bytes` more of the payload to `to`, and what comes after it to the stash, which is
+// empty. True when the payload is complete.
+bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
+  stash_begin_ = 0;
+  stash_end_ = 0;
+  const std::size_t ahead = bytes == rest() ? (long_messages_ ? kHeaderBytes : kStashBytes) : 0;
+  std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = stash_.get(), .iov_len = ahead}}};
+  const Moved moved = receive_some(socket_.get(), parts);
+  if (moved.ended) note_end(moved.error);
+  const std::size_t own = std::min(moved.bytes, bytes);
+  received_ += own;
+  stash_end_ = moved.bytes - own;
+  return rest() == 0;
+}
+
+bool TcpReceiveConnection::read_payload(std::byte* to) {
+  const std::size_t have = std::min(rest(), stashed());
+  if (have > 0) {
+    std::memcpy(to + received_, stash_.get() + stash_begin_, have);
+    stash_begin_ += have;
+    received_ += have;
+  }
+  if (rest() == 0) return true;
+  return !ended_ && fill(to + received_, rest());
+}
+
+// Reads the rest of the payload and forgets it. True when it was all there.
+bool TcpReceiveConnection::skip() {
+  while (rest() > 0) {
+    const std::size_t have = std::min(rest(), stashed());
+    stash_begin_ += have;
+    received_ += have;
+    if (rest() == 0) break;
+    const std::size_t before = received_;
+    if (ended_ || (!fill(slot_.get(), rest()) && received_ == before)) return false;
+  }
+  stage_ = Stage::kHeader;
+  return true;
+}
+
+void TcpReceiveConnection::note_end(int error) {
+  ended_ = true;
+  if (!goodbye_) links_->note_reply(peer(), {.kind = Reply::Kind::kEnded, .error = error});
+}
+
+TcpLink::Unread TcpReceiveConnection::unread() const {
+  if (ended_ || !socket_.is_open() || stage_ == Stage::kHeader) return Unread::kNone;
+  return tail_seen_ ? Unread::kSome : Unread::kMore;
+}
+
+void TcpReceiveConnection::look() {
+  if (ended_ || corrupt_ || goodbye_ || tail_seen_ || !claim()) return;
+  if (stage_ == Stage::kHeader && !read_header()) return;
+  // There is a message to be read first. Once the peer has closed, the last bytes say whether it said goodbye.
+  const Reply reply = last_words(socket_.get(), {stash_.get() + stash_begin_, stashed()});
+  if (reply.kind == Reply::Kind::kNothing) return;
+  tail_seen_ = true;
+  goodbye_ = reply.kind == Reply::Kind::kGoodbye;
+  links_->note_reply(peer(), reply);
+}
+
+void TcpReceiveConnection::end(const FrameHeader& goodbye) {
+  if (socket_.is_open() && !ended_) {
+    FrameHeader frame = goodbye;
+    iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
+    send_some(socket_.get(), {&part, 1});
+  }
+  ended_ = true;
+  socket_.close();
+}
+
+}  // namespace tutti

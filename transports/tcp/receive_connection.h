@@ -1,0 +1,66 @@
+// TcpReceiveConnection: the receiving end of a connection. It holds one message at a time; the rest waits in the
+// kernel. A message whose length fits is read straight into the place that its receiver names, but only inside
+// arrival() calls that name it; others go into one slot. What comes with a header in one system call is stashed.
+// Belongs to the thread that drives progress.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "transports/tcp/links.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
+ public:
+  TcpReceiveConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane);
+  ~TcpReceiveConnection() override;
+
+  Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
+  bool wants_place() const override { return true; }
+  CallTag mismatched_tag() const override { return mismatched_; }
+  Message front() override;
+  void release() override;
+
+  void look() override;
+  Unread unread() const override;
+  void end(const FrameHeader& goodbye) override;
+
+ private:
+  enum class Stage : std::uint8_t { kHeader, kPayload };  // of the message at the front
+  enum class Where : std::uint8_t { kUndecided, kPlace, kSlot };
+
+  std::size_t stashed() const { return stash_end_ - stash_begin_; }
+  std::size_t rest() const { return header_.bytes - received_; }
+  bool claim();
+  bool read_header();
+  bool take_header();
+  void decide(std::span<std::byte> place);
+  bool read_payload(std::byte* to);
+  bool skip();
+  bool fill(std::byte* to, std::size_t bytes);
+  void note_end(int error);
+
+  std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
+  const std::uint16_t lane_;
+  Socket socket_;
+  PageBytes slot_;
+  PageBytes stash_;
+  std::size_t stash_begin_ = 0;
+  std::size_t stash_end_ = 0;
+  Stage stage_ = Stage::kHeader;
+  FrameHeader header_;        // from Stage::kPayload on
+  std::size_t received_ = 0;  // of its payload
+  Where where_ = Where::kUndecided;
+  std::span<std::byte> place_;  // Where::kPlace
+  bool long_messages_ = false;  // the last was too long for the stash: the next header alone is read ahead
+  bool corrupt_ = false;
+  bool goodbye_ = false;
+  bool ended_ = false;  // end of file or reset: nothing more will come
+  bool tail_seen_ = false;
+  std::uint64_t noted_ = 0;  // the call that the board was told of last
+  CallTag mismatched_;
+};
+
+}  // namespace tutti

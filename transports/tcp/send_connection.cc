@@ -1,0 +1,172 @@
+#include "transports/tcp/send_connection.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::uint64_t kCoalescedBytes = 4096;
+constexpr std::size_t kHeaderPlace = 64;  // bytes before a slot's payload; the header takes the last of them
+constexpr std::size_t kMostParts = 32;    // frames handed to one system call
+static_assert(kHeaderPlace >= kHeaderBytes);
+
+}  // namespace
+
+TcpSendConnection::TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane,
+                                     Socket socket)
+    : TcpLink(peer, true),
+      links_(std::move(links)),
+      socket_(std::move(socket)),
+      preamble_(links_->preamble(peer, lane)),
+      slots_(links_->options().slots) {
+  links_->add(*this);
+}
+
+Result<std::unique_ptr<TcpSendConnection>> TcpSendConnection::open(std::shared_ptr<TcpLinks> links, std::uint32_t peer,
+                                                                   std::uint16_t lane) {
+  auto socket = links->connect(peer);
+  if (!socket) return socket.error();
+  std::unique_ptr<TcpSendConnection> connection(  // private constructor
+      new TcpSendConnection(std::move(links), peer, lane, std::move(*socket)));
+  if (!connection->push()) connection->links_->mark_dirty(*connection);
+  return connection;
+}
+
+TcpSendConnection::~TcpSendConnection() {
+  if (links_->own_process()) push();
+  links_->remove(*this);
+  if (!pending() && !over_) links_->keep_for_goodbye(std::move(socket_), *this);
+}
+
+std::byte* TcpSendConnection::payload(std::size_t slot) {
+  PageBytes& memory = slots_[slot].memory;
+  if (memory == nullptr) memory = make_page_bytes(kHeaderPlace + links_->options().slot_bytes);
+  return memory.get() + kHeaderPlace;
+}
+
+bool TcpSendConnection::ready() {
+  if (count_ < slots_.size()) return true;
+  push();
+  return count_ < slots_.size();
+}
+
+void TcpSendConnection::send_published(const WindowRef&, std::uint64_t, const CallTag&) {
+  TUTTI_ASSERT(false, "no memory is registered with the TCP transport");
+}
+
+void TcpSendConnection::send_delivered(std::uint64_t, const CallTag&) {
+  TUTTI_ASSERT(false, "nobody can store into a peer's memory over TCP");
+}
+
+void TcpSendConnection::send(const std::byte* data, std::uint64_t bytes, const CallTag& tag) {
+  TUTTI_ASSERT(bytes <= links_->options().slot_bytes && count_ < slots_.size());
+  if (over_) return;
+  const FrameHeader header{.kind = FrameKind::kMessage, .bytes = bytes, .tag = tag};
+  std::size_t sent = 0;
+  if (bytes > kCoalescedBytes && count_ + 3 <= kMostParts) sent = transmit(&header, data);
+  if (over_ || sent == kHeaderBytes + bytes) return;
+  enqueue(header, data, sent);
+}
+
+void TcpSendConnection::enqueue(const FrameHeader& header, const std::byte* data, std::size_t already_sent) {
+  const std::size_t index = next_slot();
+  std::byte* to = payload(index);
+  std::memcpy(to - kHeaderBytes, &header, kHeaderBytes);
+  const std::size_t gone = already_sent > kHeaderBytes ? already_sent - kHeaderBytes : 0;
+  if (data != to && header.bytes > gone) std::memcpy(to + gone, data + gone, header.bytes - gone);
+  slots_[index].bytes = kHeaderBytes + header.bytes;
+  if (count_ == 0) first_sent_ = already_sent;  // else nothing of it can have gone
+  ++count_;
+  links_->mark_dirty(*this);
+}
+
+// One system call for what is queued and, if given, one more message behind it. Returns how many bytes of that message
+// have gone.
+std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::byte* data) {
+  std::array<iovec, kMostParts> parts;
+  std::size_t used = 0;
+  std::size_t queued_bytes = 0;
+  const auto add = [&](const void* from, std::size_t bytes) {
+    parts[used++] = {.iov_base = const_cast<void*>(from), .iov_len = bytes};
+    queued_bytes += bytes;
+  };
+  if (preamble_sent_ < sizeof(preamble_)) {
+    add(reinterpret_cast<const std::byte*>(&preamble_) + preamble_sent_, sizeof(preamble_) - preamble_sent_);
+  }
+  for (std::size_t i = 0; i < count_ && used < kMostParts; ++i) {
+    const std::size_t index = (first_ + i) % slots_.size();
+    const std::size_t skip = i == 0 ? first_sent_ : 0;
+    add(payload(index) - kHeaderBytes + skip, slots_[index].bytes - skip);
+  }
+  const std::size_t before = queued_bytes;
+  if (header != nullptr) {
+    add(header, kHeaderBytes);
+    add(data, header->bytes);
+  }
+  const Moved moved = send_some(socket_.get(), {parts.data(), used});
+  if (moved.ended) {
+    fail(moved);
+    return 0;
+  }
+  std::size_t left = moved.bytes;
+  const std::size_t of_preamble = std::min(left, sizeof(preamble_) - preamble_sent_);
+  preamble_sent_ += of_preamble;
+  left -= of_preamble;
+  while (count_ > 0 && left >= slots_[first_].bytes - first_sent_) {
+    left -= slots_[first_].bytes - first_sent_;
+    first_sent_ = 0;
+    first_ = (first_ + 1) % slots_.size();
+    --count_;
+  }
+  if (count_ == 0) {
+    first_ = 0;  // so that a queue that empties every time stays in one slot, and in the cache
+    return moved.bytes > before ? moved.bytes - before : 0;
+  }
+  first_sent_ += left;
+  return 0;
+}
+
+bool TcpSendConnection::push() {
+  while (pending()) {
+    const std::size_t had = count_;
+    transmit(nullptr, nullptr);
+    if (pending() && count_ == had) return false;
+  }
+  return true;
+}
+
+void TcpSendConnection::fail(const Moved& moved) {
+  Reply reply = replies_.read(socket_.get());  // it may have said why
+  if (reply.kind != Reply::Kind::kGoodbye && reply.kind != Reply::Kind::kRefused) {
+    reply = {.kind = Reply::Kind::kEnded, .error = moved.error};
+  }
+  give_up(reply);
+}
+
+void TcpSendConnection::look() {
+  if (over_ || !socket_.is_open()) return;
+  const Reply reply = replies_.read(socket_.get());
+  if (reply.kind != Reply::Kind::kNothing) give_up(reply);
+}
+
+void TcpSendConnection::give_up(const Reply& reply) {
+  links_->note_reply(peer(), reply);
+  over_ = true;
+  count_ = 0;
+}
+
+void TcpSendConnection::end(const FrameHeader& goodbye) {
+  if (!over_ && push()) {
+    FrameHeader frame = goodbye;
+    iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
+    send_some(socket_.get(), {&part, 1});
+  }
+  over_ = true;
+  count_ = 0;
+  socket_.close();
+}
+
+}  // namespace tutti

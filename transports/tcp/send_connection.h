@@ -1,0 +1,62 @@
+// TcpSendConnection: the sending end of a connection. What the kernel takes at once leaves from where it lies; what it
+// does not take, and messages of up to kCoalescedBytes, wait in a queue of `slots` messages until flush() or a later
+// call. So small messages between two flushes leave in one system call. Belongs to the thread that drives progress.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "transports/tcp/links.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+class TcpSendConnection final : public SendConnection, public TcpLink {
+ public:
+  // Starts to connect.
+  static Result<std::unique_ptr<TcpSendConnection>> open(std::shared_ptr<TcpLinks> links, std::uint32_t peer,
+                                                         std::uint16_t lane);
+  ~TcpSendConnection() override;
+
+  bool ready() override;
+  std::byte* slot() override { return payload(next_slot()); }
+  void send_slot(std::uint64_t bytes, const CallTag& tag) override { send(slot(), bytes, tag); }
+  bool sends_from_memory() const override { return true; }
+  void send_from(const std::byte* data, std::uint64_t bytes, const CallTag& tag) override { send(data, bytes, tag); }
+  void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
+  void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
+  bool drained() override { return push(); }
+
+ private:
+  struct Slot {  // one frame: the header, right before the payload, which lies at a multiple of 64
+    PageBytes memory;
+    std::size_t bytes = 0;  // header and payload
+  };
+  TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane, Socket socket);
+  std::size_t next_slot() const { return (first_ + count_) % slots_.size(); }
+  bool pending() const { return !over_ && (count_ > 0 || preamble_sent_ < sizeof(preamble_)); }
+  std::byte* payload(std::size_t slot);
+  void send(const std::byte* data, std::uint64_t bytes, const CallTag& tag);
+  void enqueue(const FrameHeader& header, const std::byte* data, std::size_t already_sent);
+  std::size_t transmit(const FrameHeader* header, const std::byte* data);
+  void fail(const Moved& moved);
+  void give_up(const Reply& reply);
+
+  void look() override;
+  bool push() override;
+  void end(const FrameHeader& goodbye) override;
+
+  std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
+  Socket socket_;
+  Preamble preamble_;
+  std::size_t preamble_sent_ = 0;
+  std::vector<Slot> slots_;
+  std::size_t first_ = 0;       // the slot of the oldest queued message
+  std::size_t count_ = 0;       // queued messages
+  std::size_t first_sent_ = 0;  // bytes of the oldest that have gone
+  bool over_ = false;           // the other end is gone: what is sent is dropped
+  ReplyReader replies_;
+};
+
+}  // namespace tutti

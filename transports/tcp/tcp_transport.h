@@ -1,0 +1,60 @@
+// TcpTransport: ranks that reach each other by TCP, on one machine or on many. See docs/decisions/0006-tcp.md.
+//
+// Thread-safety as in transport.h. Messages are slots or delivered, never published: there is no memory that both ends
+// see, so windows are plain memory and are never found. Ranks that were given no address here are reached otherwise;
+// their status is "live" and nothing may be opened to them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transports/tcp/endpoint.h"
+#include "transports/tcp/links.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+class TcpTransport final : public Transport {
+ public:
+  // `addresses` by rank, as their endpoints gave them; empty for this rank and for those reached otherwise. Errors:
+  // kRefused (an address that cannot be read), kSystem.
+  static Result<std::unique_ptr<TcpTransport>> create(const TcpTransportOptions& options,
+                                                      std::shared_ptr<TcpEndpoint> endpoint,
+                                                      const std::vector<std::string>& addresses);
+  ~TcpTransport() override;
+
+  std::string_view name() const override { return "tcp"; }
+  std::uint32_t slots() const override { return links_->options().slots; }
+  std::uint64_t slot_bytes() const override { return links_->options().slot_bytes; }
+  std::uint32_t lanes() const override { return links_->options().lanes; }
+  Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override;
+  Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override;
+  EpollDoorbell& doorbell() override { return links_->doorbell(); }
+  void enter_call(const CallTag& tag, const WindowRef&) override { links_->pusher().enter(tag); }
+  void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override;
+  PeerStatus peer_status(std::uint32_t peer) override { return links_->status(peer); }
+  std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override;
+  std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override;
+  bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override;
+  std::optional<std::byte*> peer_output(std::uint32_t, std::uint64_t, std::uint64_t) override { return nullptr; }
+  WindowRef find_window(const void*, std::size_t) override { return {}; }
+  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
+  Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
+  void pump() override { links_->pump(); }
+  bool flush() override { return links_->flush(); }
+  void announce_abort() override { links_->pusher().abort(); }
+
+  // What has gone wrong with connections, for the message of a wait that has lasted too long; empty: nothing.
+  std::string troubles() { return links_->troubles(); }
+  // For sleeping on more than this transport's sockets: see EpollDoorbell.
+  int wait_fd() { return links_->doorbell().wait_fd(); }
+  Status add_wait_source(int fd) { return links_->doorbell().add_wait_source(fd); }
+
+ private:
+  explicit TcpTransport(std::shared_ptr<TcpLinks> links) : links_(std::move(links)) {}
+
+  std::shared_ptr<TcpLinks> links_;  // shared with the connections, which may outlive the transport
+};
+
+}  // namespace tutti

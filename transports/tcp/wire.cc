@@ -1,0 +1,99 @@
+#include "transports/tcp/wire.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <vector>
+
+namespace tutti {
+namespace {
+constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;  // in which a goodbye is looked for; more than kernels hold
+}  // namespace
+
+std::string_view to_string(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kProtocol: return "it speaks another protocol";
+    case Refusal::kVersion: return "it speaks another version of the protocol";
+    case Refusal::kNonce: return "it does not know this endpoint's nonce: another job, or an address of an earlier one";
+    case Refusal::kShape: return "it has another number of ranks, lanes or slot bytes";
+    case Refusal::kDuplicate: return "that connection is there already";
+    case Refusal::kFull: return "too many connections wait for communicators that do not exist here";
+    case Refusal::kSilence: return "it did not say who it is";
+    case Refusal::kNone: break;
+  }
+  return "unknown reason";
+}
+
+FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left) {
+  FrameHeader frame{.kind = FrameKind::kGoodbye};
+  frame.tag.sequence = entered;
+  frame.tag.count = left;
+  return frame;
+}
+
+FrameHeader refusal_frame(Refusal refusal) {
+  FrameHeader frame{.kind = FrameKind::kRefusal};
+  frame.tag.kind = static_cast<std::uint8_t>(refusal);
+  return frame;
+}
+
+std::string PeerAddress::text() const { return fmt::format("{}/{:02x}", socket.text(), fmt::join(nonce, "")); }
+
+Result<PeerAddress> PeerAddress::parse(const std::string& text, std::int32_t peer) {
+  const Error unreadable{ErrorCode::kRefused, ErrorScope::kCommunicator, peer,
+                         fmt::format("rank {} published a TCP address that cannot be read", peer)};
+  PeerAddress address;
+  const std::size_t slash = text.find('/');
+  if (text.size() > 127 || slash == std::string::npos || text.size() - slash - 1 != 2 * address.nonce.size()) {
+    return unreadable;
+  }
+  auto socket = parse_address(text.substr(0, slash));
+  if (!socket) return unreadable;
+  address.socket = *socket;
+  const char* at = text.data() + slash + 1;
+  for (std::uint8_t& byte : address.nonce) {
+    const auto [stopped, error] = std::from_chars(at, at + 2, byte, 16);
+    if (error != std::errc() || stopped != at + 2) return unreadable;
+    at += 2;
+  }
+  return address;
+}
+
+Reply last_words(int fd, std::span<const std::byte> stashed) {
+  if (!remote_has_closed(fd)) return {};
+  int unread_bytes = 0;
+  if (ioctl(fd, FIONREAD, &unread_bytes) != 0 || unread_bytes < 0) unread_bytes = 0;
+  std::vector<std::byte> tail(stashed.begin(), stashed.end());
+  tail.resize(stashed.size() + std::min(static_cast<std::size_t>(unread_bytes), kMaxUnreadBytes));
+  const Moved moved = peek_some(fd, tail.data() + stashed.size(), tail.size() - stashed.size());
+  tail.resize(stashed.size() + moved.bytes);
+  if (tail.size() < kHeaderBytes) return {.kind = Reply::Kind::kEnded};
+  FrameHeader frame;
+  std::memcpy(&frame, tail.data() + tail.size() - kHeaderBytes, sizeof(frame));
+  if (frame.magic != kFrameMagic || frame.kind != FrameKind::kGoodbye || frame.bytes != 0) {
+    return {.kind = Reply::Kind::kEnded};
+  }
+  return {.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
+}
+
+Reply ReplyReader::read(int fd) {
+  while (have_ < bytes_.size()) {
+    const Moved moved = receive_some(fd, bytes_.data() + have_, bytes_.size() - have_);
+    if (moved.ended) return {.kind = Reply::Kind::kEnded, .error = moved.error};
+    if (moved.bytes == 0) return {};
+    have_ += moved.bytes;
+  }
+  FrameHeader frame;
+  std::memcpy(&frame, bytes_.data(), sizeof(frame));
+  if (frame.magic == kFrameMagic && frame.kind == FrameKind::kGoodbye) {
+    return {.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
+  }
+  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kSilence));
+  return {.kind = Reply::Kind::kRefused, .refusal = static_cast<Refusal>(reason)};
+}
+
+}  // namespace tutti

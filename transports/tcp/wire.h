@@ -1,0 +1,116 @@
+// What travels on a TCP connection: one preamble, then frames. A connection carries data one way, from who connected;
+// the other way it carries at most one frame, a goodbye or a refusal. Control connections carry kState frames.
+//
+// All integers are little-endian at fixed offsets, so a frame is a struct's bytes. Nothing that is read is trusted:
+// kinds, lengths and enumerators are checked before use.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/call_tag.h"
+#include "transports/tcp/socket.h"
+
+namespace tutti {
+
+static_assert(std::endian::native == std::endian::little,
+              "frames are structs' bytes: swap them on big-endian machines");
+
+inline constexpr std::uint32_t kWireMagic = 0x49545554;   // "TUTI"
+inline constexpr std::uint32_t kFrameMagic = 0x4d524654;  // "TFRM"
+inline constexpr std::uint16_t kWireVersion = 1;
+
+using WireNonce = std::array<std::uint8_t, 16>;  // drawn by the listener: who knows it was told by the bootstrap
+
+enum class LinkKind : std::uint8_t { kData = 1, kControl = 2 };
+
+// The first bytes of a connection. magic and version keep their places in all versions.
+struct Preamble {
+  std::uint32_t magic = kWireMagic;
+  std::uint16_t version = kWireVersion;
+  LinkKind kind = LinkKind::kData;
+  std::uint8_t reserved = 0;
+  WireNonce nonce{};  // the receiver's
+  std::uint64_t communicator = 0;
+  std::uint32_t sender = 0;
+  std::uint32_t receiver = 0;
+  std::uint32_t ranks = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint16_t lane = 0;
+  std::array<std::uint16_t, 3> reserved_too{};
+};
+static_assert(sizeof(Preamble) == 56 && alignof(Preamble) == 8);
+
+enum class FrameKind : std::uint32_t {
+  kMessage = 1,  // `bytes` of payload follow
+  kGoodbye = 2,  // the other end has destroyed its communicator; tag.sequence: call entered last, tag.count: left last
+  kRefusal = 3,  // the preamble was not accepted; tag.kind: Refusal
+  kState = 4,    // a StateRecord follows; tag: the call entered last
+};
+
+enum class Refusal : std::uint8_t { kNone = 0, kProtocol, kVersion, kNonce, kShape, kDuplicate, kFull, kSilence };
+std::string_view to_string(Refusal refusal);
+
+struct FrameHeader {
+  std::uint32_t magic = kFrameMagic;
+  FrameKind kind = FrameKind::kMessage;
+  std::uint64_t bytes = 0;
+  CallTag tag{};
+};
+static_assert(sizeof(FrameHeader) == 48 && alignof(FrameHeader) == 8);
+inline constexpr std::size_t kHeaderBytes = sizeof(FrameHeader);
+
+// A rank's own status, told to its peers.
+struct StateRecord {
+  std::uint64_t entered = 0;
+  std::uint64_t left = 0;
+  std::uint64_t failed = 0;  // sequence number of the call that failed last; 0: none
+  std::uint32_t code = 0;    // ErrorCode of that failure
+  std::int32_t culprit = -1;
+  std::uint32_t argument = 0;  // CallArgument
+  std::uint32_t life = 0;      // PeerLife
+};
+static_assert(sizeof(StateRecord) == 40 && alignof(StateRecord) == 8);
+
+FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left);
+FrameHeader refusal_frame(Refusal refusal);
+
+// Where a rank listens and how it knows that it was meant: what TcpEndpoint::address() prints. A value.
+struct PeerAddress {
+  SocketAddress socket;
+  WireNonce nonce{};
+
+  std::string text() const;
+  static Result<PeerAddress> parse(const std::string& text, std::int32_t peer);
+};
+
+// What the other end says to one that only sends.
+struct Reply {
+  enum class Kind : std::uint8_t { kNothing, kGoodbye, kRefused, kEnded } kind = Kind::kNothing;
+  std::uint64_t entered = 0;
+  std::uint64_t left = 0;
+  Refusal refusal = Refusal::kNone;
+  int error = 0;  // kEnded: errno, 0 for end of file
+};
+
+// What a connection that carries data to us ends with, though none of it has been read yet but `stashed`: kNothing
+// while it is open, else kGoodbye or kEnded. Looks at all that is unread, so ask once after an answer.
+Reply last_words(int fd, std::span<const std::byte> stashed);
+
+// Collects a Reply from the way back of a connection, which may come in pieces.
+class ReplyReader {
+ public:
+  Reply read(int fd);
+
+ private:
+  std::array<std::byte, kHeaderBytes> bytes_{};
+  std::size_t have_ = 0;
+};
+
+}  // namespace tutti
