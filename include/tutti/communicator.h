@@ -19,12 +19,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/export.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
+#include "tutti/unique_id.h"
 
 namespace tutti {
 
@@ -34,15 +36,16 @@ class WorkImpl;
 class MemoryImpl;
 }  // namespace detail
 
-// How a rank finds the others. Fields left as they are come from the environment (TUTTI_RANK, TUTTI_WORLD_SIZE,
-// TUTTI_ROOT, TUTTI_JOB_ID, which `tutti run` sets; see docs/config.md for all of them) and then from the stated
-// default.
+// How a rank finds the others. Fields left as they are come from the environment: from TUTTI_RANK, TUTTI_WORLD_SIZE,
+// TUTTI_ROOT, TUTTI_JOB_ID, which `tutti run` sets (see docs/config.md for all of them), then from what torchrun,
+// mpirun, srun and others say to their ranks (docs/run.md), and then from the stated default.
 struct CommunicatorOptions {
-  std::int32_t rank = -1;  // 0 .. size-1
-  std::int32_t size = -1;  // number of ranks, 1 .. 65535
-  std::string root;        // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
-  std::string job_id;      // ranks with another job id are refused; at most 128 bytes; default "default"
-  std::string interface;   // network interface that rank 0 binds to when `root` has no host; default "lo"
+  std::int32_t rank = -1;             // 0 .. size-1
+  std::int32_t size = -1;             // number of ranks, 1 .. 65535
+  std::string root;                   // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
+  std::string job_id;                 // ranks with another job id are refused; at most 128 bytes; default "default"
+  std::string interface;              // network interface that rank 0 binds to when `root` has no host; default "lo"
+  std::optional<UniqueId> unique_id;  // where to meet, in place of root, job_id and interface
   // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.
   std::chrono::milliseconds setup_timeout{0};

@@ -4,4 +4,5 @@
 #include "tutti/communicator.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
+#include "tutti/unique_id.h"
 #include "tutti/version.h"

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +18,16 @@
 
 namespace tutti {
 
+// Ports that Tutti may listen on, first and last included. 0: any free one.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+
+  bool any() const { return first == 0; }
+  std::uint32_t count() const { return std::uint32_t{last} - first + 1; }
+  bool operator==(const PortRange&) const = default;
+};
+
 struct Config {
   std::optional<std::int32_t> rank;                 // TUTTI_RANK
   std::optional<std::int32_t> size;                 // TUTTI_WORLD_SIZE
@@ -24,7 +36,9 @@ struct Config {
   std::string root;                                 // TUTTI_ROOT, "host:port"
   std::optional<std::int32_t> root_fd;              // TUTTI_ROOT_FD, rank 0's inherited listening socket
   std::string job_id;                               // TUTTI_JOB_ID
-  std::string interface;                            // TUTTI_INTERFACE
+  std::string unique_id;                            // TUTTI_UNIQUE_ID, tutti::UniqueId as hexadecimal text
+  std::string interface;                            // TUTTI_INTERFACE, names, subnets, addresses, by preference
+  PortRange port_range;                             // TUTTI_PORT_RANGE, "first-last", of every listening socket
   std::chrono::milliseconds setup_timeout{60'000};  // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};        // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
   std::uint32_t slot_bytes = 128 * 1024;            // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
@@ -32,6 +46,10 @@ struct Config {
   bool verify_plans = true;                         // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
   LogLevel log_level = LogLevel::kWarn;             // TUTTI_LOG, off|error|warn|info|debug
 };
+
+// All variables of this process: what launchers other than `tutti run` say stands beside the TUTTI_* ones.
+using Environment = std::map<std::string, std::string, std::less<>>;
+Environment process_environment();
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 

@@ -85,7 +85,7 @@ std::chrono::milliseconds call_timeout(const CommunicatorOptions& options, const
 Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options) {
   auto config = parse_config(environment_variables());
   if (!config) return config.error();
-  auto rendezvous = resolve_rendezvous(options, *config);
+  auto rendezvous = resolve_rendezvous(options, *config, process_environment());
   if (!rendezvous) return rendezvous.error();
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
