@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "base/assert.h"
 #include "runtime/unique_id_parts.h"
@@ -17,6 +20,7 @@ namespace tutti {
 namespace {
 
 constexpr int kMaxNames = 1000;
+constexpr std::chrono::seconds kGoodbyePatience{1};
 
 Error fail(ErrorCode code, std::string message) {
   return {code, ErrorScope::kCommunicator, -1,
@@ -39,6 +43,38 @@ std::size_t number(std::string_view text) {
   std::size_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
+}
+
+// From the first command on Hydra takes a rank's end without "finalize" for a crash and kills the job (seen
+// with 4.0.2); after it nobody can use the descriptor, and a process may make more communicators, or use MPI. So it is
+// said when the process ends in good order: the one piece of state here that belongs to the process, because the
+// descriptor does.
+struct Goodbye {
+  std::mutex mutex;
+  bool registered = false;
+  int fd = -1;
+  pid_t pid = -1;  // a forked child's exit is not the rank's
+  dev_t device = 0;
+  ino_t inode = 0;  // MPI may have closed the descriptor, and the number may be another file's by now
+};
+Goodbye goodbye;  // NOLINT: see above
+
+void say_goodbye() {
+  struct stat now {};
+  const bool same = goodbye.pid == getpid() && fstat(goodbye.fd, &now) == 0 && now.st_dev == goodbye.device &&
+                    now.st_ino == goodbye.inode;
+  if (same) PmiClient::finalize(goodbye.fd, std::chrono::steady_clock::now() + kGoodbyePatience);
+}
+
+void finalize_at_exit(int fd) {
+  const std::lock_guard lock(goodbye.mutex);
+  struct stat now {};
+  if (fstat(fd, &now) != 0) return;  // the first command will say so
+  goodbye.fd = fd;
+  goodbye.pid = getpid();
+  goodbye.device = now.st_dev;
+  goodbye.inode = now.st_ino;
+  if (!goodbye.registered) goodbye.registered = std::atexit(say_goodbye) == 0;
 }
 
 }  // namespace
@@ -99,6 +135,7 @@ Result<std::string> PmiClient::ask(const std::string& command, std::string_view 
 
 Result<PmiClient> PmiClient::open(int fd, TimePoint deadline) {
   PmiClient client(fd, deadline);
+  finalize_at_exit(fd);
   auto limits = client.ask("cmd=get_maxes", "maxes");
   if (!limits) return limits.error();
   client.longest_key_ = number(field(*limits, "keylen_max"));
@@ -128,6 +165,10 @@ Result<std::optional<std::string>> PmiClient::get(std::string_view key) {
   if (!answer) return answer.error();
   if (field(*answer, "rc") != "0") return std::optional<std::string>();
   return std::optional(std::string(field(*answer, "value")));
+}
+
+void PmiClient::finalize(int fd, TimePoint deadline) {
+  static_cast<void>(PmiClient(fd, deadline).ask("cmd=finalize", "finalize_ack"));  // nobody is left to be told
 }
 
 Status PmiClient::barrier() {

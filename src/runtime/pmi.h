@@ -1,12 +1,13 @@
 // A client of the PMI-1 text protocol, which Hydra (MPICH, Intel MPI, MVAPICH) speaks with its ranks over an inherited
 // descriptor, PMI_FD: one line a command, one line an answer. It gives what a rendezvous needs: a store and a barrier.
 //
-// The descriptor is the launcher's and the program's; it is neither closed nor finalised here, so that a second
-// communicator may use it, and so may the program's own MPI after (not during) the set-up of a communicator. One
-// thread.
+// The descriptor is the launcher's and the program's. "init" is not said: Hydra answers without, and the program's own
+// MPI may want to say it. "finalize" is said when the process ends, so that the launcher does not take that for a
+// crash. The program's MPI may use the descriptor before and after a set-up, not during one. One thread.
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,8 @@ class PmiClient {
   Status put(std::string_view key, std::string_view value);
   Result<std::optional<std::string>> get(std::string_view key);  // nothing: no such key
   Status barrier();
+  // No other command may follow. Errors are nobody's any more.
+  static void finalize(int fd, TimePoint deadline);
 
   static constexpr std::size_t kMaxLineBytes = 4096;
 
