@@ -23,7 +23,7 @@ namespace tutti {
 struct UniqueIdOptions {
   // Where to listen: network interfaces by name, subnet or address, a comma between several, the first that fits is
   // taken. Empty: TUTTI_INTERFACE, and where that is not set, lo: then only ranks of this machine can come.
-  std::string interface;
+  std::string interface = {};
   // Ports to choose from, both included. 0: TUTTI_PORT_RANGE, and where that is not set, any free port.
   std::uint16_t first_port = 0;
   std::uint16_t last_port = 0;

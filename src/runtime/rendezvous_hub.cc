@@ -55,6 +55,7 @@ class RendezvousHub::Core {
     asio::steady_timer patience;
     std::int32_t rank = -1;  // until the hello is accepted
     bool has_quit = false;
+    bool refused = false;
     std::optional<std::string> blob;  // of the present round
     std::array<char, 4> header{};
     std::string body;
@@ -206,9 +207,10 @@ void RendezvousHub::Core::take_hello(const LinePtr& line) {
   const std::string reason = reason_to_refuse(line->body);
   if (!reason.empty()) {
     note_refusal(reason);
+    line->refused = true;
     send(line, std::make_shared<const std::string>(wire::frame('\0' + reason)));
-    // Closed when the other side has read it and closes, or when its patience is over: what it still sends is dropped,
-    // because a connection closed over unread bytes would take the answer with it.
+    // Closed a moment after the other side has closed or said something more, or when its patience is over: a
+    // connection closed over unread bytes may take the answer with it.
     line->socket.async_wait(tcp::socket::wait_read, [this, line](error_code) {
       line->patience.expires_after(kRetryPause);
       line->patience.async_wait([this, line](error_code) { end(line); });
@@ -296,7 +298,12 @@ void RendezvousHub::Core::write_next(const LinePtr& line) {
   asio::async_write(line->socket, asio::buffer(*line->outbox.front()), [this, line](error_code error, std::size_t) {
     line->outbox.pop_front();
     if (error) line->outbox.clear();  // the pending read tells the rest
-    if (!line->outbox.empty()) write_next(line);
+    error_code ignored;
+    if (!line->outbox.empty()) {
+      write_next(line);
+    } else if (line->refused) {
+      line->socket.shutdown(tcp::socket::shutdown_send, ignored);
+    }
   });
 }
 
