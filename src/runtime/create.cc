@@ -97,6 +97,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOpt
               .transport = std::move(*transport),
               .prover = std::make_shared<Prover>(config->verify_plans),
               .log = Log(config->log_level, rendezvous->rank)};
+  world.log.write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
   world.log.write(LogLevel::kInfo, "rank {} of {}, transport {}, {} slots of {} bytes", rank, ranks,
                   world.transport->name(), world.transport->slots(), world.transport->slot_bytes());
   return CommunicatorImpl::wrap(

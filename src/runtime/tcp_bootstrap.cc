@@ -33,6 +33,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 constexpr milliseconds kRetryPause{20};
+constexpr milliseconds kHubFirst{100};    // where rank and hub have the same deadline, the hub says who is missing
 constexpr milliseconds kLastWords{2000};  // the hub tells at the deadline who is missing; that is worth a moment
 constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
 constexpr milliseconds kGonePatience{2000};  // a unique id's hub listens before the id exists: no use in waiting long
@@ -267,7 +268,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   // A write fails when the hub has ended; what it said before that can still be read.
   const bool written = line_->write("b" + blob, deadline_);
   TimePoint last = deadline_;
-  if (!line_->wait_readable(deadline_)) {  // whoever gives up is told who was missing
+  if (!line_->wait_readable(deadline_ + kHubFirst)) {  // whoever gives up is told who was missing
     if (written) line_->write("q", Clock::now() + kRetryPause);
     last = Clock::now();
   }
