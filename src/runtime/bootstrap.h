@@ -42,6 +42,7 @@ struct RendezvousOptions {
   // one that it makes on `host` and a port of `port_range`.
   std::optional<UniqueId> unique_id;
   std::optional<int> pmi_fd;
+  bool pmix = false;
   PortRange port_range;
 
   std::string origin;  // which variables and options gave what, for the log

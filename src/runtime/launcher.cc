@@ -143,6 +143,9 @@ Result<LaunchInfo> read_open_mpi(Reader reader, const PortRange& ports) {
     reader.job_id(job, name);
     if (reader.info.local_size && reader.info.local_size == reader.info.size) {
       reader.root("127.0.0.1", derived_ports(job, ports), name);
+    } else if (name == std::string_view("PMIX_NAMESPACE")) {
+      reader.info.pmix = true;
+      reader.note("the launcher's store", name);
     }
   }
   return reader.finish();

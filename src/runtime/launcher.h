@@ -32,7 +32,9 @@ struct LaunchInfo {
   // Where rank 0 is met: a host, or empty where the launcher names none; and the ports that rank 0 may listen on.
   std::string root_host;
   std::vector<std::uint16_t> root_ports;
-  std::optional<int> pmi_fd;  // in place of both: a store (PMI-1) that rank 0 can leave its address in
+  // In place of both: a launcher's store that rank 0 can leave its address in.
+  std::optional<int> pmi_fd;  // PMI-1 over this descriptor
+  bool pmix = false;          // through the PMIx library
   std::string job_id;         // the same on all ranks of the job, another for another job; empty: not known
 
   std::vector<std::pair<std::string, std::string>> sources;  // what, and the variable that said it

@@ -114,8 +114,9 @@ std::string other_host(const std::string& interface) {
 
 // The launcher's place to meet.
 Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, RendezvousOptions& rendezvous) {
-  if (launch.pmi_fd) {
+  if (launch.pmi_fd || launch.pmix) {
     rendezvous.pmi_fd = launch.pmi_fd;
+    rendezvous.pmix = launch.pmix;
     if (rendezvous.rank != 0) return {};
     auto address = !interface.empty()   ? interface_address(interface)
                    : launch.one_machine ? Result<std::string>("127.0.0.1")
@@ -178,12 +179,14 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
     return rendezvous;
   }
   std::string host;
-  std::uint16_t port = kDefaultPort;
+  std::uint16_t port = 0;
   TUTTI_TRY(parse_root(first_of(options.root, config.root), host, port));
   auto address = !host.empty() ? resolve_host(host) : interface_address(interface.empty() ? "lo" : interface);
   if (!address) return address.error();
   rendezvous.host = *address;
-  rendezvous.ports = {port};
+  rendezvous.ports = port != 0                 ? std::vector<std::uint16_t>{port}
+                     : config.port_range.any() ? std::vector<std::uint16_t>{kDefaultPort}
+                                               : derived_ports(rendezvous.job_id, config.port_range);
   // The launcher's socket stands for the launcher's address only.
   if (options.root.empty() && rendezvous.rank == 0) rendezvous.listening_fd = config.root_fd.value_or(-1);
   return rendezvous;

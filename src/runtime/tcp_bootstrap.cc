@@ -19,6 +19,7 @@
 #include "runtime/bootstrap_wire.h"
 #include "runtime/interfaces.h"
 #include "runtime/pmi.h"
+#include "runtime/pmix.h"
 #include "runtime/rendezvous_hub.h"
 #include "runtime/unique_id_parts.h"
 
@@ -121,6 +122,7 @@ class TcpBootstrap final : public Bootstrap {
  private:
   enum class Attempt : std::uint8_t { kJoined, kNobody, kStranger };
 
+  Result<UniqueId> share_by_pmix() const;
   Status start_hub();
   Status take_unique_id(const UniqueId& id);
   Status join();
@@ -137,8 +139,8 @@ class TcpBootstrap final : public Bootstrap {
 };
 
 Status TcpBootstrap::meet() {
-  if (options_.pmi_fd && !options_.unique_id) {
-    auto id = share_unique_id(options_, deadline_);
+  if ((options_.pmi_fd || options_.pmix) && !options_.unique_id) {
+    auto id = options_.pmi_fd ? share_unique_id(options_, deadline_) : share_by_pmix();
     if (!id) return id.error();
     options_.unique_id = *id;
   }
@@ -151,6 +153,17 @@ Status TcpBootstrap::meet() {
   auto all_there = all_gather("");
   if (!all_there) return all_there.error();
   return {};
+}
+
+Result<UniqueId> TcpBootstrap::share_by_pmix() const {
+  const auto make = [this]() -> Result<std::string> {
+    auto id = serve_unique_id(options_.host, options_.port_range, milliseconds(options_.timeout_ms));
+    if (!id) return id.error();
+    return id->to_text();
+  };
+  auto text = share_through_pmix(options_.rank, make, deadline_);
+  if (!text) return text.error();
+  return UniqueId::from_text(*text);
 }
 
 Status TcpBootstrap::take_unique_id(const UniqueId& id) {
@@ -243,12 +256,13 @@ Error TcpBootstrap::nobody_answered() const {
 
 Status TcpBootstrap::join() {
   TUTTI_ASSERT(!options_.ports.empty());
-  const TimePoint last = options_.unique_id ? std::min(deadline_, Clock::now() + kGonePatience) : deadline_;
+  TimePoint last = options_.unique_id ? std::min(deadline_, Clock::now() + kGonePatience) : deadline_;
   do {
     for (const std::uint16_t port : options_.ports) {
       auto attempt = try_to_join(port);
       if (!attempt) return attempt.error();
       if (*attempt == Attempt::kJoined) return {};
+      if (*attempt == Attempt::kStranger) last = deadline_;  // it may just be too busy to greet us
       if (Clock::now() >= deadline_) break;
     }
     asio::steady_timer pause(io_, kRetryPause);

@@ -169,10 +169,14 @@ TEST(Launcher, OpenMpiOnOneMachineMeetsOnLoopback) {
   EXPECT_NE(info.job_id, detect(with(open_mpi(), {{"PMIX_NAMESPACE", "36726002"}})).job_id);
 }
 
-TEST(Launcher, OpenMpiOnSeveralMachinesSaysNoPlace) {
-  const LaunchInfo info = detect(with(open_mpi(), {{"OMPI_COMM_WORLD_SIZE", "4"}}));
+TEST(Launcher, OpenMpiOnSeveralMachinesGivesAStore) {
+  const Environment several = with(open_mpi(), {{"OMPI_COMM_WORLD_SIZE", "4"}});
+  const LaunchInfo info = detect(several);
   EXPECT_FALSE(info.one_machine);
   EXPECT_EQ(info.root_host, "");
+  EXPECT_TRUE(info.pmix);
+  EXPECT_FALSE(detect(open_mpi()).pmix);
+  EXPECT_FALSE(detect(without(several, "PMIX_NAMESPACE")).pmix);
 }
 
 TEST(Launcher, HydraGivesAStore) {

@@ -130,6 +130,17 @@ TEST(Rendezvous, TheLaunchersPlaceIsForItsOwnNumberOfRanks) {
   EXPECT_EQ(other.job_id, "default");
 }
 
+TEST(Rendezvous, ThePortRangeHoldsWhereNoPortIsGiven) {
+  const Environment range = {{"TUTTI_PORT_RANGE", "30000-30002"}, {"TUTTI_ROOT", "127.0.0.1"}};
+  const auto ports = resolve(ranks(0, 2), range).value().ports;
+  ASSERT_EQ(ports.size(), 3u);
+  for (const std::uint16_t port : ports) EXPECT_TRUE(port >= 30000 && port <= 30002) << port;
+  EXPECT_EQ(resolve(ranks(1, 2), range).value().ports, ports);
+  CommunicatorOptions options = ranks(0, 2);
+  options.root = "127.0.0.1:80";
+  EXPECT_EQ(resolve(options, range).value().ports, std::vector<std::uint16_t>{80});
+}
+
 TEST(Rendezvous, WithoutAnythingTheErrorListsWhatWasLookedFor) {
   const auto none = resolve({}, {});
   ASSERT_FALSE(none.ok());
@@ -143,12 +154,12 @@ TEST(Rendezvous, WithoutAnythingTheErrorListsWhatWasLookedFor) {
   EXPECT_TRUE(resolve(ranks(0, 2), odd).ok());
 }
 
-TEST(Rendezvous, OpenMpiOnSeveralMachinesNeedsARoot) {
+TEST(Rendezvous, OpenMpiOnSeveralMachinesWithoutAStoreNeedsARoot) {
   const Environment environment = {{"OMPI_COMM_WORLD_RANK", "1"},
                                    {"OMPI_COMM_WORLD_SIZE", "4"},
                                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                                    {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                                   {"PMIX_NAMESPACE", "1"}};
+                                   {"OMPI_MCA_orte_hnp_uri", "1.0;tcp://127.0.0.1:44579"}};
   const auto refused = resolve({}, environment);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("TUTTI_ROOT"), std::string::npos) << refused.error().message;

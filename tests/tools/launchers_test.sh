@@ -50,6 +50,18 @@ mpirun_of_open_mpi() {
   done
 }
 
+# Each rank believes to be alone on its machine, so they must meet through the launcher's store.
+mpirun_of_open_mpi_over_machines() {
+  need mpirun.openmpi
+  local run
+  for run in 1 2 3; do
+    timeout 60 mpirun.openmpi -n 3 --oversubscribe -x TUTTI_INTERFACE=lo \
+      env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "${perf[@]}" >"$here/out" 2>"$here/err" ||
+      fail "run $run: status $?"
+    expect_one_report 3
+  done
+}
+
 mpirun_of_mpich() {
   need mpirun.mpich
   local run
@@ -74,6 +86,13 @@ jobs_at_the_same_time_stay_apart() {
     cp "$here/$job" "$here/out"
     expect_one_report 2
   done
+}
+
+mpirun_of_mpich_over_machines() {
+  need mpirun.mpich
+  timeout 60 mpirun.mpich -n 3 -genv TUTTI_INTERFACE lo env MPI_LOCALNRANKS=1 MPI_LOCALRANKID=0 "${perf[@]}" \
+    >"$here/out" 2>"$here/err" || fail "status $?"
+  expect_one_report 3
 }
 
 ranks_asked_for_are_started_inside_a_job_too() {
