@@ -1,4 +1,4 @@
-// Three ways to be here: as one rank of a job (its launcher has set TUTTI_RANK), as the launcher of copies of this
+// Three ways to be here: as one rank of a job (a launcher's variables say so), as the launcher of copies of this
 // program, or as all ranks at once, one thread each.
 #include "tools/perf_command.h"
 
@@ -10,12 +10,13 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/config.h"
+#include "runtime/launcher.h"
 #include "tools/bound.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
@@ -49,26 +50,28 @@ CommunicatorOptions communicator_options(const PerfOptions& options) {
   return result;
 }
 
-// One rank's work, report included. True if it went well and no element was wrong.
+// One rank's work, report included. True if it went well and no element of any rank was wrong.
 bool run_rank(Communicator& communicator, const PerfOptions& options) {
   std::optional<PerfReport> report;
   if (communicator.rank() == 0) report.emplace(options, communicator.size(), usable_cores());
-  Status status = run_sweep(communicator, options, report ? &*report : nullptr);
+  const Result<std::uint64_t> wrong = run_sweep(communicator, options, report ? &*report : nullptr);
+  Status status = wrong ? Status() : wrong.error();
   if (status && report && !options.json_path.empty())
     status = write_file(options.json_path, report->to_json(utc_now()));
   if (!status) {
     print_error(communicator.rank(), status.error());
     return false;
   }
-  return !report || report->wrong() == 0;
+  return *wrong == 0;
 }
 
-int run_as_rank(const PerfOptions& options) {
-  if (options.threads) return usage_error("--threads can't be used by a rank of a job (TUTTI_RANK is set)");
+int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
+  if (options.threads) {
+    return usage_error(fmt::format("--threads can't be used by a rank of a job ({})", describe(launch)));
+  }
   Result<std::unique_ptr<Communicator>> communicator = Communicator::create(communicator_options(options));
   if (!communicator) {
-    const char* rank = std::getenv("TUTTI_RANK");
-    print_error(rank != nullptr ? std::atoi(rank) : -1, communicator.error());
+    print_error(launch.rank.value_or(-1), communicator.error());
     return kExitFailure;
   }
   const std::int32_t size = (*communicator)->size();
@@ -90,7 +93,7 @@ int run_as_threads(const PerfOptions& options) {
   for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
     threads.emplace_back([&, rank] {
       succeeded[rank] = run_rank(*(*ranks)[rank], options) ? 1 : 0;
-      // Wrong elements are only known to rank 0, after its last collective: an abort harms nobody then.
+      // Wrong elements are known to all after the last collective: an abort harms nobody then.
       if (succeeded[rank] == 0) (*ranks)[rank]->abort();
     });
   }
@@ -116,10 +119,24 @@ int run_as_processes(const PerfOptions& options, const std::vector<std::string>&
   return kExitFailure;
 }
 
+// The job that this process is a rank of; no rank: none. Where TUTTI_RANK is set it is one whatever else is said; ranks
+// of other launchers start a job of their own when --ranks or --threads asks for it.
+Result<LaunchInfo> find_job(const PerfOptions& options) {
+  const Environment environment = process_environment();
+  const bool ours = environment.contains("TUTTI_RANK");
+  if (!ours && (options.ranks != 0 || options.threads)) return LaunchInfo{};
+  return detect_launcher(environment);
+}
+
 int run_perf(const PerfArguments& given, const std::vector<std::string>& arguments) {
   Result<PerfOptions> options = resolve(given);
   if (!options) return usage_error(options.error().message);
-  const bool is_rank = std::getenv("TUTTI_RANK") != nullptr;
+  const Result<LaunchInfo> job = find_job(*options);
+  if (!job) {
+    print_error(-1, job.error());
+    return kExitFailure;
+  }
+  const bool is_rank = job->rank.has_value();
   if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
   if (options->ranks > kMaxLocalRanks) {
     return usage_error(fmt::format("--ranks {}: at most {}", options->ranks, kMaxLocalRanks));
@@ -131,7 +148,7 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
     if (const Status writable = check_writable(options->json_path); !writable)
       return usage_error(writable.error().message);
   }
-  if (is_rank) return run_as_rank(*options);
+  if (is_rank) return run_as_rank(*options, *job);
   return options->threads ? run_as_threads(*options) : run_as_processes(*options, arguments);
 }
 
@@ -148,7 +165,8 @@ void add_options(CLI::App& command, PerfArguments& given) {
   command.add_option("-d,--datatype", given.data_type, "int8 ... float64, bfloat16, or all")->capture_default_str();
   command.add_option("-o,--op", given.op, "sum, prod, min, max, avg, premulsum, or all")->capture_default_str();
   command.add_option("-r,--root", given.root, "Root rank of rooted collectives")->capture_default_str();
-  command.add_option("--ranks", given.ranks, "Ranks to start here (default 2; as a rank of a job: the job's)");
+  command.add_option("--ranks", given.ranks,
+                     "Ranks to start here (default 2; without it a rank that a launcher started joins its job)");
   command.add_flag("--threads", given.threads, "Ranks as threads of this process instead of processes");
   command.add_option("--algorithm", given.algorithm, "auto, ring, double_tree, one_shot, two_shot")
       ->capture_default_str();

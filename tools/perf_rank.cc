@@ -79,7 +79,7 @@ class Sweep {
     TUTTI_ASSERT((report != nullptr) == (communicator.rank() == 0));
   }
 
-  Status run();
+  Result<std::uint64_t> run();
 
  private:
   Status allocate_buffers();
@@ -102,6 +102,7 @@ class Sweep {
   BoundMeter bound_;
   Buffer input_;
   Buffer output_;
+  std::uint64_t wrong_ = 0;  // so far, the same on all ranks
 };
 
 template <class Number>
@@ -145,7 +146,7 @@ Status Sweep::settle() {
   return {};
 }
 
-Status Sweep::run() {
+Result<std::uint64_t> Sweep::run() {
   TUTTI_TRY(allocate_buffers());
   TUTTI_TRY(settle());
   if (report_ != nullptr) TUTTI_TRY(report_->print_header());
@@ -155,7 +156,7 @@ Status Sweep::run() {
     }
   }
   if (report_ != nullptr) TUTTI_TRY(report_->print_footer());
-  return {};
+  return wrong_;
 }
 
 Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t count) {
@@ -206,6 +207,7 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
         reduce_number(static_cast<std::int64_t>(wrong), DataType::kInt64, ReduceOp::kSum);
     if (!total) return total.error();
     measurement.wrong = static_cast<std::uint64_t>(*total);
+    wrong_ += *measurement.wrong;
   }
   return measurement;
 }
@@ -270,7 +272,7 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
 
 }  // namespace
 
-Status run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report) {
+Result<std::uint64_t> run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report) {
   return Sweep(communicator, options, report).run();
 }
 

@@ -10,7 +10,8 @@
 
 namespace tutti::tool {
 
-// `report` is there on rank 0 and nowhere else. Wrong elements are no error here: they stand in the report.
-Status run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report);
+// `report` is there on rank 0 and nowhere else. Returns the number of wrong elements, of all ranks together and the
+// same on all; they are no error here.
+Result<std::uint64_t> run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report);
 
 }  // namespace tutti::tool

@@ -29,6 +29,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@
 #include "tutti/export.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
+#include "tutti/unique_id.h"
 #include "tutti/user_reduction.h"
 
 namespace tutti {
@@ -45,17 +47,27 @@ class CommunicatorImpl;
 class WorkImpl;
 class MemoryImpl;
 class GroupImpl;
+class PendingImpl;
 }  // namespace detail
 
-// How a rank finds the others. Fields left as they are come from the environment (TUTTI_RANK, TUTTI_WORLD_SIZE,
-// TUTTI_ROOT, TUTTI_JOB_ID, which `tutti run` sets; see docs/config.md for all of them) and then from the stated
-// default.
+class Communicator;
+
+// How a rank finds the others. Fields left as they are come from the environment: from TUTTI_RANK, TUTTI_WORLD_SIZE,
+// TUTTI_ROOT, TUTTI_JOB_ID, which `tutti run` sets (see docs/config.md for all of them), then from what torchrun,
+// mpirun, srun and others say to their ranks (docs/run.md), and then from the stated default.
 struct CommunicatorOptions {
-  std::int32_t rank = -1;  // 0 .. size-1
-  std::int32_t size = -1;  // number of ranks, 1 .. 65535
-  std::string root;        // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
-  std::string job_id;      // ranks with another job id are refused; at most 128 bytes; default "default"
-  std::string interface;   // network interface that rank 0 binds to when `root` has no host; default "lo"
+  std::int32_t rank = -1;             // 0 .. size-1
+  std::int32_t size = -1;             // number of ranks, 1 .. 65535
+  std::string root;                   // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
+  std::string job_id;                 // ranks with another job id are refused; at most 128 bytes; default "default"
+  std::string interface;              // network interface that rank 0 binds to when `root` has no host; default "lo"
+  std::optional<UniqueId> unique_id;  // where to meet, in place of root, job_id and interface
+  // How ranks may reach each other: "auto" (shared memory inside a machine, TCP across), "shm" (an error where that is
+  // not enough) or "tcp" (even inside a machine). Empty: TUTTI_TRANSPORT, then "auto".
+  std::string transport;
+  // Ranks share memory only with ranks of the same id (and machine): splits one machine into several. Empty:
+  // TUTTI_NODE_ID, then all alike. At most 64 bytes.
+  std::string node_id;
   // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.
   std::chrono::milliseconds setup_timeout{0};
@@ -132,16 +144,53 @@ class TUTTI_API Memory {
   std::unique_ptr<detail::MemoryImpl> impl_;
 };
 
+// A communicator that is being made. Destroying it waits for the end of set-up, at most its deadline, and drops what
+// came of it.
+class TUTTI_API PendingCommunicator {
+ public:
+  PendingCommunicator(PendingCommunicator&&) noexcept;
+  PendingCommunicator& operator=(PendingCommunicator&&) noexcept;
+  ~PendingCommunicator();
+
+  bool test() const;  // true when wait() will not block
+  // Once. Errors: those of Communicator::create(); kInvalidArgument when called again.
+  Result<std::unique_ptr<Communicator>> wait();
+
+ private:
+  friend class Communicator;
+  explicit PendingCommunicator(std::unique_ptr<detail::PendingImpl> impl);
+  std::unique_ptr<detail::PendingImpl> impl_;
+};
+
 class TUTTI_API Communicator {
  public:
   // Joins the job as one rank. Blocks until all ranks have joined or the set-up deadline has passed; the error then
   // names the ranks that are missing. Errors: kConfig, kInvalidArgument, kTimeout, kRefused, kSystem.
   static Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options = {});
 
-  // All ranks of a job in this process, for one thread each: element i is rank i. `options.rank`, `.size`, `.root`,
-  // `.job_id` and `.interface` are ignored; no socket is opened.
+  // The same in the background: several communicators of one process may be made at once.
+  static PendingCommunicator create_async(const CommunicatorOptions& options = {});
+
+  // All ranks of a job in this process, for one thread each: element i is rank i, on machine node_of(i) = i * nodes /
+  // size of the mind (nodes 1: all on one). Of the options only transport and the timeouts count. With one machine and
+  // without TCP no socket is opened. size 1 .. 1024, nodes 1 .. size.
   static Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
-                                                                       const CommunicatorOptions& options = {});
+                                                                       const CommunicatorOptions& options = {},
+                                                                       std::int32_t nodes = 1);
+
+  // Collective over this communicator, in the order of its calls: the ranks that give the same `colour` (>= 0) form a
+  // new communicator, in the order of their `key`, and of their ranks here where keys are equal. A rank that gives
+  // kNoColour takes part, and gets null. The new communicator shares nothing with this one that a call could disturb;
+  // the two end in any order. Errors: as a collective's, and kSystem naming the rank where set-up failed.
+  static constexpr std::int32_t kNoColour = -1;
+  Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
+  // A new communicator of the same ranks. Collective.
+  Result<std::unique_ptr<Communicator>> duplicate();
+
+  // Waits until every operation under way here has ended, then ends the membership in peace: later calls are refused,
+  // and peers that still wait for this rank are told that it has left. Local; the destructor does the same without the
+  // wait.
+  Status finalize();
 
   // Ends the membership: operations under way here are ended with kAborted. No thread may be inside a call on it or
   // wait for its Work. Waits for peers at most 1 s, and only after a call on registered memory failed.

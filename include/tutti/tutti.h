@@ -5,5 +5,6 @@
 #include "tutti/group.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
+#include "tutti/unique_id.h"
 #include "tutti/user_reduction.h"
 #include "tutti/version.h"

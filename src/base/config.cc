@@ -63,6 +63,25 @@ Status set_log_level(Config& config, std::string_view name, std::string_view val
   return {};
 }
 
+Status set_port_range(Config& config, std::string_view name, std::string_view value) {
+  const std::size_t dash = value.find('-');
+  if (dash == std::string_view::npos) return bad_value(name, value, "first-last, such as 30000-30100");
+  const auto first = parse_integer(name, value.substr(0, dash), 1, 65535);
+  const auto last = parse_integer(name, value.substr(dash + 1), 1, 65535);
+  if (!first || !last || *first > *last) {
+    return bad_value(name, value, "first-last, two ports from 1 to 65535 in rising order");
+  }
+  config.port_range = {static_cast<std::uint16_t>(*first), static_cast<std::uint16_t>(*last)};
+  return {};
+}
+
+Status set_transport(Config& config, std::string_view name, std::string_view value) {
+  const auto transport = parse_transport(value);
+  if (!transport) return bad_value(name, value, "auto, shm or tcp");
+  config.transport = *transport;
+  return {};
+}
+
 const std::map<std::string, Setter, std::less<>>& setters() {
   constexpr std::int64_t kDayMs = 86'400'000;
   static const std::map<std::string, Setter, std::less<>> kSetters = {
@@ -73,7 +92,11 @@ const std::map<std::string, Setter, std::less<>>& setters() {
       {"TUTTI_ROOT", text(&Config::root, 256)},
       {"TUTTI_ROOT_FD", integer(&Config::root_fd, 0, 1 << 20)},
       {"TUTTI_JOB_ID", text(&Config::job_id, 128)},
-      {"TUTTI_INTERFACE", text(&Config::interface, 15)},
+      {"TUTTI_UNIQUE_ID", text(&Config::unique_id, 256)},
+      {"TUTTI_INTERFACE", text(&Config::interface, 256)},
+      {"TUTTI_PORT_RANGE", set_port_range},
+      {"TUTTI_TRANSPORT", set_transport},
+      {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
       {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
       {"TUTTI_SLOT_BYTES", integer(&Config::slot_bytes, 4096, 16 << 20, 4096)},
@@ -99,14 +122,28 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Variables environment_variables() {
-  Variables variables;
+std::optional<TransportPolicy> parse_transport(std::string_view name) {
+  if (name == "auto") return TransportPolicy::kAuto;
+  if (name == "shm") return TransportPolicy::kShm;
+  if (name == "tcp") return TransportPolicy::kTcp;
+  return std::nullopt;
+}
+
+Environment process_environment() {
+  Environment environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line(*entry);
-    if (!line.starts_with("TUTTI_")) continue;
     const std::size_t equals = line.find('=');
     if (equals == std::string_view::npos) continue;
-    variables.emplace_back(line.substr(0, equals), line.substr(equals + 1));
+    environment.emplace(line.substr(0, equals), line.substr(equals + 1));  // the first of two, as getenv takes it
+  }
+  return environment;
+}
+
+Variables environment_variables() {
+  Variables variables;
+  for (const auto& [name, value] : process_environment()) {
+    if (name.starts_with("TUTTI_")) variables.emplace_back(name, value);
   }
   return variables;
 }

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,22 +18,44 @@
 
 namespace tutti {
 
-struct Config {
-  std::optional<std::int32_t> rank;                 // TUTTI_RANK
-  std::optional<std::int32_t> size;                 // TUTTI_WORLD_SIZE
-  std::optional<std::int32_t> local_rank;           // TUTTI_LOCAL_RANK
-  std::optional<std::int32_t> local_size;           // TUTTI_LOCAL_SIZE
-  std::string root;                                 // TUTTI_ROOT, "host:port"
-  std::optional<std::int32_t> root_fd;              // TUTTI_ROOT_FD, rank 0's inherited listening socket
-  std::string job_id;                               // TUTTI_JOB_ID
-  std::string interface;                            // TUTTI_INTERFACE
-  std::chrono::milliseconds setup_timeout{60'000};  // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
-  std::chrono::milliseconds timeout{60'000};        // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
-  std::uint32_t slot_bytes = 128 * 1024;            // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
-  std::uint32_t slots = 4;                          // TUTTI_SLOTS per connection, 2 .. 64
-  bool verify_plans = true;                         // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
-  LogLevel log_level = LogLevel::kWarn;             // TUTTI_LOG, off|error|warn|info|debug
+// Ports that Tutti may listen on, first and last included. 0: any free one.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+
+  bool any() const { return first == 0; }
+  std::uint32_t count() const { return std::uint32_t{last} - first + 1; }
+  bool operator==(const PortRange&) const = default;
 };
+
+// How ranks may reach each other: what serves best, shared memory alone, or TCP even within a machine.
+enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp };
+std::optional<TransportPolicy> parse_transport(std::string_view name);
+
+struct Config {
+  std::optional<std::int32_t> rank;                    // TUTTI_RANK
+  std::optional<std::int32_t> size;                    // TUTTI_WORLD_SIZE
+  std::optional<std::int32_t> local_rank;              // TUTTI_LOCAL_RANK
+  std::optional<std::int32_t> local_size;              // TUTTI_LOCAL_SIZE
+  std::string root;                                    // TUTTI_ROOT, "host:port"
+  std::optional<std::int32_t> root_fd;                 // TUTTI_ROOT_FD, rank 0's inherited listening socket
+  std::string job_id;                                  // TUTTI_JOB_ID
+  std::string unique_id;                               // TUTTI_UNIQUE_ID, tutti::UniqueId as hexadecimal text
+  std::string interface;                               // TUTTI_INTERFACE, names, subnets, addresses, by preference
+  PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", of every listening socket
+  TransportPolicy transport = TransportPolicy::kAuto;  // TUTTI_TRANSPORT, auto|shm|tcp
+  std::string node_id;                                 // TUTTI_NODE_ID: ranks share memory only with the same
+  std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
+  std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
+  std::uint32_t slot_bytes = 128 * 1024;               // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
+  std::uint32_t slots = 4;                             // TUTTI_SLOTS per connection, 2 .. 64
+  bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
+  LogLevel log_level = LogLevel::kWarn;  // TUTTI_LOG, off|error|warn|info|debug
+};
+
+// All variables of this process: what launchers other than `tutti run` say stands beside the TUTTI_* ones.
+using Environment = std::map<std::string, std::string, std::less<>>;
+Environment process_environment();
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/config.h"
 #include "tutti/result.h"
+#include "tutti/unique_id.h"
 
 namespace tutti {
 
@@ -15,8 +18,10 @@ class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
   // Every rank gives one blob (at most kMaxBlobBytes) and gets all ranks' blobs, by rank. Errors: kTimeout and
-  // kPeerLost name the ranks.
+  // kPeerLost name the ranks; a rank that dies or gives up ends the call on all others at once.
   virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
+  // This rank's own address on its connection to the hub, numeric: an address under which the hub's machine reaches it.
+  virtual std::string local_address() const = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;
 };
@@ -24,16 +29,28 @@ class Bootstrap {
 struct RendezvousOptions {
   std::int32_t rank = 0;
   std::int32_t size = 1;
-  std::string host;  // numeric address where rank 0 listens
-  std::uint16_t port = 0;
-  int listening_fd = -1;  // rank 0: an inherited socket that listens there already; stays the caller's
-  std::string job_id;
+  std::string host;                  // numeric address where rank 0 is met
+  std::vector<std::uint16_t> ports;  // where it may listen: it takes the first free one, the others try them in turn
+  // Where rank 0 listens if `host` is not an address of its machine (another name for it, a forwarded one); empty:
+  // an error then.
+  std::string other_host;
+  int listening_fd = -1;             // rank 0: an inherited socket that listens there already; stays the caller's
+  std::string job_id;                // at most 128 bytes
   std::int64_t timeout_ms = 60'000;  // of the whole set-up
+
+  // In place of host, ports and job id: an id that some process made, or a launcher's store through which rank 0 passes
+  // one that it makes on `host` and a port of `port_range`.
+  std::optional<UniqueId> unique_id;
+  std::optional<int> pmi_fd;
+  bool pmix = false;
+  PortRange port_range;
+
+  std::string origin;  // which variables and options gave what, for the log
 };
 
-// A star of TCP connections around rank 0 (Boost.Asio), gone after set-up. Blocks until all ranks have come. Strangers,
-// ranks of other jobs and second copies of a rank are refused with a reason, and the wait for the real ones goes on.
-// Errors: kTimeout (names the missing ranks), kRefused, kSystem.
+// A star of TCP connections around a RendezvousHub, gone after set-up. Rank 0 runs the hub, or the process that made
+// the unique id does; every rank, rank 0 included, is its client. Blocks until all ranks have come. Errors: kTimeout
+// (names the missing ranks), kPeerLost (names who died), kRefused, kConfig, kSystem.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 
 }  // namespace tutti

@@ -42,9 +42,12 @@ bool WorkImpl::test() {
 }
 
 CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world,
-                                   std::chrono::milliseconds timeout)
+                                   std::chrono::milliseconds timeout, std::shared_ptr<Fabric> fabric,
+                                   std::vector<std::uint32_t> members)
     : rank_(rank),
       ranks_(ranks),
+      fabric_(std::move(fabric)),
+      members_(std::move(members)),
       world_(std::move(world)),
       timeout_(timeout),
       connections_(*world_.transport),
@@ -265,6 +268,11 @@ Result<Memory> Communicator::allocate(std::size_t bytes) { return impl_->allocat
 Result<Memory> Communicator::register_memory(void* data, std::size_t bytes) {
   return impl_->register_memory(data, bytes);
 }
+Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t colour, std::int32_t key) {
+  return impl_->split(colour, key);
+}
+Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0); }
+Status Communicator::finalize() { return impl_->finalize(); }
 void Communicator::abort() { impl_->abort(); }
 
 }  // namespace tutti

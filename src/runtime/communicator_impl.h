@@ -7,12 +7,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "executor/bind.h"
 #include "runtime/arguments.h"
 #include "runtime/engine.h"
+#include "runtime/fabric.h"
 #include "runtime/world.h"
 #include "tutti/communicator.h"
 
@@ -49,7 +52,9 @@ class MemoryImpl {
 
 class CommunicatorImpl {
  public:
-  CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world, std::chrono::milliseconds timeout);
+  // `members`: the job ranks of all ranks. Without a fabric (a simulated world) it cannot be split.
+  CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world, std::chrono::milliseconds timeout,
+                   std::shared_ptr<Fabric> fabric = nullptr, std::vector<std::uint32_t> members = {});
 
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
 
@@ -74,6 +79,8 @@ class CommunicatorImpl {
 
   Result<Memory> allocate(std::size_t bytes);
   Result<Memory> register_memory(void* data, std::size_t bytes);
+  Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key);
+  Status finalize() { return engine_.finalize(); }
   void abort() { engine_.abort(); }
 
  private:
@@ -88,10 +95,15 @@ class CommunicatorImpl {
   Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
   Result<const BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm);
   Status refuse_in_group() const;
+  Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
+  Result<std::unique_ptr<Communicator>> make_child(
+      const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
   std::int64_t timeout_ns(const CallOptions& options) const;
 
   std::uint32_t rank_;
   std::uint32_t ranks_;
+  std::shared_ptr<Fabric> fabric_;  // shared with the communicators split from here or before; outlives the transport
+  std::vector<std::uint32_t> members_;
   World world_;
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;  // orders submissions; guards connections_ and plans_

@@ -1,20 +1,25 @@
-// Wires a communicator to the real world: environment, clock, rendezvous, shared memory.
+// Makes the first communicators of a job: of one rank of several processes, or of all ranks in this process.
 #include <fmt/format.h>
+#include <sys/random.h>
 
+#include <algorithm>
 #include <charconv>
+#include <condition_variable>
 #include <cstdint>
-#include <fstream>
+#include <future>
+#include <mutex>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/config.h"
 #include "runtime/bootstrap.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/fabric.h"
+#include "runtime/interfaces.h"
 #include "runtime/rendezvous.h"
 #include "topology/host.h"
-#include "transports/shm/shm_transport.h"
-#include "transports/shm/unix_exchange.h"
 #include "tutti/communicator.h"
 
 namespace tutti {
@@ -22,156 +27,204 @@ namespace {
 
 using detail::CommunicatorImpl;
 
-SegmentShape segment_shape(const Config& config, std::uint32_t ranks) {
-  return {.ranks = ranks, .slots = config.slots, .slot_bytes = config.slot_bytes};
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
+
+// The environment, with what the options say laid over it.
+Result<Config> config_for(const CommunicatorOptions& options) {
+  auto config = parse_config(environment_variables());
+  if (!config) return config.error();
+  if (!options.transport.empty()) {
+    const auto transport = parse_transport(options.transport);
+    if (!transport) return invalid(fmt::format("transport \"{}\" is none of auto, shm, tcp", options.transport));
+    config->transport = *transport;
+  }
+  if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
+  if (!options.node_id.empty()) config->node_id = options.node_id;
+  if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
+  if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
+  if (options.timeout.count() > 0) config->timeout = options.timeout;
+  return config;
 }
 
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
+std::vector<std::uint32_t> everybody(std::uint32_t ranks) {
+  std::vector<std::uint32_t> all(ranks);
+  std::iota(all.begin(), all.end(), 0u);
+  return all;
+}
+
+// The id of a job's first communicator: rank 0's random number.
+Result<std::uint64_t> agree_on_id(const Gather& gather) {
+  std::uint64_t id = 0;
+  Result<std::string> mine = std::string();
+  if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
+    mine = std::to_string(id);
+  } else {
+    mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "no random number can be had"};
+  }
+  auto blobs = gather_or_fail(gather, mine);
+  if (!blobs) return blobs.error();
+  const std::string& first = blobs->front();
+  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), id);
+  if (error != std::errc() || end != first.data() + first.size()) {
+    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, 0, "rank 0 published an id that cannot be read"};
+  }
   return id;
 }
 
-// Exchanges the addresses of the ranks' Unix sockets. All must be on this machine.
-Result<std::vector<std::string>> gather_addresses(Bootstrap& bootstrap, const std::string& own_address) {
-  const std::string here = boot_id();
-  if (here.empty()) {
-    return Error{
-        ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-        "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted, and are descriptors left (ulimit -n)?"};
-  }
-  auto blobs = bootstrap.all_gather(here + "/" + own_address);
-  if (!blobs) return blobs.error();
-  std::vector<std::string> addresses;
-  for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
-    const std::string& blob = (*blobs)[rank];
-    if (!blob.starts_with(here + "/")) {
-      return Error{
-          ErrorCode::kUnsupported, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-          fmt::format("rank {} runs on another machine; this version connects the ranks of one machine only", rank)};
+Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<Fabric>& fabric, std::uint32_t rank,
+                                                         std::uint32_t ranks, const Gather& gather) {
+  auto id = agree_on_id(gather);
+  if (!id) return id.error();
+  const std::vector<std::uint32_t> members = everybody(ranks);
+  auto world = make_world(fabric, members, rank, *id, gather);
+  if (!world) return world.error();
+  return CommunicatorImpl::wrap(
+      std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), fabric->config.timeout, fabric, members));
+}
+
+// Rounds of a rank that is alone.
+Result<std::vector<std::string>> gather_alone(const std::string& blob) { return std::vector<std::string>{blob}; }
+
+// Rounds between the threads of one process. A thread that gives up must say so, or the others would wait.
+class Meeting {
+ public:
+  explicit Meeting(std::uint32_t ranks) : blobs_(ranks) {}
+  Result<std::vector<std::string>> all_gather(std::uint32_t rank, const std::string& blob) {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t round = round_;
+    blobs_[rank] = blob;
+    if (++present_ == blobs_.size()) {
+      result_ = blobs_;
+      present_ = 0;
+      ++round_;
+      changed_.notify_all();
+    } else {
+      changed_.wait(lock, [&] { return round_ != round; });
     }
-    addresses.push_back(blob.substr(here.size() + 1));
+    return result_;  // the next round cannot end before this rank joins it
   }
-  return addresses;
-}
 
-// Tells all ranks under which number this rank shares its segment, and learns theirs.
-Result<std::vector<std::uint32_t>> gather_ids(Bootstrap& bootstrap, std::uint32_t own_id) {
-  auto blobs = bootstrap.all_gather(std::to_string(own_id));
-  if (!blobs) return blobs.error();
-  std::vector<std::uint32_t> ids;
-  for (const std::string& blob : *blobs) {
-    std::uint32_t id = 0;
-    const auto [end, error] = std::from_chars(blob.data(), blob.data() + blob.size(), id);
-    if (error != std::errc() || end != blob.data() + blob.size()) {
-      return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(ids.size()),
-                   fmt::format("rank {} published a segment number that cannot be read", ids.size())};
-    }
-    ids.push_back(id);
-  }
-  return ids;
-}
-
-Result<std::unique_ptr<ShmTransport>> join(const RendezvousOptions& rendezvous, const SegmentShape& shape,
-                                           Clock& clock) {
-  const auto rank = static_cast<std::uint32_t>(rendezvous.rank);
-  const std::int64_t deadline_ns = clock.now_ns() + rendezvous.timeout_ms * 1'000'000;
-  auto listening = UnixExchange::listen(rank, shape.ranks);
-  if (!listening) return listening.error();
-  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared by the transport and its windows
-  std::unique_ptr<Bootstrap> bootstrap;
-  if (shape.ranks > 1) {
-    auto connected = tcp_bootstrap(rendezvous);
-    if (!connected) return connected.error();
-    bootstrap = std::move(*connected);
-    auto addresses = gather_addresses(*bootstrap, exchange->address());
-    if (!addresses) return addresses.error();
-    std::vector<std::uint32_t> everybody(shape.ranks);
-    std::iota(everybody.begin(), everybody.end(), 0u);
-    TUTTI_TRY(exchange->connect(*addresses, everybody, clock, deadline_ns));
-  }
-  auto own = OwnSegment::create(rank, shape, exchange);
-  if (!own) return own.error();
-  std::vector<std::uint32_t> ids = {own->id()};
-  if (bootstrap != nullptr) {
-    auto all_ids = gather_ids(*bootstrap, own->id());
-    if (!all_ids) return all_ids.error();
-    ids = std::move(*all_ids);
-  }
-  auto offers = collect_offers(*exchange, rank, ids, own->segment().mapping(), clock, deadline_ns);
-  if (!offers) return offers.error();
-  if (bootstrap != nullptr) {  // nobody leaves set-up before everybody has everybody's memory
-    auto all_ready = bootstrap->all_gather("ready");
-    if (!all_ready) return all_ready.error();
-  }
-  return ShmTransport::create(rank, shape, std::move(*own), *offers, exchange);
-}
-
-std::chrono::milliseconds call_timeout(const CommunicatorOptions& options, const Config& config) {
-  return options.timeout.count() > 0 ? options.timeout : config.timeout;
-}
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> blobs_;
+  std::vector<std::string> result_;
+  std::uint64_t round_ = 0;
+  std::size_t present_ = 0;
+};
 
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options) {
-  auto config = parse_config(environment_variables());
+  auto config = config_for(options);
   if (!config) return config.error();
-  auto rendezvous = resolve_rendezvous(options, *config);
+  auto rendezvous = resolve_rendezvous(options, *config, process_environment());
   if (!rendezvous) return rendezvous.error();
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
-  auto clock = std::make_shared<SteadyClock>();
-  auto transport = join(*rendezvous, segment_shape(*config, ranks), *clock);
-  if (!transport) return transport.error();
-  World world{.clock = clock,
-              .waiter = std::make_unique<AdaptiveWaiter>(wait_limits(ranks, discover_host().cores)),
-              .transport = std::move(*transport),
-              .prover = std::make_shared<Prover>(config->verify_plans),
-              .log = Log(config->log_level, rendezvous->rank)};
-  world.log.write(LogLevel::kInfo, "rank {} of {}, transport {}, {} slots of {} bytes", rank, ranks,
-                  world.transport->name(), world.transport->slots(), world.transport->slot_bytes());
-  return CommunicatorImpl::wrap(
-      std::make_unique<CommunicatorImpl>(rank, ranks, std::move(world), call_timeout(options, *config)));
+  Log(config->log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
+  std::unique_ptr<Bootstrap> bootstrap;
+  Gather gather = gather_alone;
+  std::string address = "127.0.0.1";
+  if (ranks > 1) {
+    auto met = tcp_bootstrap(*rendezvous);
+    if (!met) return met.error();
+    bootstrap = std::move(*met);
+    gather = [&](const std::string& blob) { return bootstrap->all_gather(blob); };
+    auto listen_at = data_address(*config, bootstrap->local_address());
+    // An interface that does not exist must fail all ranks alike.
+    auto agreed = gather_or_fail(gather, listen_at);
+    if (!agreed) return agreed.error();
+    address = *listen_at;
+  }
+  auto fabric = make_fabric(*config, rank, ranks, address, rendezvous->timeout_ms, gather);
+  if (!fabric) return fabric.error();
+  return first_communicator(*fabric, rank, ranks, gather);
 }
 
 Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std::int32_t size,
-                                                                            const CommunicatorOptions& options) {
-  auto config = parse_config(environment_variables());
+                                                                            const CommunicatorOptions& options,
+                                                                            std::int32_t nodes) {
+  auto config = config_for(options);
   if (!config) return config.error();
-  if (size < 1 || size > 1024) {
-    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-                 fmt::format("size {} is outside 1..1024, what one process holds", size)};
+  if (size < 1 || size > 1024) return invalid(fmt::format("size {} is outside 1..1024, what one process holds", size));
+  if (nodes < 1 || nodes > size) return invalid(fmt::format("{} machines are outside 1..{}, the ranks", nodes, size));
+  if (nodes > 1 && config->transport == TransportPolicy::kShm) {
+    return invalid("ranks on several machines cannot have shared memory alone: transport is shm");
   }
   const auto ranks = static_cast<std::uint32_t>(size);
-  const SegmentShape shape = segment_shape(*config, ranks);
-  const auto hub = std::make_shared<InProcessHub>();
-  std::vector<OwnSegment> segments;
-  std::vector<Offer> offers;
-  std::vector<std::shared_ptr<SegmentExchange>> exchanges;  // shared by each rank's transport and its windows
+  Fabric common;
+  common.config = *config;
+  common.cores = discover_host().cores;
+  common.clock = std::make_shared<SteadyClock>();
+  common.prover = std::make_shared<Prover>(config->verify_plans);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    exchanges.push_back(std::make_shared<InProcessExchange>(hub, rank));
-    auto own = OwnSegment::create(rank, shape, exchanges.back());
-    if (!own) return own.error();
-    offers.push_back({.id = own->id(), .mapping = own->segment().mapping()});
-    segments.push_back(std::move(*own));
+    const auto node = [&](std::uint32_t r) { return std::uint64_t{r} * static_cast<std::uint32_t>(nodes) / ranks; };
+    const bool first = rank == 0 || node(rank) != node(rank - 1);
+    common.machines.push_back(first ? rank : common.machines.back());
   }
-  const auto clock = std::make_shared<SteadyClock>();
-  const auto prover = std::make_shared<Prover>(config->verify_plans);
-  const WaitLimits limits = wait_limits(ranks, discover_host().cores);
-  std::vector<std::unique_ptr<Communicator>> communicators;
+  if (nodes > 1 || config->transport == TransportPolicy::kTcp) {
+    auto endpoint = TcpEndpoint::listen(
+        {.address = "127.0.0.1", .first_port = config->port_range.first, .last_port = config->port_range.last});
+    if (!endpoint) return endpoint.error();
+    common.endpoint = *endpoint;
+    common.tcp_addresses.assign(ranks, common.endpoint->address());
+  }
+  const auto hub = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
+  Meeting meeting(ranks);
+  std::vector<std::unique_ptr<Communicator>> communicators(ranks);
+  std::vector<std::optional<Error>> errors(ranks);
+  std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    auto transport = ShmTransport::create(rank, shape, std::move(segments[rank]), offers, exchanges[rank]);
-    if (!transport) return transport.error();
-    World world{.clock = clock,
-                .waiter = std::make_unique<AdaptiveWaiter>(limits),
-                .transport = std::move(*transport),
-                .prover = prover,
-                .log = Log(config->log_level, static_cast<std::int32_t>(rank))};
-    communicators.push_back(CommunicatorImpl::wrap(
-        std::make_unique<CommunicatorImpl>(rank, ranks, std::move(world), call_timeout(options, *config))));
+    threads.emplace_back([&, rank] {
+      auto fabric = std::make_shared<Fabric>(common);  // shared by the rank's communicators
+      fabric->job_rank = rank;
+      fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);
+      auto made = first_communicator(fabric, rank, ranks,
+                                     [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
+      if (made) communicators[rank] = std::move(*made);
+      if (!made) errors[rank] = made.error();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::optional<Error>& error : errors) {
+    if (error) return *std::move(error);
   }
   return communicators;
+}
+
+namespace detail {
+
+class PendingImpl {
+ public:
+  explicit PendingImpl(const CommunicatorOptions& options)
+      : result_(std::async(std::launch::async, [options] { return Communicator::create(options); })) {}
+  bool ready() const {
+    return !result_.valid() || result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  Result<std::unique_ptr<Communicator>> take() {
+    if (!result_.valid()) return invalid("wait() of this PendingCommunicator has been called already");
+    return result_.get();
+  }
+
+ private:
+  std::future<Result<std::unique_ptr<Communicator>>> result_;
+};
+
+}  // namespace detail
+
+PendingCommunicator Communicator::create_async(const CommunicatorOptions& options) {
+  return PendingCommunicator(std::make_unique<detail::PendingImpl>(options));
+}
+
+PendingCommunicator::PendingCommunicator(std::unique_ptr<detail::PendingImpl> impl) : impl_(std::move(impl)) {}
+PendingCommunicator::PendingCommunicator(PendingCommunicator&&) noexcept = default;
+PendingCommunicator& PendingCommunicator::operator=(PendingCommunicator&&) noexcept = default;
+PendingCommunicator::~PendingCommunicator() = default;
+bool PendingCommunicator::test() const { return impl_ == nullptr || impl_->ready(); }
+Result<std::unique_ptr<Communicator>> PendingCommunicator::wait() {
+  if (impl_ == nullptr) return invalid("this PendingCommunicator was moved away");
+  return impl_->take();
 }
 
 }  // namespace tutti

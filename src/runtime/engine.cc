@@ -105,6 +105,23 @@ void Engine::abort() {
     broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "abort() was called on this communicator"};
 }
 
+Status Engine::finalize() {
+  while (true) {
+    std::shared_ptr<Operation> last;  // shared with the queue
+    {
+      const std::scoped_lock lock(mutex_);
+      if (nothing_to_do()) {
+        if (broken_) return *broken_;
+        broken_ = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
+                        "finalize() was called on this communicator: it takes no more calls"};
+        return {};
+      }
+      last = queue_.empty() ? exchanges_.back() : queue_.back();
+    }
+    static_cast<void>(wait(*last));
+  }
+}
+
 std::optional<Error> Engine::broken() {
   const std::scoped_lock lock(mutex_);
   return broken_;

@@ -61,6 +61,9 @@ class Engine {
 
   // From any thread.
   void abort();
+  // Waits for what is under way; refuses everything from now on. The first error among the operations waited for is
+  // theirs alone and not returned. Errors: the one that broke the communicator before.
+  Status finalize();
   // The error that made the communicator unusable, if one did.
   std::optional<Error> broken();
 

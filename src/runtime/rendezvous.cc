@@ -2,22 +2,24 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <memory>
-#include <set>
 
 #include "base/assert.h"
+#include "runtime/bootstrap_wire.h"
+#include "runtime/interfaces.h"
+#include "runtime/launcher.h"
+#include "runtime/unique_id_parts.h"
 
 namespace tutti {
 namespace {
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
 std::string numeric_address(const sockaddr* address) {
   std::array<char, NI_MAXHOST> host{};
@@ -69,58 +71,122 @@ Result<std::string> resolve_host(const std::string& host) {
   return numeric_address(found->ai_addr);
 }
 
-}  // namespace
-
-Result<std::string> interface_address(const std::string& name) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return config_error("the network interfaces cannot be listed");
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
-  std::set<std::string> names;
-  std::string v6;
-  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    names.insert(entry->ifa_name);
-    if (name != entry->ifa_name || entry->ifa_addr == nullptr) continue;
-    if (entry->ifa_addr->sa_family == AF_INET) return numeric_address(entry->ifa_addr);
-    if (entry->ifa_addr->sa_family == AF_INET6 && v6.empty()) v6 = numeric_address(entry->ifa_addr);
-  }
-  if (!v6.empty()) return v6;
-  return config_error(names.contains(name) ? fmt::format("network interface \"{}\" has no address", name)
-                                           : fmt::format("there is no network interface \"{}\"; there are: {}", name,
-                                                         fmt::join(names, ", ")));
+std::string first_of(const std::string& a, const std::string& b, const std::string& c = "") {
+  return !a.empty() ? a : !b.empty() ? b : c;
 }
 
-Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config) {
-  RendezvousOptions rendezvous;
-  const auto invalid = [](std::string message) {
-    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)};
-  };
-  rendezvous.size = options.size != -1 ? options.size : config.size.value_or(-1);
-  rendezvous.rank = options.rank != -1 ? options.rank : config.rank.value_or(-1);
-  if (rendezvous.size == -1)
-    return invalid("the number of ranks is not given: set CommunicatorOptions::size or TUTTI_WORLD_SIZE");
-  if (rendezvous.rank == -1)
-    return invalid("this rank's number is not given: set CommunicatorOptions::rank or TUTTI_RANK");
+// Rank, size, and what the launcher says. An environment that cannot be understood counts only where it is needed.
+Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Config& config,
+                                 const Environment& environment, RendezvousOptions& rendezvous) {
+  auto launch = detect_launcher(environment, config.port_range);
+  const bool given = options.size != -1 && options.rank != -1;
+  if (!launch && !given) return launch.error();
+  const LaunchInfo info = launch ? *launch : LaunchInfo{};
+  rendezvous.size = options.size != -1 ? options.size : info.size.value_or(-1);
+  rendezvous.rank = options.rank != -1 ? options.rank : info.rank.value_or(-1);
+  if (rendezvous.size == -1) {
+    return invalid(
+        fmt::format("the number of ranks is not given: set CommunicatorOptions::size or TUTTI_WORLD_SIZE, or "
+                    "start the ranks with a launcher; looked for: {}",
+                    launcher_variables()));
+  }
+  if (rendezvous.rank == -1) {
+    return invalid(
+        fmt::format("this rank's number is not given: set CommunicatorOptions::rank or TUTTI_RANK, or start "
+                    "the ranks with a launcher; looked for: {}",
+                    launcher_variables()));
+  }
   if (rendezvous.size < 1 || rendezvous.size > 65535) {
     return invalid(fmt::format("size {} is outside 1..65535", rendezvous.size));
   }
   if (rendezvous.rank < 0 || rendezvous.rank >= rendezvous.size) {
     return invalid(fmt::format("rank {} is outside 0..{}", rendezvous.rank, rendezvous.size - 1));
   }
-  rendezvous.job_id = !options.job_id.empty() ? options.job_id : !config.job_id.empty() ? config.job_id : "default";
-  if (rendezvous.job_id.size() > 128) return invalid("the job id is longer than 128 bytes");
+  return info.size == rendezvous.size ? info : LaunchInfo{};
+}
+
+// Another address for rank 0 to listen on, where the launcher's is not its own: a forwarded one, or one that a hosts
+// file turns to loopback though ranks of other machines are to come.
+std::string other_host(const std::string& interface) {
+  auto address = !interface.empty() ? interface_address(interface) : outward_address();
+  return address ? *address : std::string();
+}
+
+// The launcher's place to meet.
+Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, RendezvousOptions& rendezvous) {
+  if (launch.pmi_fd || launch.pmix) {
+    rendezvous.pmi_fd = launch.pmi_fd;
+    rendezvous.pmix = launch.pmix;
+    if (rendezvous.rank != 0) return {};
+    auto address = !interface.empty()   ? interface_address(interface)
+                   : launch.one_machine ? Result<std::string>("127.0.0.1")
+                                        : outward_address();
+    if (!address) return address.error();
+    rendezvous.host = *address;
+    return {};
+  }
+  if (launch.root_host.empty()) {
+    return config_error(
+        fmt::format("{} does not say where rank 0 of a job on several machines can be met: set "
+                    "TUTTI_ROOT=host:port, rank 0's, on all ranks (mpirun -x, -genv); found: {}",
+                    launch.launcher, describe(launch)));
+  }
+  auto address = resolve_host(launch.root_host);
+  if (!address) return address.error();
+  rendezvous.host = *address;
+  rendezvous.ports = launch.root_ports;
+  if (rendezvous.rank == 0 && !launch.one_machine) {
+    rendezvous.other_host = other_host(interface);
+    const bool hosts_file =
+        is_loopback_address(*address) && !is_loopback_address(launch.root_host) && launch.root_host != "localhost";
+    // Known to be of several machines only where the launcher counts the ranks of this one.
+    if (hosts_file && launch.local_size && !rendezvous.other_host.empty()) rendezvous.host = rendezvous.other_host;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config,
+                                             const Environment& environment) {
+  RendezvousOptions rendezvous;
+  auto launch = resolve_ranks(options, config, environment, rendezvous);
+  if (!launch) return launch.error();
+  rendezvous.origin = describe(*launch);
+  rendezvous.job_id = first_of(options.job_id, config.job_id, launch->job_id);
+  if (rendezvous.job_id.empty()) rendezvous.job_id = "default";
+  if (rendezvous.job_id.size() > wire::kMaxJobIdBytes) {
+    if (!options.job_id.empty()) return invalid("the job id is longer than 128 bytes");
+    rendezvous.job_id = fmt::format("{}#{:016x}", rendezvous.job_id.substr(0, 100), spread(rendezvous.job_id));
+  }
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   const auto timeout = options.setup_timeout.count() > 0 ? options.setup_timeout : config.setup_timeout;
   rendezvous.timeout_ms = std::min<std::int64_t>(timeout.count(), 86'400'000);  // one day
+  rendezvous.port_range = config.port_range;
 
+  const bool explicit_root = !options.root.empty() || !options.interface.empty();
+  if (options.unique_id || (!explicit_root && !config.unique_id.empty())) {
+    auto id = options.unique_id ? Result<UniqueId>(*options.unique_id) : UniqueId::from_text(config.unique_id);
+    if (!id) return id.error();
+    auto parts = unpack_unique_id(*id);
+    if (!parts) return parts.error();
+    rendezvous.unique_id = *id;
+    return rendezvous;
+  }
+  const std::string interface = first_of(options.interface, config.interface);
+  if (!explicit_root && config.root.empty() && !launch->launcher.empty() && launch->launcher != "tutti") {
+    TUTTI_TRY(meet_by_launcher(*launch, interface, rendezvous));
+    return rendezvous;
+  }
   std::string host;
-  rendezvous.port = kDefaultPort;
-  TUTTI_TRY(parse_root(!options.root.empty() ? options.root : config.root, host, rendezvous.port));
-  auto address = !host.empty() ? resolve_host(host)
-                               : interface_address(!options.interface.empty()  ? options.interface
-                                                   : !config.interface.empty() ? config.interface
-                                                                               : "lo");
+  std::uint16_t port = 0;
+  TUTTI_TRY(parse_root(first_of(options.root, config.root), host, port));
+  auto address = !host.empty() ? resolve_host(host) : interface_address(interface.empty() ? "lo" : interface);
   if (!address) return address.error();
   rendezvous.host = *address;
+  rendezvous.ports = port != 0                 ? std::vector<std::uint16_t>{port}
+                     : config.port_range.any() ? std::vector<std::uint16_t>{kDefaultPort}
+                                               : derived_ports(rendezvous.job_id, config.port_range);
   // The launcher's socket stands for the launcher's address only.
   if (options.root.empty() && rendezvous.rank == 0) rendezvous.listening_fd = config.root_fd.value_or(-1);
   return rendezvous;

@@ -1,4 +1,5 @@
-// Where rank 0 is met: turns options and environment into a rendezvous. Pure but for reading the interfaces' addresses.
+// Where the ranks meet: turns options and environment into a rendezvous. Reads the interfaces' addresses and resolves
+// names; sends nothing.
 #pragma once
 
 #include <string>
@@ -11,11 +12,11 @@ namespace tutti {
 
 inline constexpr std::uint16_t kDefaultPort = 29477;
 
-// Options win over the environment, the environment over the defaults. Errors: kConfig, kInvalidArgument (rank outside,
-// missing size, a host that is no address, an interface that does not exist: those that do are listed).
-Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config);
-
-// The first IPv4 address of a network interface, or the first IPv6 one.
-Result<std::string> interface_address(const std::string& name);
+// Each thing comes from the first of these that says it: the options, the TUTTI_* variables, the launcher's variables
+// (runtime/launcher.h), the defaults. What a launcher says of the place to meet counts only where its number of ranks
+// is the one that is used. Errors: kConfig, kInvalidArgument (rank outside, missing size: what was looked for is
+// listed; a host that is no address, an interface that does not exist: those that do are listed).
+Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config,
+                                             const Environment& environment);
 
 }  // namespace tutti

@@ -8,6 +8,7 @@ namespace {
 [[gnu::used]] const auto kErrors = static_cast<std::string (*)(const Error&)>(&to_string);
 [[gnu::used]] const auto kNames = static_cast<bool (*)(DataType)>(&is_valid);
 [[gnu::used]] const auto kCreate = &Communicator::create;
+[[gnu::used]] const auto kUniqueId = &UniqueId::create;
 
 }  // namespace
 }  // namespace tutti

@@ -1,6 +1,4 @@
-// Wire format, all integers little-endian: a frame is u32 length, then that many bytes. The first frame of a rank is a
-// Hello; rank 0 answers with one byte: 1 welcome, or 0 followed by the reason. After that the ranks send their blobs,
-// and rank 0 answers '+' and all blobs as frames, or '!' and why there are none.
+// The client of a RendezvousHub, and who starts the hub. The protocol stands in bootstrap_wire.h.
 
 // clang-format off
 #include <utility>  // before Asio 1.74, which forgets it
@@ -8,8 +6,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -20,378 +16,299 @@
 
 #include "base/assert.h"
 #include "runtime/bootstrap.h"
+#include "runtime/bootstrap_wire.h"
+#include "runtime/interfaces.h"
+#include "runtime/pmi.h"
+#include "runtime/pmix.h"
+#include "runtime/rendezvous_hub.h"
+#include "runtime/unique_id_parts.h"
 
 namespace tutti {
 namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-using TimePoint = std::chrono::steady_clock::time_point;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
 
-constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
-constexpr std::uint32_t kProtocol = 1;
-constexpr std::size_t kMaxFrameBytes = 64u << 20;  // all ranks' blobs at 16,384 ranks
-constexpr std::chrono::seconds kHelloPatience{3};
-constexpr std::chrono::milliseconds kRetryPause{50};
-constexpr std::size_t kMaxRefusals = 4;
-constexpr std::size_t kMaxStrangers = 64;  // connections that have not said hello yet
-
-struct Hello {
-  std::uint32_t magic = kHelloMagic;
-  std::uint32_t protocol = kProtocol;
-  std::int32_t rank = 0;
-  std::int32_t size = 0;
-  std::uint32_t job_id_bytes = 0;
-  std::array<char, 128> job_id{};
-};
-static_assert(sizeof(Hello) == 148);
+constexpr milliseconds kRetryPause{20};
+constexpr milliseconds kHubFirst{100};    // where rank and hub have the same deadline, the hub says who is missing
+constexpr milliseconds kLastWords{2000};  // the hub tells at the deadline who is missing; that is worth a moment
+constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
+constexpr milliseconds kGonePatience{2000};  // a unique id's hub listens before the id exists: no use in waiting long
 
 Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
 
-std::string frame(const std::string& body) {
-  const auto length = static_cast<std::uint32_t>(body.size());
-  std::string bytes(sizeof(length), '\0');
-  std::memcpy(bytes.data(), &length, sizeof(length));
-  return bytes + body;
-}
-
 // One TCP connection with whole-frame operations that end at a deadline.
 class Line {
  public:
-  Line(asio::io_context& io, tcp::socket socket) : io_(io), socket_(std::move(socket)) {
-    boost::system::error_code ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
+  explicit Line(asio::io_context& io) : io_(io), socket_(io) {}
+
+  // Empty: connected.
+  error_code connect(const tcp::endpoint& where, TimePoint deadline) {
+    const error_code error = run([&](auto done) { socket_.async_connect(where, done); }, deadline);
+    error_code ignored;
+    if (!error) socket_.set_option(tcp::no_delay(true), ignored);
+    return error;
+  }
+  bool write(const std::string& body, TimePoint deadline) {
+    const std::string bytes = wire::frame(body);
+    return !run([&](auto done) { asio::async_write(socket_, asio::buffer(bytes), Sized(done)); }, deadline);
+  }
+  // Nothing at the deadline (the line stays usable if no byte had come), or when the line has ended.
+  std::optional<std::string> read(std::size_t longest, TimePoint deadline) {
+    std::array<char, 4> header{};
+    if (run([&](auto done) { asio::async_read(socket_, asio::buffer(header), Sized(done)); }, deadline)) return {};
+    const std::size_t length = wire::frame_length(header);
+    if (length > longest) return {};
+    std::string body(length, '\0');
+    if (run([&](auto done) { asio::async_read(socket_, asio::buffer(body), Sized(done)); }, deadline)) return {};
+    return body;
+  }
+  // Waits until something can be read, the end included. False: the deadline has passed.
+  bool wait_readable(TimePoint deadline) {
+    return !run([&](auto done) { socket_.async_wait(tcp::socket::wait_read, done); }, deadline);
   }
   tcp::socket& socket() { return socket_; }
 
-  bool write(const std::string& body, TimePoint deadline) {
-    const std::string bytes = frame(body);
-    return run([&](auto done) { asio::async_write(socket_, asio::buffer(bytes), done); }, deadline);
-  }
-  std::optional<std::string> read(std::size_t longest, TimePoint deadline) {
-    std::uint32_t length = 0;
-    if (!run([&](auto done) { asio::async_read(socket_, asio::buffer(&length, sizeof(length)), done); }, deadline) ||
-        length > longest) {
-      return std::nullopt;
-    }
-    std::string body(length, '\0');
-    if (!run([&](auto done) { asio::async_read(socket_, asio::buffer(body), done); }, deadline)) return std::nullopt;
-    return body;
-  }
-
  private:
+  template <class Done>
+  struct Sized {  // a completion that also takes a number of bytes
+    explicit Sized(Done given) : done(given) {}
+    void operator()(error_code error, std::size_t) { done(error); }
+    Done done;
+  };
+
   // Starts one operation and runs the loop until it has ended; a passed deadline cancels it.
   template <class Start>
-  bool run(Start start, TimePoint deadline) {
-    std::optional<boost::system::error_code> result;
-    start([&](boost::system::error_code error, std::size_t) { result = error; });
+  error_code run(Start start, TimePoint deadline) {
+    std::optional<error_code> result;
+    start([&](error_code error) { result = error; });
     while (!result) {
       io_.restart();
-      if (io_.run_one_until(deadline) == 0 && std::chrono::steady_clock::now() >= deadline) {
-        boost::system::error_code ignored;
-        socket_.close(ignored);
-        while (!result) {
-          io_.restart();
-          io_.run_one();
-        }
-        return false;
+      if (io_.run_one_until(deadline) != 0 || Clock::now() < deadline) continue;
+      error_code ignored;
+      socket_.cancel(ignored);
+      while (!result) {
+        io_.restart();
+        io_.run_one();
       }
+      return asio::error::timed_out;
     }
-    return !*result;
+    return *result;
   }
 
   asio::io_context& io_;
   tcp::socket socket_;
 };
 
-// Blobs of all ranks, packed into one frame and out of it.
-std::string pack(const std::vector<std::string>& blobs) {
-  std::string all;
-  for (const std::string& blob : blobs) all += frame(blob);
-  return all;
-}
-
-std::optional<std::vector<std::string>> unpack(const std::string& all, std::size_t count) {
-  std::vector<std::string> blobs;
-  std::size_t at = 0;
-  while (blobs.size() < count) {
-    std::uint32_t length = 0;
-    if (all.size() - at < sizeof(length)) return std::nullopt;
-    std::memcpy(&length, all.data() + at, sizeof(length));
-    at += sizeof(length);
-    if (length > all.size() - at) return std::nullopt;
-    blobs.push_back(all.substr(at, length));
-    at += length;
-  }
-  return at == all.size() ? std::optional(blobs) : std::nullopt;
-}
-
 class TcpBootstrap final : public Bootstrap {
  public:
   explicit TcpBootstrap(const RendezvousOptions& options)
-      : options_(options),
-        deadline_(std::chrono::steady_clock::now() + std::chrono::milliseconds(options.timeout_ms)),
-        acceptor_(io_),
-        retry_(io_),
-        lines_(static_cast<std::size_t>(options.size)) {}
+      : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)) {}
+  ~TcpBootstrap() override {
+    if (line_ != nullptr) line_->write("q", Clock::now() + kRetryPause);
+    line_.reset();  // before the hub, which waits for its ranks to leave
+  }
 
-  Status meet() { return options_.rank == 0 ? listen_and_accept() : join(); }
+  Status meet();
   Result<std::vector<std::string>> all_gather(const std::string& blob) override;
+  std::string local_address() const override { return local_address_; }
 
  private:
-  struct Stranger {  // connected, hello not yet read
-    explicit Stranger(asio::io_context& io) : patience(io, kHelloPatience) {}
-    asio::steady_timer patience;  // whoever says nothing makes room for others
-    std::unique_ptr<Line> line;
-    std::string header = std::string(sizeof(std::uint32_t) + sizeof(Hello), '\0');
-  };
+  enum class Attempt : std::uint8_t { kJoined, kNobody, kStranger };
 
-  Status open_acceptor();
-  Status listen_and_accept();
-  void accept_next();
-  void note_refusal(const std::string& reason);
-  void greet(const std::shared_ptr<Stranger>& stranger);
-  std::string reason_to_refuse(const Hello& hello) const;
+  Result<UniqueId> share_by_pmix() const;
+  Status start_hub();
+  Status take_unique_id(const UniqueId& id);
   Status join();
-  Result<bool> try_to_join(const tcp::endpoint& root);  // false: nobody listens there yet
-  std::vector<std::int32_t> missing() const;
+  Result<Attempt> try_to_join(std::uint16_t port);
+  Error nobody_answered() const;
 
   RendezvousOptions options_;
   TimePoint deadline_;
+  std::unique_ptr<RendezvousHub> hub_;  // rank 0's
   asio::io_context io_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer retry_;
-  std::size_t strangers_ = 0;
-  std::vector<std::string> refusals_;         // the last few, for the error when ranks stay away
-  std::vector<std::unique_ptr<Line>> lines_;  // rank 0: by rank; others: [0]
+  std::unique_ptr<Line> line_;
+  std::string local_address_;
+  std::string stranger_;  // what answered in place of our hub, for the error when that does not come
 };
 
-std::vector<std::int32_t> TcpBootstrap::missing() const {
-  std::vector<std::int32_t> ranks;
-  for (std::int32_t rank = 1; rank < options_.size; ++rank) {
-    if (lines_[static_cast<std::size_t>(rank)] == nullptr) ranks.push_back(rank);
+Status TcpBootstrap::meet() {
+  if ((options_.pmi_fd || options_.pmix) && !options_.unique_id) {
+    auto id = options_.pmi_fd ? share_unique_id(options_, deadline_) : share_by_pmix();
+    if (!id) return id.error();
+    options_.unique_id = *id;
   }
-  return ranks;
-}
-
-Status TcpBootstrap::open_acceptor() {
-  boost::system::error_code error;
-  const auto address = asio::ip::make_address(options_.host, error);
-  if (error)
-    return fail(ErrorCode::kConfig, fmt::format("\"{}\" is not an address that rank 0 can listen on", options_.host));
-  const tcp::endpoint where(address, options_.port);
-  if (options_.listening_fd >= 0) {
-    const int copy = dup(options_.listening_fd);
-    if (copy < 0) {
-      return fail(ErrorCode::kConfig, fmt::format("TUTTI_ROOT_FD={} is not an open descriptor: {}",
-                                                  options_.listening_fd, std::strerror(errno)));
-    }
-    acceptor_.assign(where.protocol(), copy, error);
-    if (error) close(copy);
-    int listening = 0;
-    socklen_t length = sizeof(listening);
-    if (error || getsockopt(copy, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 || listening == 0) {
-      return fail(ErrorCode::kConfig, fmt::format("TUTTI_ROOT_FD={} is not a listening socket", options_.listening_fd));
-    }
-    return {};
+  if (options_.unique_id) {
+    TUTTI_TRY(take_unique_id(*options_.unique_id));
+  } else if (options_.rank == 0) {
+    TUTTI_TRY(start_hub());
   }
-  acceptor_.open(where.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(where, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) {
-    return fail(ErrorCode::kSystem, fmt::format("rank 0 cannot listen on {}:{}: {}; choose another TUTTI_ROOT",
-                                                options_.host, options_.port, error.message()));
-  }
+  TUTTI_TRY(join());
+  auto all_there = all_gather("");
+  if (!all_there) return all_there.error();
   return {};
 }
 
-std::string TcpBootstrap::reason_to_refuse(const Hello& hello) const {
-  if (hello.magic != kHelloMagic) return "this is not the Tutti protocol";
-  if (hello.protocol != kProtocol) return fmt::format("protocol {} is spoken here, not {}", kProtocol, hello.protocol);
-  const std::string_view job(hello.job_id.data(), std::min<std::size_t>(hello.job_id_bytes, hello.job_id.size()));
-  if (job != options_.job_id) return "this is another job (TUTTI_JOB_ID differs)";
-  if (hello.size != options_.size) {
-    return fmt::format("rank {} says that there are {} ranks, rank 0 says {}", hello.rank, hello.size, options_.size);
-  }
-  if (hello.rank <= 0 || hello.rank >= options_.size) {
-    return fmt::format("rank {} is outside 0..{}", hello.rank, options_.size - 1);
-  }
-  if (lines_[static_cast<std::size_t>(hello.rank)] != nullptr)
-    return fmt::format("rank {} has joined already", hello.rank);
+Result<UniqueId> TcpBootstrap::share_by_pmix() const {
+  const auto make = [this]() -> Result<std::string> {
+    auto id = serve_unique_id(options_.host, options_.port_range, milliseconds(options_.timeout_ms));
+    if (!id) return id.error();
+    return id->to_text();
+  };
+  auto text = share_through_pmix(options_.rank, make, deadline_);
+  if (!text) return text.error();
+  return UniqueId::from_text(*text);
+}
+
+Status TcpBootstrap::take_unique_id(const UniqueId& id) {
+  auto parts = unpack_unique_id(id);
+  if (!parts) return parts.error();
+  options_.host = parts->address;
+  options_.ports = {parts->port};
+  options_.job_id = parts->job_id;
   return {};
 }
 
-// Reads the hello of one newcomer; others are accepted meanwhile.
-void TcpBootstrap::greet(const std::shared_ptr<Stranger>& stranger) {
-  ++strangers_;
-  stranger->patience.async_wait([stranger](boost::system::error_code cancelled) {
-    boost::system::error_code ignored;
-    if (!cancelled && stranger->line != nullptr) stranger->line->socket().close(ignored);
-  });
-  asio::async_read(stranger->line->socket(), asio::buffer(stranger->header),
-                   [this, stranger](boost::system::error_code error, std::size_t) {
-                     --strangers_;
-                     stranger->patience.cancel();
-                     if (error) return;
-                     std::uint32_t length = 0;
-                     Hello hello;
-                     std::memcpy(&length, stranger->header.data(), sizeof(length));
-                     std::memcpy(&hello, stranger->header.data() + sizeof(length), sizeof(hello));
-                     const std::string reason =
-                         length == sizeof(hello) ? reason_to_refuse(hello) : "this is not the Tutti protocol";
-                     const std::string answer = frame(reason.empty() ? std::string(1, '\1') : '\0' + reason);
-                     boost::system::error_code write_error;  // some bytes into an empty socket buffer: never blocks
-                     asio::write(stranger->line->socket(), asio::buffer(answer), write_error);
-                     if (!reason.empty()) note_refusal(reason);
-                     if (reason.empty() && !write_error)
-                       lines_[static_cast<std::size_t>(hello.rank)] = std::move(stranger->line);
-                   });
-}
-
-void TcpBootstrap::accept_next() {
-  if (!acceptor_.is_open()) return;  // a completion may still be queued when the acceptor is closed
-  acceptor_.async_accept([this](boost::system::error_code error, tcp::socket socket) {
-    if (error == asio::error::operation_aborted) return;
-    if (error) {  // out of descriptors, most likely: some may be closed soon
-      note_refusal(error.message() + " (raise ulimit -n?)");
-      retry_.expires_after(kRetryPause);
-      retry_.async_wait([this](boost::system::error_code cancelled) {
-        if (!cancelled) accept_next();
-      });
-      return;
-    }
-    if (strangers_ < kMaxStrangers) {
-      auto stranger = std::make_shared<Stranger>(io_);  // shared: lives as long as its pending read
-      stranger->line = std::make_unique<Line>(io_, std::move(socket));
-      greet(stranger);
-    }
-    accept_next();
-  });
-}
-
-void TcpBootstrap::note_refusal(const std::string& reason) {
-  const bool known = std::find(refusals_.begin(), refusals_.end(), reason) != refusals_.end();
-  if (!known && refusals_.size() < kMaxRefusals) refusals_.push_back(reason);
-}
-
-Status TcpBootstrap::listen_and_accept() {
-  TUTTI_TRY(open_acceptor());
-  accept_next();
-  while (!missing().empty()) {
-    io_.restart();
-    if (io_.run_one_until(deadline_) == 0) break;
+Status TcpBootstrap::start_hub() {
+  auto listener = options_.listening_fd >= 0 ? Listener::inherit(options_.listening_fd)
+                                             : Listener::open(options_.host, options_.ports);
+  if (!listener && options_.listening_fd < 0 && !options_.other_host.empty() && !is_own_address(options_.host)) {
+    listener = Listener::open(options_.other_host, options_.ports);
   }
-  boost::system::error_code ignored;
-  acceptor_.close(ignored);
-  retry_.cancel();
-  io_.restart();
-  io_.poll();  // what was cancelled
-  const auto absent = missing();
-  if (absent.empty()) return {};
-  const std::string why =
-      fmt::format("rank(s) {} of {} did not join within {} ms{}{}", fmt::join(absent, ", "), options_.size,
-                  options_.timeout_ms, refusals_.empty() ? "" : "; refused were: ", fmt::join(refusals_, "; "));
-  for (const auto& line : lines_) {  // so that those who came can say it too
-    if (line != nullptr) line->write("!" + why, std::chrono::steady_clock::now() + std::chrono::milliseconds(200));
+  if (!listener) {
+    if (listener.error().code == ErrorCode::kConfig) return listener.error();
+    return fail(ErrorCode::kSystem, "rank 0 " + listener.error().message + "; choose another TUTTI_ROOT", 0);
   }
-  return fail(ErrorCode::kTimeout, why, absent.front());
+  options_.host = listener->address();
+  options_.ports = {listener->port()};
+  auto hub = RendezvousHub::start(
+      std::move(*listener),
+      {.job_id = options_.job_id, .size = options_.size, .first_patience_ms = options_.timeout_ms});
+  if (!hub) return hub.error();
+  hub_ = std::move(*hub);
+  return {};
 }
 
-Result<bool> TcpBootstrap::try_to_join(const tcp::endpoint& root) {
-  boost::system::error_code error;
-  tcp::socket socket(io_);
-  std::optional<boost::system::error_code> connected;
-  socket.async_connect(root, [&](boost::system::error_code result) { connected = result; });
-  while (!connected) {
-    io_.restart();
-    if (io_.run_one_until(deadline_) == 0) socket.close(error);
-  }
-  if (*connected == boost::system::errc::too_many_files_open ||
-      *connected == boost::system::errc::too_many_files_open_in_system) {
+// One try at one port. An error is final.
+Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
+  error_code error;
+  const tcp::endpoint where(asio::ip::make_address(options_.host, error), port);
+  if (error) return fail(ErrorCode::kConfig, fmt::format("\"{}\" is not a numeric address of rank 0", options_.host));
+  auto line = std::make_unique<Line>(io_);
+  // With several ports to try, one that swallows packets may not take all the time.
+  const bool many = options_.ports.size() > 1;
+  const TimePoint patience = many ? std::min(deadline_, Clock::now() + kForeignPatience) : deadline_;
+  error = line->connect(where, patience);
+  if (error == boost::system::errc::too_many_files_open ||
+      error == boost::system::errc::too_many_files_open_in_system) {
     return fail(ErrorCode::kSystem, "no socket can be opened: raise the limit of open files (ulimit -n)");
   }
-  if (*connected) return false;
-  auto line = std::make_unique<Line>(io_, std::move(socket));
-  Hello hello{.rank = options_.rank, .size = options_.size};
+  // A connection from a port to itself: what a client gets now and then on a free port of its own machine.
+  if (!error && line->socket().local_endpoint(error) == line->socket().remote_endpoint(error)) return Attempt::kNobody;
+  if (error) return Attempt::kNobody;
+  wire::Hello hello{.version = wire::library_version(), .rank = options_.rank, .size = options_.size};
+  hello.timeout_ms = options_.timeout_ms;
   hello.job_id_bytes = static_cast<std::uint32_t>(options_.job_id.size());
   std::memcpy(hello.job_id.data(), options_.job_id.data(), options_.job_id.size());
-  if (!line->write(std::string(reinterpret_cast<const char*>(&hello), sizeof(hello)), deadline_)) return false;
-  const auto answer = line->read(kMaxFrameBytes, deadline_);
-  if (!answer || answer->empty()) return false;  // rank 0 of an earlier job may just be ending there
-  if (answer->front() != '\1') {
-    return fail(ErrorCode::kRefused, fmt::format("rank 0 at {}:{} refuses rank {}: {}", options_.host, options_.port,
-                                                 options_.rank, answer->substr(1)));
+  if (!line->write(std::string(reinterpret_cast<const char*>(&hello), sizeof(hello)), patience)) {
+    return Attempt::kNobody;
   }
-  lines_[0] = std::move(line);
-  return true;
+  const auto answer = line->read(wire::kMaxFrameBytes, patience);
+  if (!answer || answer->empty() || answer->front() > '\1') {  // also: the hub of an earlier job, which is just ending
+    stranger_ = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
+    return Attempt::kStranger;
+  }
+  if (answer->front() != '\1') {
+    const std::string reason = answer->substr(1);
+    if (many && reason.starts_with("this is another job")) {
+      stranger_ = fmt::format("; on port {} another job of Tutti is being set up", port);
+      return Attempt::kStranger;
+    }
+    return fail(ErrorCode::kRefused,
+                fmt::format("the hub at {}:{} refuses rank {}: {}", options_.host, port, options_.rank, reason));
+  }
+  local_address_ = line->socket().local_endpoint(error).address().to_string();
+  line_ = std::move(line);
+  return Attempt::kJoined;
+}
+
+Error TcpBootstrap::nobody_answered() const {
+  const std::string place = options_.ports.size() == 1
+                                ? fmt::format("{}:{}", options_.host, options_.ports[0])
+                                : fmt::format("{}, ports {}", options_.host, fmt::join(options_.ports, ", "));
+  if (options_.unique_id) {
+    return fail(ErrorCode::kTimeout, fmt::format("nobody serves the unique id at {}: its process has ended, its "
+                                                 "set-up is over (an id serves once), or it is on another machine{}",
+                                                 place, stranger_));
+  }
+  return fail(ErrorCode::kTimeout,
+              fmt::format("rank 0 did not answer at {} within {} ms{}: is it running, and is TUTTI_ROOT the same on "
+                          "all ranks?",
+                          place, options_.timeout_ms, stranger_),
+              0);
 }
 
 Status TcpBootstrap::join() {
-  boost::system::error_code error;
-  const auto address = asio::ip::make_address(options_.host, error);
-  if (error) return fail(ErrorCode::kConfig, fmt::format("\"{}\" is not a numeric address of rank 0", options_.host));
-  const tcp::endpoint root(address, options_.port);
-  while (std::chrono::steady_clock::now() < deadline_) {
-    auto joined = try_to_join(root);
-    if (!joined) return joined.error();
-    if (*joined) return {};
-    asio::steady_timer pause(io_, std::chrono::milliseconds(20));
-    pause.async_wait([](boost::system::error_code) {});
+  TUTTI_ASSERT(!options_.ports.empty());
+  TimePoint last = options_.unique_id ? std::min(deadline_, Clock::now() + kGonePatience) : deadline_;
+  do {
+    for (const std::uint16_t port : options_.ports) {
+      auto attempt = try_to_join(port);
+      if (!attempt) return attempt.error();
+      if (*attempt == Attempt::kJoined) return {};
+      if (*attempt == Attempt::kStranger) last = deadline_;  // it may just be too busy to greet us
+      if (Clock::now() >= deadline_) break;
+    }
+    asio::steady_timer pause(io_, kRetryPause);
+    pause.async_wait([](error_code) {});
     io_.restart();
     io_.run();
-  }
-  return fail(ErrorCode::kTimeout,
-              fmt::format("rank 0 did not answer at {}:{} within {} ms: is it running, and is TUTTI_ROOT the "
-                          "same on all ranks?",
-                          options_.host, options_.port, options_.timeout_ms),
-              0);
+  } while (Clock::now() < last);
+  return nobody_answered();
 }
 
 Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blob) {
   TUTTI_ASSERT(blob.size() <= kMaxBlobBytes);
-  const auto lost = [&](std::size_t rank, const char* what) {
-    const bool late = std::chrono::steady_clock::now() >= deadline_;
-    return fail(late ? ErrorCode::kTimeout : ErrorCode::kPeerLost,
-                fmt::format("rank {} {} during set-up", rank, late ? "did not answer in time" : what),
-                static_cast<std::int32_t>(rank));
+  const auto ended = [&] {
+    return options_.unique_id ? fail(ErrorCode::kPeerLost, "the process that made the unique id ended during set-up")
+                              : fail(ErrorCode::kPeerLost, "rank 0 ended during set-up", 0);
   };
-  if (options_.rank != 0) {
-    if (!lines_[0]->write(blob, deadline_)) return lost(0, "ended");
-    // Rank 0 tells at the deadline who is missing; that word is worth another moment.
-    const auto all = lines_[0]->read(kMaxFrameBytes, deadline_ + std::chrono::seconds(2));
-    if (!all) return lost(0, "ended");
-    if (all->starts_with('!')) return fail(ErrorCode::kTimeout, all->substr(1));
-    auto blobs = all->starts_with('+') ? unpack(all->substr(1), lines_.size()) : std::nullopt;
-    if (!blobs) return fail(ErrorCode::kRefused, "rank 0 sent something that cannot be read", 0);
-    return *blobs;
+  // A write fails when the hub has ended; what it said before that can still be read.
+  const bool written = line_->write("b" + blob, deadline_);
+  TimePoint last = deadline_;
+  if (!line_->wait_readable(deadline_ + kHubFirst)) {  // whoever gives up is told who was missing
+    if (written) line_->write("q", Clock::now() + kRetryPause);
+    last = Clock::now();
   }
-  std::vector<std::string> blobs{blob};
-  for (std::size_t rank = 1; rank < lines_.size(); ++rank) {
-    auto theirs = lines_[rank]->read(kMaxBlobBytes, deadline_);
-    if (!theirs) {
-      const Error error = lost(rank, "ended");
-      for (std::size_t other = 1; other < lines_.size(); ++other) {
-        if (other != rank)
-          lines_[other]->write("!" + error.message, std::chrono::steady_clock::now() + std::chrono::milliseconds(200));
-      }
-      return error;
+  const auto answer = line_->read(wire::kMaxFrameBytes, last + kLastWords);
+  if (!answer) {
+    if (last != deadline_) {
+      return fail(ErrorCode::kTimeout, fmt::format("set-up did not end within {} ms", options_.timeout_ms));
     }
-    blobs.push_back(std::move(*theirs));
+    return ended();
   }
-  const std::string all = "+" + pack(blobs);
-  for (std::size_t rank = 1; rank < lines_.size(); ++rank) {
-    if (!lines_[rank]->write(all, deadline_)) return lost(rank, "ended");
+  if (answer->starts_with('!')) {
+    return wire::unpack_failure(std::string_view(*answer).substr(1));
   }
-  return blobs;
+  auto blobs = answer->starts_with('+')
+                   ? wire::unpack(std::string_view(*answer).substr(1), static_cast<std::size_t>(options_.size))
+                   : std::nullopt;
+  if (!blobs) {
+    return fail(ErrorCode::kRefused, fmt::format("the hub at {} sent something that cannot be read", options_.host));
+  }
+  return *blobs;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options) {
-  TUTTI_ASSERT(options.rank >= 0 && options.rank < options.size && options.job_id.size() <= 128);
+  TUTTI_ASSERT(options.rank >= 0 && options.rank < options.size && options.job_id.size() <= wire::kMaxJobIdBytes);
   try {
     auto bootstrap = std::make_unique<TcpBootstrap>(options);
     TUTTI_TRY(bootstrap->meet());

@@ -29,6 +29,8 @@ TEST(Config, ReadsEveryVariable) {
                                     {"TUTTI_ROOT_FD", "9"},
                                     {"TUTTI_JOB_ID", "job"},
                                     {"TUTTI_INTERFACE", "lo"},
+                                    {"TUTTI_UNIQUE_ID", "00ff"},
+                                    {"TUTTI_PORT_RANGE", "30000-30010"},
                                     {"TUTTI_SETUP_TIMEOUT_MS", "11"},
                                     {"TUTTI_TIMEOUT_MS", "12"},
                                     {"TUTTI_SLOT_BYTES", "8192"},
@@ -44,6 +46,9 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config->root_fd, 9);
   EXPECT_EQ(config->job_id, "job");
   EXPECT_EQ(config->interface, "lo");
+  EXPECT_EQ(config->unique_id, "00ff");
+  EXPECT_EQ(config->port_range, (PortRange{30000, 30010}));
+  EXPECT_EQ(config->port_range.count(), 11u);
   EXPECT_EQ(config->setup_timeout.count(), 11);
   EXPECT_EQ(config->timeout.count(), 12);
   EXPECT_EQ(config->slot_bytes, 8192u);
@@ -69,6 +74,10 @@ TEST(Config, ValuesOutOfRangeAreRefusedWithTheRange) {
                                              {"TUTTI_SLOT_BYTES", "5000"},
                                              {"TUTTI_VERIFY_PLANS", "2"},
                                              {"TUTTI_LOG", "loud"},
+                                             {"TUTTI_PORT_RANGE", "30000"},
+                                             {"TUTTI_PORT_RANGE", "30010-30000"},
+                                             {"TUTTI_PORT_RANGE", "0-30000"},
+                                             {"TUTTI_PORT_RANGE", "30000-65536"},
                                              {"TUTTI_JOB_ID", std::string(129, 'x')},
                                              {"TUTTI_TIMEOUT_MS", "0"}}) {
     const std::string message = error_of({{name, value}});

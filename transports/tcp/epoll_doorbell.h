@@ -11,11 +11,12 @@
 #include <memory>
 
 #include "base/wait.h"
+#include "transports/poll_doorbell.h"
 #include "transports/tcp/socket.h"
 
 namespace tutti {
 
-class EpollDoorbell final : public Doorbell {
+class EpollDoorbell final : public PollDoorbell {
  public:
   static Result<std::unique_ptr<EpollDoorbell>> create();
   void arm() override;
@@ -26,7 +27,7 @@ class EpollDoorbell final : public Doorbell {
   // Watches `fd` from now on, until it is closed; false where the system refuses. `fd` may be another epoll's.
   bool watch(int fd);
   // One more thing that ends a sleep: `fd` is watched until it is closed.
-  Status add_wait_source(int fd);
+  Status add_wait_source(int fd) override;
   // A source that stays ready until `service` has been called, which sleep() does before it returns.
   Status add_serviced(int fd, std::function<void()> service);
   // The epoll descriptor, for sleeping together with what is no descriptor of ours: armed first, as for sleep().

@@ -1,0 +1,75 @@
+#include "runtime/bootstrap_wire.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+#include "tutti/version.h"
+
+namespace tutti::wire {
+
+static_assert(std::endian::native == std::endian::little, "integers are sent as they lie in memory");
+
+std::uint32_t library_version() {
+  return TUTTI_VERSION_MAJOR * 1'000'000 + TUTTI_VERSION_MINOR * 1'000 + TUTTI_VERSION_PATCH;
+}
+
+std::string version_text(std::uint32_t version) {
+  return fmt::format("{}.{}.{}", version / 1'000'000, version / 1'000 % 1'000, version % 1'000);
+}
+
+std::string frame(std::string_view body) {
+  const auto length = static_cast<std::uint32_t>(body.size());
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  bytes += body;
+  return bytes;
+}
+
+std::uint32_t frame_length(const std::array<char, 4>& header) {
+  std::uint32_t length = 0;
+  std::memcpy(&length, header.data(), sizeof(length));
+  return length;
+}
+
+std::string pack(const std::vector<std::string>& blobs) {
+  std::string all;
+  for (const std::string& blob : blobs) all += frame(blob);
+  return all;
+}
+
+std::optional<std::vector<std::string>> unpack(std::string_view all, std::size_t count) {
+  std::vector<std::string> blobs;
+  while (blobs.size() < count) {
+    std::array<char, 4> header{};
+    if (all.size() < header.size()) return std::nullopt;
+    std::memcpy(header.data(), all.data(), header.size());
+    all.remove_prefix(header.size());
+    const std::size_t length = frame_length(header);
+    if (length > all.size()) return std::nullopt;
+    blobs.emplace_back(all.substr(0, length));
+    all.remove_prefix(length);
+  }
+  return all.empty() ? std::optional(blobs) : std::nullopt;
+}
+
+std::string pack_failure(const Error& error) {
+  std::string body(1 + sizeof(error.rank), '\0');
+  body[0] = static_cast<char>(error.code);
+  std::memcpy(body.data() + 1, &error.rank, sizeof(error.rank));
+  return body + error.message;
+}
+
+Error unpack_failure(std::string_view body) {
+  Error error{ErrorCode::kRefused, ErrorScope::kCommunicator, -1, "the hub sent something that cannot be read"};
+  if (body.size() < 1 + sizeof(error.rank) || static_cast<unsigned char>(body[0]) > unsigned(ErrorCode::kSystem)) {
+    return error;
+  }
+  error.code = static_cast<ErrorCode>(body[0]);
+  std::memcpy(&error.rank, body.data() + 1, sizeof(error.rank));
+  error.message = body.substr(1 + sizeof(error.rank));
+  return error;
+}
+
+}  // namespace tutti::wire

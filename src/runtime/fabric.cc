@@ -1,0 +1,294 @@
+#include "runtime/fabric.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "topology/host.h"
+#include "transports/mixed/mixed_transport.h"
+#include "transports/shm/groups.h"
+#include "transports/shm/shm_transport.h"
+#include "transports/shm/unix_exchange.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace tutti {
+namespace {
+
+Error set_up_error(ErrorCode code, std::string message, std::int32_t rank = -1) {
+  return {code, ErrorScope::kCommunicator, rank, std::move(message)};
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+// What must be equal for two ranks to try whether they can share memory.
+Result<std::string> machine_name(const Config& config) {
+  const std::string here = boot_id();
+  if (here.empty()) {
+    return set_up_error(
+        ErrorCode::kSystem,
+        "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted, and are descriptors left (ulimit -n)?");
+  }
+  return here + "/" + config.node_id;
+}
+
+// "0-3,7": the ranks that are set.
+std::string pack_ranks(const std::vector<bool>& set) {
+  std::string text;
+  for (std::size_t first = 0; first < set.size(); ++first) {
+    if (!set[first]) continue;
+    std::size_t last = first;
+    while (last + 1 < set.size() && set[last + 1]) ++last;
+    text += fmt::format("{}{}-{}", text.empty() ? "" : ",", first, last);
+    first = last;
+  }
+  return text;
+}
+
+std::vector<bool> unpack_ranks(std::string_view text, std::size_t ranks) {
+  std::vector<bool> set(ranks, false);
+  while (!text.empty()) {
+    const std::string_view run = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(run.size() + 1, text.size()));
+    const std::size_t dash = run.find('-');
+    std::size_t first = ranks;
+    std::size_t last = 0;
+    if (dash == std::string_view::npos) continue;
+    std::from_chars(run.data(), run.data() + dash, first);
+    std::from_chars(run.data() + dash + 1, run.data() + run.size(), last);
+    for (std::size_t r = first; r <= last && r < ranks; ++r) set[r] = true;
+  }
+  return set;
+}
+
+Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
+  std::uint32_t id = 0;
+  const auto [end, error] = std::from_chars(blob.data(), blob.data() + blob.size(), id);
+  if (error == std::errc() && end == blob.data() + blob.size()) return id;
+  return set_up_error(ErrorCode::kRefused, fmt::format("rank {} published a segment number that cannot be read", rank),
+                      static_cast<std::int32_t>(rank));
+}
+
+// Finds the machine of every rank: those that say they are on one, and of these the ones that reach each other.
+Result<std::vector<std::uint32_t>> find_machines(UnixExchange& exchange, const std::vector<std::string>& blobs,
+                                                 std::uint32_t rank, Clock& clock, std::int64_t deadline_ns,
+                                                 const Gather& gather, std::vector<std::string>& addresses) {
+  const std::size_t ranks = blobs.size();
+  const auto name_of = [&](std::size_t r) { return std::string_view(blobs[r]).substr(0, blobs[r].find('|')); };
+  addresses.assign(ranks, "");
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (name_of(r) == name_of(rank)) addresses[r] = blobs[r].substr(std::min(blobs[r].size(), name_of(r).size() + 1));
+  }
+  const std::vector<Reach> reached = exchange.probe(addresses, clock, deadline_ns);
+  std::vector<bool> own(ranks, false);
+  for (std::size_t r = 0; r < ranks; ++r) own[r] = reached[r] == Reach::kReached;
+  auto rows = gather_or_fail(gather, pack_ranks(own));
+  if (!rows) return rows.error();
+  std::vector<std::vector<bool>> reaches;
+  for (const std::string& row : *rows) reaches.push_back(unpack_ranks(row, ranks));
+  return local_groups(reaches);
+}
+
+// How many machines; and, by rank, their number in the order of their first ranks.
+std::vector<std::uint32_t> number_machines(const std::vector<std::uint32_t>& machines,
+                                           const std::vector<std::uint32_t>& members) {
+  std::map<std::uint32_t, std::uint32_t> numbers;
+  std::vector<std::uint32_t> nodes;
+  for (const std::uint32_t member : members) {
+    nodes.push_back(numbers.try_emplace(machines[member], static_cast<std::uint32_t>(numbers.size())).first->second);
+  }
+  return nodes;
+}
+
+// The making of one communicator's transport.
+class TransportMaker {
+ public:
+  TransportMaker(const std::shared_ptr<Fabric>& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                 std::uint64_t communicator, const Gather& gather)
+      : fabric_(fabric), members_(members), rank_(rank), communicator_(communicator), gather_(gather) {
+    const bool tcp_only = fabric->config.transport == TransportPolicy::kTcp;
+    for (std::uint32_t r = 0; r < members.size(); ++r) {
+      const bool here = fabric->machines[members[r]] == fabric->machines[members[rank]];
+      const bool local = r == rank || (here && !tcp_only);
+      local_index_.push_back(local ? static_cast<std::int32_t>(local_.size()) : -1);
+      if (local) local_.push_back(r);
+    }
+  }
+
+  Result<std::unique_ptr<Transport>> make() {
+    const std::int64_t deadline_ns = fabric_->clock->now_ns() + fabric_->config.setup_timeout.count() * 1'000'000;
+    std::vector<std::uint32_t> peers;
+    for (const std::uint32_t r : local_) peers.push_back(members_[r]);
+    const auto exchange = std::make_shared<SubExchange>(fabric_->exchange, std::move(peers));  // shared with windows
+    const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
+    const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
+                             .slots = fabric_->config.slots,
+                             .slot_bytes = fabric_->config.slot_bytes};
+    auto own = OwnSegment::create(index, shape, exchange);
+    auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
+    if (!blobs) {  // the other communicators that are made beside this one count on every round
+      static_cast<void>(gather_("!"));
+      return blobs.error();
+    }
+    auto local = open_local(exchange, shape, std::move(*own), *blobs, deadline_ns);
+    // Nobody leaves set-up before everybody has everybody's memory.
+    auto ready = gather_or_fail(gather_, local ? Result<std::string>("ready") : local.error());
+    if (!ready) return ready.error();
+    if (local_.size() == members_.size()) return std::unique_ptr<Transport>(std::move(*local));
+    return add_remote(std::move(*local));
+  }
+
+ private:
+  Result<std::unique_ptr<ShmTransport>> open_local(const std::shared_ptr<SubExchange>& exchange,
+                                                   const SegmentShape& shape, OwnSegment own,
+                                                   const std::vector<std::string>& blobs, std::int64_t deadline_ns) {
+    std::vector<std::uint32_t> ids;
+    for (const std::uint32_t r : local_) {
+      auto id = parse_id(blobs[r], r);
+      if (!id) return id.error();
+      ids.push_back(*id);
+    }
+    const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
+    auto offers = collect_offers(*exchange, index, ids, own.segment().mapping(), *fabric_->clock, deadline_ns);
+    if (!offers) return in_job_ranks(offers.error());
+    auto transport = ShmTransport::create(index, shape, std::move(own), *offers, exchange);
+    if (!transport) return in_job_ranks(transport.error());
+    return transport;
+  }
+
+  Result<std::unique_ptr<Transport>> add_remote(std::unique_ptr<ShmTransport> local) {
+    TUTTI_ASSERT(fabric_->endpoint != nullptr);
+    std::vector<std::string> addresses;
+    for (std::uint32_t r = 0; r < members_.size(); ++r) {
+      addresses.push_back(local_index_[r] >= 0 ? "" : fabric_->tcp_addresses[members_[r]]);
+    }
+    TcpTransportOptions options;
+    options.rank = rank_;
+    options.ranks = static_cast<std::uint32_t>(members_.size());
+    options.communicator = communicator_;
+    options.slots = fabric_->config.slots;
+    options.slot_bytes = fabric_->config.slot_bytes;
+    auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
+    if (!remote) return remote.error();
+    if (local_.size() == 1) return std::unique_ptr<Transport>(std::move(*remote));
+    PollDoorbell& doorbell = (*remote)->doorbell();
+    auto mixed = MixedTransport::create(
+        {.rank = rank_, .ranks = static_cast<std::uint32_t>(members_.size()), .local_index = local_index_},
+        std::move(local), std::move(*remote), doorbell);
+    if (!mixed) return mixed.error();
+    return std::unique_ptr<Transport>(std::move(*mixed));
+  }
+
+  // The shared-memory transport counts the ranks of this machine.
+  Error in_job_ranks(Error error) const {
+    if (local_.size() == members_.size() || error.rank < 0) return error;
+    const std::uint32_t rank = local_[static_cast<std::size_t>(error.rank)];
+    error.message += fmt::format(" (rank {} of this machine is rank {} of the communicator)", error.rank, rank);
+    error.rank = static_cast<std::int32_t>(rank);
+    return error;
+  }
+
+  std::shared_ptr<Fabric> fabric_;  // shared with the communicators
+  const std::vector<std::uint32_t>& members_;
+  std::uint32_t rank_;
+  std::uint64_t communicator_;
+  const Gather& gather_;
+  std::vector<std::int32_t> local_index_;  // by rank; -1: on another machine
+  std::vector<std::uint32_t> local_;       // ranks of this machine, this one among them
+};
+
+}  // namespace
+
+Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
+  auto blobs = gather(result.ok() ? "+" + *result : fmt::format("!{}", result.error().message.substr(0, 1024)));
+  if (!result.ok()) return result.error();
+  if (!blobs) return blobs.error();
+  for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
+    std::string& blob = (*blobs)[rank];
+    if (blob.starts_with('!')) {
+      return set_up_error(ErrorCode::kSystem, fmt::format("set-up failed on rank {}: {}", rank, blob.substr(1)),
+                          static_cast<std::int32_t>(rank));
+    }
+    blob.erase(0, std::min<std::size_t>(blob.size(), 1));
+  }
+  return blobs;
+}
+
+Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
+                                            const std::string& tcp_address, std::int64_t timeout_ms,
+                                            const Gather& gather) {
+  auto fabric = std::make_shared<Fabric>();
+  fabric->config = config;
+  fabric->job_rank = rank;
+  fabric->cores = discover_host().cores;
+  fabric->clock = std::make_shared<SteadyClock>();
+  fabric->prover = std::make_shared<Prover>(config.verify_plans);
+  const std::int64_t deadline_ns = fabric->clock->now_ns() + timeout_ms * 1'000'000;
+  auto listening = UnixExchange::listen(rank, ranks);
+  auto name = machine_name(config);
+  Result<std::string> introduction = listening && name ? Result<std::string>(*name + "|" + (*listening)->address())
+                                     : name            ? Result<std::string>(listening.error())
+                                                       : Result<std::string>(name.error());
+  auto blobs = gather_or_fail(gather, introduction);
+  if (!blobs) return blobs.error();
+  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as Fabric::exchange
+  fabric->exchange = exchange;
+  std::vector<std::string> addresses;
+  auto machines = find_machines(*exchange, *blobs, rank, *fabric->clock, deadline_ns, gather, addresses);
+  if (!machines) return machines.error();
+  fabric->machines = std::move(*machines);
+  std::vector<std::uint32_t> group;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    if (fabric->machines[r] == fabric->machines[rank]) group.push_back(r);
+  }
+  const bool one_machine = group.size() == ranks;
+  if (!one_machine && config.transport == TransportPolicy::kShm) {
+    return set_up_error(ErrorCode::kConfig,
+                        "TUTTI_TRANSPORT=shm, but the ranks cannot all share memory: they are on several machines, in "
+                        "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
+  }
+  const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns);
+  const bool with_tcp = !one_machine || config.transport == TransportPolicy::kTcp;
+  Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
+  if (contact.ok() && with_tcp) {
+    auto endpoint = TcpEndpoint::listen(
+        {.address = tcp_address, .first_port = config.port_range.first, .last_port = config.port_range.last});
+    if (endpoint) fabric->endpoint = *endpoint;
+    contact = endpoint ? Result<std::string>(fabric->endpoint->address()) : endpoint.error();
+  }
+  auto contacts = gather_or_fail(gather, contact);
+  if (!contacts) return contacts.error();
+  fabric->tcp_addresses = std::move(*contacts);
+  return fabric;
+}
+
+Result<World> make_world(const std::shared_ptr<Fabric>& fabric, const std::vector<std::uint32_t>& members,
+                         std::uint32_t rank, std::uint64_t communicator, const Gather& gather) {
+  auto transport = TransportMaker(fabric, members, rank, communicator, gather).make();
+  if (!transport) return transport.error();
+  World world{.clock = fabric->clock,
+              .waiter = nullptr,
+              .transport = std::move(*transport),
+              .prover = fabric->prover,
+              .nodes = number_machines(fabric->machines, members),
+              .log = Log(fabric->config.log_level, static_cast<std::int32_t>(rank))};
+  const auto here = static_cast<std::uint32_t>(std::count(world.nodes.begin(), world.nodes.end(), world.nodes[rank]));
+  world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, fabric->cores));
+  if (here == members.size()) world.nodes.clear();
+  world.log.write(LogLevel::kInfo, "rank {} of {}, transport {}, {} of the ranks on this machine, {} slots of {} bytes",
+                  rank, members.size(), world.transport->name(), here, world.transport->slots(),
+                  world.transport->slot_bytes());
+  return world;
+}
+
+}  // namespace tutti

@@ -1,0 +1,58 @@
+// Fabric: what the communicators of one rank that come from one rendezvous share: the way to the ranks of its machine
+// (one exchange of shared memory), the TCP listener and the peers' addresses, clock, prover, configuration. The first
+// communicator of a job makes it; split and duplicate use it, so a further communicator costs one segment of memory and
+// no socket. Communicators end in any order, each holds the fabric.
+//
+// Set-up runs in rounds in which every rank gives one blob and gets all. A rank that fails gives its error instead, so
+// that the others fail with it, by name, and nobody waits for ever.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "runtime/bootstrap.h"
+#include "runtime/prover.h"
+#include "runtime/world.h"
+#include "transports/shm/exchange.h"
+#include "transports/tcp/endpoint.h"
+
+namespace tutti {
+
+struct Fabric {
+  Config config;
+  std::uint32_t job_rank = 0;
+  std::uint32_t cores = 1;
+  std::shared_ptr<Clock> clock;               // shared by the ranks of one process
+  std::shared_ptr<Prover> prover;             // likewise
+  std::shared_ptr<SegmentExchange> exchange;  // peers by job rank; shared with segments and windows
+  std::shared_ptr<TcpEndpoint> endpoint;      // null where no rank is reached by TCP; shared by the process's ranks
+  std::vector<std::string> tcp_addresses;     // by job rank
+  std::vector<std::uint32_t> machines;        // by job rank: the lowest job rank of the same machine
+};
+
+// One round: this rank's blob to all ranks of the communicator that is being made, all blobs back, by rank.
+using Gather = std::function<Result<std::vector<std::string>>(const std::string& blob)>;
+
+// A round after a step that may have failed here: sends `result`'s text, or its error. Errors: this rank's, else the
+// one of the first rank that failed, named.
+Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
+
+// The fabric of one process's rank in a job of several. Rounds over the whole job.
+Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
+                                            const std::string& tcp_address, std::int64_t timeout_ms,
+                                            const Gather& gather);
+
+// Rounds that make_world() takes, whatever happens in them.
+inline constexpr int kWorldRounds = 2;
+
+// The world of a communicator whose ranks are the job ranks `members`, in that order, this rank at `rank`. Rounds over
+// the members. `communicator`: an id that all members agree on and no other communicator of the job has.
+Result<World> make_world(const std::shared_ptr<Fabric>& fabric, const std::vector<std::uint32_t>& members,
+                         std::uint32_t rank, std::uint64_t communicator, const Gather& gather);
+
+}  // namespace tutti

@@ -1,0 +1,105 @@
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/assert.h"
+#include "runtime/rendezvous_hub.h"
+
+namespace tutti {
+namespace {
+
+Error fail(ErrorCode code, std::string message) { return {code, ErrorScope::kCommunicator, -1, std::move(message)}; }
+
+}  // namespace
+
+Listener::Listener(Listener&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), is_v6_(other.is_v6_), port_(other.port_), address_(other.address_) {}
+
+Listener& Listener::operator=(Listener&& other) noexcept {
+  std::swap(fd_, other.fd_);  // `other` closes ours
+  is_v6_ = other.is_v6_;
+  port_ = other.port_;
+  address_ = other.address_;
+  return *this;
+}
+
+Listener::~Listener() {
+  if (fd_ >= 0) close(fd_);
+}
+
+int Listener::release() { return std::exchange(fd_, -1); }
+
+Result<Listener> Listener::open(const std::string& address, std::span<const std::uint16_t> ports) {
+  TUTTI_ASSERT(!ports.empty());
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), "0", &hints, &found) != 0) {
+    return fail(ErrorCode::kConfig, fmt::format("\"{}\" is not an address to listen on", address));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  int reason = 0;
+  for (const std::uint16_t port : ports) {
+    Listener listener(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // sin_port and sin6_port stand at the same place.
+    reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_port = htons(port);
+    const int yes = 1;
+    if (listener.fd_ >= 0 && setsockopt(listener.fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
+        bind(listener.fd_, found->ai_addr, found->ai_addrlen) == 0 && ::listen(listener.fd_, SOMAXCONN) == 0) {
+      TUTTI_TRY(listener.find_address());
+      return listener;
+    }
+    reason = errno;
+    if (reason != EADDRINUSE && reason != EACCES) break;
+  }
+  return fail(ErrorCode::kSystem,
+              ports.size() == 1 ? fmt::format("cannot listen on {}:{}: {}", address, ports[0], std::strerror(reason))
+                                : fmt::format("cannot listen on {}, ports {} to {} ({} of them): {}", address,
+                                              ports.front(), ports.back(), ports.size(), std::strerror(reason)));
+}
+
+Result<Listener> Listener::inherit(int fd) {
+  Listener copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (copy.fd_ < 0) {
+    return fail(ErrorCode::kConfig,
+                fmt::format("TUTTI_ROOT_FD={} is not an open descriptor: {}", fd, std::strerror(errno)));
+  }
+  int listening = 0;
+  socklen_t length = sizeof(listening);
+  if (getsockopt(copy.fd_, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 || listening == 0) {
+    return fail(ErrorCode::kConfig, fmt::format("TUTTI_ROOT_FD={} is not a listening socket", fd));
+  }
+  TUTTI_TRY(copy.find_address());
+  return copy;
+}
+
+Status Listener::find_address() {
+  sockaddr_storage name{};
+  socklen_t length = sizeof(name);
+  std::array<char, NI_MAXHOST> host{};
+  auto* const generic = reinterpret_cast<sockaddr*>(&name);
+  if (getsockname(fd_, generic, &length) != 0 || (name.ss_family != AF_INET && name.ss_family != AF_INET6) ||
+      getnameinfo(generic, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return fail(ErrorCode::kConfig, "the listening socket has no IPv4 or IPv6 address");
+  }
+  is_v6_ = name.ss_family == AF_INET6;
+  port_ = ntohs(reinterpret_cast<const sockaddr_in*>(&name)->sin_port);
+  address_ = host.data();
+  if (address_ == "0.0.0.0") address_ = "127.0.0.1";
+  if (address_ == "::") address_ = "::1";
+  return {};
+}
+
+}  // namespace tutti

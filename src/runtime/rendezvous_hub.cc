@@ -1,0 +1,425 @@
+// clang-format off
+#include <utility>  // before Asio 1.74, which forgets it
+// clang-format on
+
+#include "runtime/rendezvous_hub.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio.hpp>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <set>
+#include <vector>
+
+#include "base/assert.h"
+#include "runtime/bootstrap.h"
+#include "runtime/bootstrap_wire.h"
+
+namespace tutti {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kRetryPause{50};
+constexpr milliseconds kFarewell{2000};  // for those who have not yet taken what was sent to them
+constexpr std::size_t kMaxRefusals = 4;
+constexpr std::size_t kMaxStrangers = 64;  // connections that have not said hello yet
+constexpr std::int64_t kMaxPatienceMs = 86'400'000;
+
+std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
+
+}  // namespace
+
+// All of it belongs to the hub's thread, but for run() and leave().
+class RendezvousHub::Core {
+ public:
+  Core(Listener listener, const HubOptions& options);
+  void run();
+  void leave() {  // from the owner's thread
+    asio::post(io_, [this] { owner_left(); });
+  }
+
+ private:
+  struct Line {  // one connection; shared: lives as long as its pending operations
+    explicit Line(asio::io_context& io, tcp::socket given) : socket(std::move(given)), patience(io) {}
+    tcp::socket socket;
+    asio::steady_timer patience;
+    std::int32_t rank = -1;  // until the hello is accepted
+    bool has_quit = false;
+    bool refused = false;
+    std::optional<std::string> blob;  // of the present round
+    std::array<char, 4> header{};
+    std::string body;
+    std::deque<std::shared_ptr<const std::string>> outbox;  // at most: welcome, a result, a failure
+  };
+  using LinePtr = std::shared_ptr<Line>;
+  using Next = void (Core::*)(const LinePtr&);
+
+  void accept_next();
+  void greet(const LinePtr& line);
+  void read_frame(const LinePtr& line, std::size_t longest, Next next);
+  void take_hello(const LinePtr& line);
+  std::string reason_to_refuse(const std::string& body) const;
+  void admit(const LinePtr& line, const wire::Hello& hello);
+  void take_word(const LinePtr& line);
+  void give_up(const LinePtr& line);
+  void finish_round();
+  void send(const LinePtr& line, std::shared_ptr<const std::string> bytes);
+  void write_next(const LinePtr& line);
+  void end(const LinePtr& line);
+  void fail(ErrorCode code, std::int32_t rank, const std::string& message);
+  void set_deadline(std::int64_t after_ms);
+  void deadline_passed();
+  void owner_left();
+  void stop_when_empty();
+  void note_refusal(const std::string& reason);
+  std::vector<std::int32_t> ranks_without(bool (*has)(const LinePtr&)) const;
+  bool complete() const { return size_ && joined_ == index(*size_); }
+  static bool has_joined(const LinePtr& line) { return line != nullptr; }
+  static bool has_blob(const LinePtr& line) { return line->blob.has_value(); }
+  std::string missing_text() const;
+
+  const HubOptions options_;
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer retry_, deadline_, farewell_;
+  std::int64_t deadline_ms_ = 0;  // as told in messages
+  std::optional<std::int32_t> size_;
+  std::vector<LinePtr> lines_;   // by rank
+  std::set<LinePtr> strangers_;  // who has not said hello, or is being refused
+  std::size_t joined_ = 0;       // have ever joined
+  std::size_t alive_ = 0;        // of these, still connected
+  std::optional<Error> failure_;
+  std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
+};
+
+RendezvousHub::Core::Core(Listener listener, const HubOptions& options)
+    : options_(options), acceptor_(io_), retry_(io_), deadline_(io_), farewell_(io_), size_(options.size) {
+  const bool v6 = listener.is_v6();
+  acceptor_.assign(v6 ? tcp::v6() : tcp::v4(), listener.release());
+  if (size_) lines_.resize(index(*size_));
+}
+
+void RendezvousHub::Core::run() {
+  set_deadline(options_.first_patience_ms);
+  accept_next();
+  try {
+    io_.run();
+  } catch (const std::exception& error) {  // out of memory, most likely: ranks see the closed connections
+    note_refusal(error.what());
+  }
+}
+
+void RendezvousHub::Core::set_deadline(std::int64_t after_ms) {
+  deadline_ms_ = std::clamp<std::int64_t>(after_ms, 1, kMaxPatienceMs);
+  deadline_.expires_after(milliseconds(deadline_ms_));
+  deadline_.async_wait([this](error_code cancelled) {
+    if (!cancelled) deadline_passed();
+  });
+}
+
+void RendezvousHub::Core::accept_next() {
+  if (!acceptor_.is_open()) return;  // a completion may still be queued when the acceptor is closed
+  acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    if (error) {  // out of descriptors, most likely: some may be closed soon
+      note_refusal(error.message() + " (raise ulimit -n?)");
+      retry_.expires_after(kRetryPause);
+      retry_.async_wait([this](error_code cancelled) {
+        if (!cancelled) accept_next();
+      });
+      return;
+    }
+    if (strangers_.size() < kMaxStrangers) greet(std::make_shared<Line>(io_, std::move(socket)));
+    accept_next();
+  });
+}
+
+// Reads the hello of one newcomer; others are accepted meanwhile.
+void RendezvousHub::Core::greet(const LinePtr& line) {
+  error_code ignored;
+  line->socket.set_option(tcp::no_delay(true), ignored);
+  strangers_.insert(line);
+  line->patience.expires_after(milliseconds(options_.hello_patience_ms));
+  line->patience.async_wait([this, line](error_code cancelled) {
+    if (!cancelled && line->rank < 0) end(line);
+  });
+  read_frame(line, wire::kMaxHelloBytes, &Core::take_hello);
+}
+
+void RendezvousHub::Core::read_frame(const LinePtr& line, std::size_t longest, Next next) {
+  asio::async_read(line->socket, asio::buffer(line->header), [=, this](error_code error, std::size_t) {
+    if (error) return end(line);
+    const std::size_t length = wire::frame_length(line->header);
+    if (length > longest) {  // says so to strangers; a rank of ours never sends it
+      line->body.clear();
+      return line->rank < 0 ? (this->*next)(line) : end(line);
+    }
+    line->body.assign(length, '\0');
+    asio::async_read(line->socket, asio::buffer(line->body), [=, this](error_code body_error, std::size_t) {
+      if (body_error) return end(line);
+      (this->*next)(line);
+    });
+  });
+}
+
+std::string RendezvousHub::Core::reason_to_refuse(const std::string& body) const {
+  std::array<std::uint32_t, 2> start{};
+  if (body.size() < sizeof(start)) return "this is not the Tutti protocol";
+  std::memcpy(start.data(), body.data(), sizeof(start));
+  if (start[0] != wire::kHelloMagic) return "this is not the Tutti protocol";
+  if (start[1] != wire::kProtocol) {
+    return fmt::format("protocol {} is spoken here, not {}: install one version of Tutti", wire::kProtocol, start[1]);
+  }
+  wire::Hello hello;
+  if (body.size() != sizeof(hello)) return "this is not the Tutti protocol";
+  std::memcpy(&hello, body.data(), sizeof(hello));
+  const std::string_view job(hello.job_id.data(), std::min<std::size_t>(hello.job_id_bytes, hello.job_id.size()));
+  if (job != options_.job_id) return "this is another job (TUTTI_JOB_ID differs)";
+  if (hello.version != wire::library_version()) {
+    return fmt::format("rank {} runs Tutti {}, the hub {}: install one version", hello.rank,
+                       wire::version_text(hello.version), wire::version_text(wire::library_version()));
+  }
+  if (hello.size < 1 || hello.size > 65535) return fmt::format("size {} is outside 1..65535", hello.size);
+  if (size_ && hello.size != *size_) {
+    return options_.size
+               ? fmt::format("rank {} says that there are {} ranks, rank 0 says {}", hello.rank, hello.size, *size_)
+               : fmt::format("rank {} says that there are {} ranks, the first to come said {}", hello.rank, hello.size,
+                             *size_);
+  }
+  if (hello.rank < 0 || hello.rank >= hello.size) {
+    return fmt::format("rank {} is outside 0..{}", hello.rank, hello.size - 1);
+  }
+  if (size_ && lines_[index(hello.rank)] != nullptr) return fmt::format("rank {} has joined already", hello.rank);
+  return failure_ ? failure_->message : "";
+}
+
+void RendezvousHub::Core::take_hello(const LinePtr& line) {
+  const std::string reason = reason_to_refuse(line->body);
+  if (!reason.empty()) {
+    note_refusal(reason);
+    line->refused = true;
+    send(line, std::make_shared<const std::string>(wire::frame('\0' + reason)));
+    // Closed a moment after the other side has closed or said something more, or when its patience is over: a
+    // connection closed over unread bytes may take the answer with it.
+    line->socket.async_wait(tcp::socket::wait_read, [this, line](error_code) {
+      line->patience.expires_after(kRetryPause);
+      line->patience.async_wait([this, line](error_code) { end(line); });
+    });
+    return;
+  }
+  wire::Hello hello;
+  std::memcpy(&hello, line->body.data(), sizeof(hello));
+  admit(line, hello);
+}
+
+void RendezvousHub::Core::admit(const LinePtr& line, const wire::Hello& hello) {
+  strangers_.erase(line);
+  line->patience.cancel();
+  line->rank = hello.rank;
+  if (!size_) {
+    size_ = hello.size;
+    lines_.resize(index(hello.size));
+  }
+  if (joined_ == 0 && !options_.size) set_deadline(hello.timeout_ms);
+  lines_[index(hello.rank)] = line;
+  ++joined_;
+  ++alive_;
+  if (complete()) {
+    error_code ignored;
+    acceptor_.close(ignored);
+  }
+  send(line, std::make_shared<const std::string>(wire::frame("\1")));
+  read_frame(line, Bootstrap::kMaxBlobBytes + 1, &Core::take_word);
+}
+
+void RendezvousHub::Core::take_word(const LinePtr& line) {
+  const char kind = line->body.empty() ? '\0' : line->body.front();
+  if (kind == 'q') {
+    line->has_quit = true;
+    give_up(line);
+  } else if (kind == 'b' && !line->blob) {
+    line->blob = line->body.substr(1);
+    finish_round();
+  } else {
+    return end(line);
+  }
+  read_frame(line, Bootstrap::kMaxBlobBytes + 1, &Core::take_word);
+}
+
+// A rank leaves. Where it had waited for others, these are to blame; where others wait for it, it is.
+void RendezvousHub::Core::give_up(const LinePtr& line) {
+  if (!complete()) {
+    const std::int32_t missing = ranks_without(has_joined).front();
+    fail(line->blob ? ErrorCode::kTimeout : ErrorCode::kPeerLost, line->blob ? missing : line->rank,
+         fmt::format("rank {} gave up set-up{}", line->rank, missing_text()));
+  } else if (line->blob) {
+    const auto silent = ranks_without(has_blob);
+    fail(ErrorCode::kTimeout, silent.front(),
+         fmt::format("rank {} gave up set-up, waiting for rank(s) {}", line->rank, fmt::join(silent, ", ")));
+  } else if (std::any_of(lines_.begin(), lines_.end(), has_blob)) {
+    fail(ErrorCode::kPeerLost, line->rank, fmt::format("rank {} gave up set-up", line->rank));
+  }
+}
+
+void RendezvousHub::Core::finish_round() {
+  if (!complete() || failure_) return;
+  for (const LinePtr& line : lines_) {
+    if (line->has_quit) {
+      fail(ErrorCode::kPeerLost, line->rank, fmt::format("rank {} left set-up before the others", line->rank));
+      return;
+    }
+  }
+  if (!ranks_without(has_blob).empty()) return;
+  std::vector<std::string> blobs;
+  for (const LinePtr& line : lines_) {
+    blobs.push_back(std::move(*line->blob));
+    line->blob.reset();
+  }
+  const auto bytes = std::make_shared<const std::string>(wire::frame("+" + wire::pack(blobs)));  // one copy for all
+  for (const LinePtr& line : lines_) send(line, bytes);
+}
+
+void RendezvousHub::Core::send(const LinePtr& line, std::shared_ptr<const std::string> bytes) {
+  line->outbox.push_back(std::move(bytes));
+  if (line->outbox.size() == 1) write_next(line);
+}
+
+void RendezvousHub::Core::write_next(const LinePtr& line) {
+  asio::async_write(line->socket, asio::buffer(*line->outbox.front()), [this, line](error_code error, std::size_t) {
+    line->outbox.pop_front();
+    if (error) line->outbox.clear();  // the pending read tells the rest
+    error_code ignored;
+    if (!line->outbox.empty()) {
+      write_next(line);
+    } else if (line->refused) {
+      line->socket.shutdown(tcp::socket::shutdown_send, ignored);
+    }
+  });
+}
+
+// A connection is over, by the other side's will or ours.
+void RendezvousHub::Core::end(const LinePtr& line) {
+  if (!line->socket.is_open()) return;
+  error_code ignored;
+  line->socket.close(ignored);
+  line->patience.cancel();
+  strangers_.erase(line);
+  if (line->rank >= 0) {
+    --alive_;
+    if (!line->has_quit) {
+      fail(ErrorCode::kPeerLost, line->rank, fmt::format("rank {} ended during set-up{}", line->rank, missing_text()));
+    }
+  }
+  stop_when_empty();
+}
+
+std::vector<std::int32_t> RendezvousHub::Core::ranks_without(bool (*has)(const LinePtr&)) const {
+  std::vector<std::int32_t> ranks;
+  for (std::size_t rank = 0; rank < lines_.size(); ++rank) {
+    if (!has(lines_[rank])) ranks.push_back(static_cast<std::int32_t>(rank));
+  }
+  return ranks;
+}
+
+std::string RendezvousHub::Core::missing_text() const {
+  const auto absent = ranks_without(has_joined);
+  if (absent.empty()) return "";
+  return fmt::format("; rank(s) {} of {} had not joined{}{}", fmt::join(absent, ", "), lines_.size(),
+                     refusals_.empty() ? "" : "; refused were: ", fmt::join(refusals_, "; "));
+}
+
+void RendezvousHub::Core::deadline_passed() {
+  if (joined_ == 0 && !options_.size) {  // nobody came
+    error_code ignored;
+    acceptor_.close(ignored);
+    io_.stop();
+  } else if (!complete()) {
+    const auto absent = ranks_without(has_joined);
+    fail(ErrorCode::kTimeout, absent.front(),
+         fmt::format("rank(s) {} of {} did not join within {} ms{}{}", fmt::join(absent, ", "), lines_.size(),
+                     deadline_ms_, refusals_.empty() ? "" : "; refused were: ", fmt::join(refusals_, "; ")));
+  } else if (const auto silent = ranks_without(has_blob); !silent.empty()) {
+    fail(ErrorCode::kTimeout, silent.front(),
+         fmt::format("rank(s) {} did not answer in time during set-up, {} ms", fmt::join(silent, ", "), deadline_ms_));
+  }
+}
+
+// The first failure is the one that all are told.
+void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::string& message) {
+  if (failure_) return;
+  failure_ = Error{code, ErrorScope::kCommunicator, rank, message};
+  error_code ignored;
+  acceptor_.close(ignored);
+  const auto bytes = std::make_shared<const std::string>(wire::frame("!" + wire::pack_failure(*failure_)));
+  for (const LinePtr& line : lines_) {
+    if (line != nullptr && line->socket.is_open()) send(line, bytes);
+  }
+  farewell_.expires_after(kFarewell);
+  farewell_.async_wait([this](error_code cancelled) {
+    if (!cancelled) io_.stop();
+  });
+  stop_when_empty();
+}
+
+void RendezvousHub::Core::owner_left() {
+  error_code ignored;
+  acceptor_.close(ignored);
+  farewell_.expires_after(kFarewell);
+  farewell_.async_wait([this](error_code cancelled) {
+    if (!cancelled) io_.stop();
+  });
+  stop_when_empty();
+}
+
+void RendezvousHub::Core::stop_when_empty() {
+  if (!acceptor_.is_open() && alive_ == 0) io_.stop();
+}
+
+void RendezvousHub::Core::note_refusal(const std::string& reason) {
+  const bool known = std::find(refusals_.begin(), refusals_.end(), reason) != refusals_.end();
+  if (!known && refusals_.size() < kMaxRefusals) refusals_.push_back(reason);
+}
+
+RendezvousHub::RendezvousHub(std::shared_ptr<Core> core, std::thread thread)
+    : core_(std::move(core)), thread_(std::move(thread)) {}
+
+RendezvousHub::~RendezvousHub() {
+  if (!thread_.joinable()) return;
+  core_->leave();
+  thread_.join();
+}
+
+Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, const HubOptions& options) {
+  TUTTI_ASSERT(options.job_id.size() <= wire::kMaxJobIdBytes);
+  sigset_t all, before;  // signals are the program's affair, never this thread's
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::string failure;
+  std::unique_ptr<RendezvousHub> hub;
+  try {
+    auto core = std::make_shared<Core>(std::move(listener), options);
+    std::thread thread([core] { core->run(); });
+    hub.reset(new RendezvousHub(std::move(core), std::move(thread)));
+  } catch (const std::exception& error) {  // Asio's own set-up, or no thread: out of descriptors or threads
+    failure = error.what();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (hub == nullptr) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, fmt::format("set-up failed: {}", failure)};
+  }
+  return hub;
+}
+
+void RendezvousHub::detach(std::unique_ptr<RendezvousHub> hub) { hub->thread_.detach(); }
+
+}  // namespace tutti

@@ -1,0 +1,76 @@
+// RendezvousHub: where all ranks of one communicator meet during set-up. It listens, checks who comes, and relays the
+// rounds of Bootstrap::all_gather until every rank has left. It is no rank itself: rank 0's process runs it, or the one
+// that made a unique id.
+//
+// Strangers, ranks of other jobs, protocols or versions and second copies of a rank are refused with a reason while the
+// wait for the real ones goes on. A rank that has joined and whose connection ends, or that gives up, ends the set-up:
+// all others are told who at once.
+//
+// A hub has one thread, which owns all of its state; start(), detach() and the destructor may be called by any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "tutti/result.h"
+
+namespace tutti {
+
+// A listening TCP socket; closed when it goes.
+class Listener {
+ public:
+  // The first of `ports` that is free on the numeric `address`; port 0: any. Errors: kConfig (no address), kSystem.
+  static Result<Listener> open(const std::string& address, std::span<const std::uint16_t> ports);
+  // An own copy of a descriptor that listens already. Errors: kConfig.
+  static Result<Listener> inherit(int fd);
+
+  Listener(Listener&& other) noexcept;
+  Listener& operator=(Listener&& other) noexcept;
+  ~Listener();
+
+  const std::string& address() const { return address_; }  // numeric; loopback where it listens on all
+  std::uint16_t port() const { return port_; }
+  bool is_v6() const { return is_v6_; }
+  int release();  // the descriptor is the caller's from now on
+
+ private:
+  explicit Listener(int fd) : fd_(fd) {}
+  Status find_address();
+
+  int fd_;
+  bool is_v6_ = false;
+  std::uint16_t port_ = 0;
+  std::string address_;
+};
+
+struct HubOptions {
+  std::string job_id;
+  std::optional<std::int32_t> size;       // nothing: what the first rank says
+  std::int64_t first_patience_ms = 0;     // how long to wait for a first rank; from then on, for its own deadline
+  std::int64_t hello_patience_ms = 3000;  // whoever says nothing makes room for others
+};
+
+class RendezvousHub {
+ public:
+  // Errors: kSystem.
+  static Result<std::unique_ptr<RendezvousHub>> start(Listener listener, const HubOptions& options);
+  // Ends the hub: where ranks are still connected, after at most 2 s in which they may take what was sent to them.
+  ~RendezvousHub();
+  RendezvousHub(const RendezvousHub&) = delete;
+  RendezvousHub& operator=(const RendezvousHub&) = delete;
+
+  // Lets the hub run on by itself: its thread ends after the set-up, after a failed one, or when the patience is over.
+  static void detach(std::unique_ptr<RendezvousHub> hub);
+
+ private:
+  class Core;
+  RendezvousHub(std::shared_ptr<Core> core, std::thread thread);
+  std::shared_ptr<Core> core_;  // shared with the thread, which may outlive a detached hub
+  std::thread thread_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,122 @@
+// Communicators out of a communicator: split and duplicate. All ranks of the parent take part in every round, also
+// those that join no child, so that the rounds are plain collectives of the parent.
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "base/assert.h"
+#include "runtime/communicator_impl.h"
+#include "runtime/fabric.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::size_t kMostBlobBytes = 4096;
+
+// What a rank says in the first round. Everything of fixed width; ranks of one job run the same build.
+struct Wish {
+  std::int32_t colour = 0;
+  std::int32_t key = 0;
+  std::uint64_t id = 0;  // of the child, if this rank becomes its rank 0
+};
+
+}  // namespace
+
+// One round over the parent: lengths first, then the blobs.
+Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::string& blob) {
+  TUTTI_ASSERT(blob.size() <= kMostBlobBytes);
+  std::vector<std::uint64_t> lengths(ranks_);
+  const std::uint64_t own = blob.size();
+  TUTTI_TRY(run({.kind = CollectiveKind::kAllGather,
+                 .input = &own,
+                 .output = lengths.data(),
+                 .count = 1,
+                 .type = DataType::kUint64},
+                {}));
+  std::vector<std::size_t> counts(lengths.begin(), lengths.end());
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (counts[rank] > kMostBlobBytes) {
+      return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
+                   fmt::format("rank {} gives {} bytes in a round of set-up", rank, counts[rank])};
+    }
+  }
+  std::size_t total = 0;
+  for (const std::size_t count : counts) total += count;
+  std::string all(total, '\0');
+  TUTTI_TRY(run({.kind = CollectiveKind::kAllGather,
+                 .input = blob.data(),
+                 .output = all.data(),
+                 .type = DataType::kUint8,
+                 .variable = true,
+                 .output_counts = {.counts = counts}},
+                {}));
+  std::vector<std::string> blobs;
+  std::size_t at = 0;
+  for (const std::size_t count : counts) {
+    blobs.push_back(all.substr(at, count));
+    at += count;
+  }
+  return blobs;
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colour, std::int32_t key) {
+  if (colour < 0 && colour != Communicator::kNoColour) {
+    return invalid_argument(fmt::format("colour {} is negative; kNoColour joins no group", colour));
+  }
+  if (fabric_ == nullptr) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulated world cannot be split"};
+  }
+  Wish wish{.colour = colour, .key = key};
+  const bool random = getrandom(&wish.id, sizeof(wish.id), 0) == static_cast<ssize_t>(sizeof(wish.id));
+  const Gather parent = [this](const std::string& blob) { return all_gather_blobs(blob); };
+  auto blobs = gather_or_fail(
+      parent, random ? Result<std::string>(std::string(reinterpret_cast<const char*>(&wish), sizeof(wish)))
+                     : Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"});
+  if (!blobs) return blobs.error();
+  std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>> chosen;  // key, rank here, id
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    Wish theirs;
+    if ((*blobs)[rank].size() != sizeof(theirs)) {
+      return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
+                   fmt::format("rank {} said something in split() that cannot be read", rank)};
+    }
+    std::memcpy(&theirs, (*blobs)[rank].data(), sizeof(theirs));
+    if (theirs.colour == colour) chosen.emplace_back(theirs.key, rank, theirs.id);
+  }
+  std::sort(chosen.begin(), chosen.end());
+  // Ranks of all colours take part in each other's rounds; each keeps what its own say.
+  const Gather among = [&](const std::string& blob) -> Result<std::vector<std::string>> {
+    auto all = all_gather_blobs(blob);
+    if (!all) return all.error();
+    std::vector<std::string> own;
+    for (const auto& [k, rank, id] : chosen) own.push_back((*all)[rank]);
+    return own;
+  };
+  if (colour == Communicator::kNoColour) {
+    for (int round = 0; round < kWorldRounds; ++round) {
+      auto all = all_gather_blobs("+");
+      if (!all) return all.error();
+    }
+    return std::unique_ptr<Communicator>();
+  }
+  return make_child(chosen, among);
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
+    const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among) {
+  std::vector<std::uint32_t> members;
+  std::uint32_t rank = 0;
+  for (const auto& [key, parent_rank, id] : chosen) {
+    if (parent_rank == rank_) rank = static_cast<std::uint32_t>(members.size());
+    members.push_back(members_[parent_rank]);
+  }
+  auto world = make_world(fabric_, members, rank, std::get<2>(chosen.front()), among);
+  if (!world) return world.error();
+  const auto ranks = static_cast<std::uint32_t>(members.size());
+  return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, fabric_, members));
+}
+
+}  // namespace tutti::detail

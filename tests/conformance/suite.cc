@@ -1,0 +1,225 @@
+#include "conformance/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace tutti::test {
+namespace {
+
+constexpr std::size_t kGuardBytes = 64;
+constexpr std::byte kGuard{0xa5};
+
+template <class T>
+void put_as(std::byte* at, std::int64_t value) {
+  const T converted = static_cast<T>(value);
+  std::memcpy(at, &converted, sizeof(converted));
+}
+
+template <class T>
+double get_as(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(value));
+  return static_cast<double>(value);
+}
+
+// Small whole numbers in binary16: exponent and top mantissa bits by hand.
+std::uint16_t half_of(std::int64_t value) {
+  if (value == 0) return 0;
+  const int exponent = std::bit_width(static_cast<std::uint64_t>(value)) - 1;
+  return static_cast<std::uint16_t>((exponent + 15) << 10 | ((value << 10 >> exponent) & 0x3ff));
+}
+
+double from_half(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 0x1f;
+  const double mantissa = bits & 0x3ff;
+  const double size = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  return (bits & 0x8000) != 0 ? -size : size;
+}
+
+}  // namespace
+
+void put(std::byte* at, DataType type, std::int64_t value) {
+  switch (type) {
+    case DataType::kInt8: return put_as<std::int8_t>(at, value);
+    case DataType::kUint8: return put_as<std::uint8_t>(at, value);
+    case DataType::kInt32: return put_as<std::int32_t>(at, value);
+    case DataType::kUint32: return put_as<std::uint32_t>(at, value);
+    case DataType::kInt64: return put_as<std::int64_t>(at, value);
+    case DataType::kUint64: return put_as<std::uint64_t>(at, value);
+    case DataType::kFloat32: return put_as<float>(at, value);
+    case DataType::kFloat64: return put_as<double>(at, value);
+    case DataType::kFloat16: return put_as<std::uint16_t>(at, half_of(value));
+    case DataType::kBfloat16:
+      return put_as<std::uint16_t>(at, std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16);
+  }
+}
+
+double get(const std::byte* at, DataType type) {
+  switch (type) {
+    case DataType::kInt8: return get_as<std::int8_t>(at);
+    case DataType::kUint8: return get_as<std::uint8_t>(at);
+    case DataType::kInt32: return get_as<std::int32_t>(at);
+    case DataType::kUint32: return get_as<std::uint32_t>(at);
+    case DataType::kInt64: return get_as<std::int64_t>(at);
+    case DataType::kUint64: return get_as<std::uint64_t>(at);
+    case DataType::kFloat32: return get_as<float>(at);
+    case DataType::kFloat64: return get_as<double>(at);
+    case DataType::kFloat16: return from_half(static_cast<std::uint16_t>(get_as<std::uint16_t>(at)));
+    case DataType::kBfloat16: return std::bit_cast<float>(static_cast<std::uint32_t>(get_as<std::uint16_t>(at)) << 16);
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+Elements::Elements(std::size_t count, DataType type)
+    : count_(count), type_(type), bytes_(count * size_of(type) + kGuardBytes, kGuard) {}
+
+Elements::~Elements() {
+  const auto guard = bytes_.end() - kGuardBytes;
+  EXPECT_TRUE(std::all_of(guard, bytes_.end(), [](std::byte b) { return b == kGuard; })) << "written past the end";
+}
+
+double reduced(std::int32_t ranks, std::size_t i, DataType type, ReduceOp op) {
+  double value = 0;
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    const auto x = static_cast<double>(given(rank, i, op));
+    if (rank == 0 && op != ReduceOp::kPreMulSum) {
+      value = x;
+      continue;
+    }
+    switch (op) {
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg: value += x; break;
+      case ReduceOp::kProd: value *= x; break;
+      case ReduceOp::kMax: value = std::max(value, x); break;
+      case ReduceOp::kMin: value = std::min(value, x); break;
+      case ReduceOp::kPreMulSum: value += x * static_cast<double>(factor_of(rank)); break;
+    }
+  }
+  if (op != ReduceOp::kAvg) return value;
+  value /= ranks;
+  if (!is_floating(type)) return std::trunc(value);
+  // Rounded as the type stores it: added and divided in float32 (float64 for float64), then rounded once.
+  if (type == DataType::kFloat64) return value;
+  float narrow = static_cast<float>(value);
+  if (type == DataType::kFloat32) return narrow;
+  const int kept = type == DataType::kFloat16 ? 11 : 8;  // bits of the mantissa
+  int exponent = 0;
+  const double mantissa = std::frexp(narrow, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(mantissa, kept)), exponent - kept);
+}
+
+std::string to_string(const Case& each) {
+  return fmt::format("{} {} x {}, {}, root {}, {}, {}, {}", tutti::to_string(each.kind), each.count,
+                     tutti::to_string(each.type), tutti::to_string(each.op), each.root,
+                     each.in_place ? "in place" : "out of place", each.registered ? "registered" : "private",
+                     tutti::to_string(each.algorithm));
+}
+
+namespace {
+
+// Blocks of input and output that a rank has, and in which the two meet in place.
+struct Shape {
+  std::size_t in = 1;
+  std::size_t out = 1;
+  std::size_t in_offset = 0;  // of input in the shared buffer, in blocks
+  std::size_t out_offset = 0;
+};
+
+Shape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks) {
+  const auto p = static_cast<std::size_t>(ranks);
+  const auto r = static_cast<std::size_t>(rank);
+  const bool root = rank == each.root;
+  switch (each.kind) {
+    case CollectiveKind::kAllReduce: return {1, 1, 0, 0};
+    case CollectiveKind::kBroadcast: return {root ? 1u : 0u, 1, 0, 0};
+    case CollectiveKind::kReduce: return {1, root ? 1u : 0u, 0, 0};
+    case CollectiveKind::kAllGather: return {1, p, r, 0};
+    case CollectiveKind::kReduceScatter: return {p, 1, 0, r};
+    case CollectiveKind::kAllToAll: return {p, p, 0, 0};
+    case CollectiveKind::kGather: return {1, root ? p : 0, root ? r : 0, 0};
+    case CollectiveKind::kScatter: return {root ? p : 0, 1, 0, root ? r : 0};
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSendReceive: break;
+  }
+  return {0, 0, 0, 0};
+}
+
+// What element i of block `block` of rank `rank`'s output must be.
+double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::size_t block, std::size_t i) {
+  const auto r = static_cast<std::size_t>(rank);
+  const auto q = static_cast<std::int32_t>(block);
+  switch (each.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduce: return reduced(ranks, i, each.type, each.op);
+    case CollectiveKind::kBroadcast: return static_cast<double>(given(each.root, i));
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kGather: return static_cast<double>(given(q, i));
+    case CollectiveKind::kReduceScatter: return reduced(ranks, r * each.count + i, each.type, each.op);
+    case CollectiveKind::kAllToAll: return static_cast<double>(given(q, r * each.count + i));
+    case CollectiveKind::kScatter: return static_cast<double>(given(each.root, r * each.count + i));
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSendReceive: break;
+  }
+  return 0;
+}
+
+// Memory of either kind.
+class Buffer {
+ public:
+  Buffer(Communicator& rank, std::size_t count, const Case& each) : plain_(count, each.type) {
+    if (!each.registered || count == 0) return;
+    auto made = rank.allocate(count * size_of(each.type));
+    EXPECT_TRUE(made.ok()) << tutti::to_string(made.error());
+    if (made.ok()) memory_ = std::move(*made);
+  }
+  std::byte* data() { return memory_.data() != nullptr ? memory_.data() : plain_.data(); }
+
+ private:
+  Elements plain_;
+  Memory memory_;
+};
+
+void check_output(Communicator& rank, const Case& each, const std::byte* output, std::size_t blocks) {
+  for (std::size_t i = 0; i < blocks * each.count; ++i) {
+    const double want = expected(each, rank.rank(), rank.size(), i / each.count, i % each.count);
+    const double got = get(output + i * size_of(each.type), each.type);
+    if (got == want) continue;
+    ADD_FAILURE() << to_string(each) << ", " << rank.size() << " ranks: rank " << rank.rank() << " element " << i
+                  << " is " << got << ", not " << want;
+    return;
+  }
+}
+
+}  // namespace
+
+void run_case(Communicator& rank, const Case& each) {
+  const Shape shape = shape_of(each, rank.rank(), rank.size());
+  const std::size_t width = size_of(each.type);
+  const std::size_t block = each.count * width;
+  const bool in_place = each.in_place && shape.in > 0 && shape.out > 0;
+  Buffer first(rank, std::max(shape.in, in_place ? shape.out : 0) * each.count, each);
+  Buffer second(rank, in_place ? 0 : shape.out * each.count, each);
+  std::byte* const input = first.data() + (in_place ? shape.in_offset * block : 0);
+  std::byte* const output = in_place ? first.data() + shape.out_offset * block : second.data();
+  for (std::size_t i = 0; i < shape.in * each.count; ++i)
+    put(input + i * width, each.type, given(rank.rank(), i, each.op));
+  CallOptions options;
+  options.algorithm = each.algorithm;
+  options.scale = {.real = static_cast<double>(factor_of(rank.rank())), .integer = factor_of(rank.rank())};
+  const Status status = rank.run({.kind = each.kind,
+                                  .input = shape.in > 0 ? input : nullptr,
+                                  .output = shape.out > 0 ? output : nullptr,
+                                  .count = each.count,
+                                  .type = each.type,
+                                  .op = each.op,
+                                  .root = each.root},
+                                 options);
+  ASSERT_TRUE(status.ok()) << to_string(each) << ": " << tutti::to_string(status.error());
+  check_output(rank, each, output, shape.out);
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,89 @@
+// The conformance suite: what every collective must give, over every way in which ranks can be connected. One suite;
+// the worlds differ only in how the ranks' communicators come about. Ranks are threads of this process.
+//
+// Inputs are small whole numbers, so every sum and product here is exact in every type and order; what is expected is
+// computed from the collective's definition alone, with no word of the library's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/support.h"
+#include "tutti/tutti.h"
+
+namespace tutti::test {
+
+// How the ranks of a test are connected.
+struct WorldKind {
+  const char* name;
+  std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
+  const char* transport;  // "auto" or "tcp"
+};
+inline constexpr WorldKind kWorlds[] = {{"Shm", 1, "auto"}, {"Tcp", 1, "tcp"}, {"Mixed", 2, "auto"}};
+
+inline Communicators make_world(const WorldKind& world, std::int32_t ranks) {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::seconds(20);
+  options.transport = world.transport;
+  auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
+  EXPECT_TRUE(made.ok()) << to_string(made.error());
+  return std::move(*made);
+}
+
+// ---- elements of any type as exact numbers ----
+
+// `value` must be a whole number that the type holds exactly.
+void put(std::byte* at, DataType type, std::int64_t value);
+// For avg of integers etc. the value is a double that the type holds exactly; integers come back as they are.
+double get(const std::byte* at, DataType type);
+
+// A buffer of `count` elements of any type, with a guard behind it that must stay as it was.
+class Elements {
+ public:
+  Elements(std::size_t count, DataType type);
+  ~Elements();
+  std::byte* data() { return bytes_.data(); }
+  std::byte* at(std::size_t i) { return bytes_.data() + i * size_of(type_); }
+  void set(std::size_t i, std::int64_t value) { put(at(i), type_, value); }
+  double operator[](std::size_t i) const { return get(bytes_.data() + i * size_of(type_), type_); }
+  std::size_t count() const { return count_; }
+
+ private:
+  std::size_t count_;
+  DataType type_;
+  std::vector<std::byte> bytes_;
+};
+
+// The i-th element that rank `rank` gives, 0 .. 5, or 1 .. 2 for products.
+inline std::int64_t given(std::int32_t rank, std::size_t i, ReduceOp op = ReduceOp::kSum) {
+  const auto x = (i * 7 + static_cast<std::size_t>(rank) * 5 + i / 97) % 6;
+  return op == ReduceOp::kProd ? static_cast<std::int64_t>(1 + (x + static_cast<std::size_t>(rank)) % 2 * (i % 3 == 0))
+                               : static_cast<std::int64_t>(x);
+}
+
+// Op over all ranks' i-th elements. Integers: average truncates.
+double reduced(std::int32_t ranks, std::size_t i, DataType type, ReduceOp op);
+// The factor of rank `rank` in a kPreMulSum.
+inline std::int64_t factor_of(std::int32_t rank) { return 1 + rank % 2; }
+
+// One call and its check, by one rank; all ranks make it alike.
+struct Case {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::size_t count = 1;  // of one block
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::int32_t root = 0;
+  bool in_place = false;
+  bool registered = false;  // buffers from Communicator::allocate()
+  Algorithm algorithm = Algorithm::kAuto;
+};
+std::string to_string(const Case& each);
+void run_case(Communicator& rank, const Case& each);
+
+}  // namespace tutti::test
