@@ -24,7 +24,10 @@ Error fail(ErrorCode code, std::string message) { return {code, ErrorScope::kCom
 }  // namespace
 
 Listener::Listener(Listener&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), is_v6_(other.is_v6_), port_(other.port_), address_(other.address_) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      is_v6_(other.is_v6_),
+      port_(other.port_),
+      address_(std::move(other.address_)) {}
 
 Listener& Listener::operator=(Listener&& other) noexcept {
   std::swap(fd_, other.fd_);  // `other` closes ours
