@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tutti/communicator.h"
+#include "tutti/plan.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
 #include "tutti/version.h"

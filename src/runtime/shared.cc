@@ -8,6 +8,8 @@ namespace {
 [[gnu::used]] const auto kErrors = static_cast<std::string (*)(const Error&)>(&to_string);
 [[gnu::used]] const auto kNames = static_cast<bool (*)(DataType)>(&is_valid);
 [[gnu::used]] const auto kCreate = &Communicator::create;
+[[gnu::used]] const auto kPlans = &UserPlan::parse_json;
+[[gnu::used]] const auto kBuiltPlans = &PlanBuilder::build;
 
 }  // namespace
 }  // namespace tutti
