@@ -102,7 +102,7 @@ class TUTTI_API UserPlan {
   std::uint32_t digest() const;
 
   // The plan as a file: parse_json() of it gives an equal plan. Text longer than PlanLimits::kJsonBytes, from about
-  // 700,000 steps on, is not read back.
+  // 500,000 steps on, is not read back.
   std::string to_json() const;
 
   bool operator==(const UserPlan& other) const;  // name and comment included

@@ -82,12 +82,11 @@ std::string begin_end(Reading& reading) {
 
 std::string end_port(Reading& reading) {
   if (reading.channel.steps() > 0) return "the ports should stand before \"steps\"";
-  if (reading.end.direction == Direction::kSend) {
-    reading.channel.send_to(reading.end.peer, reading.end.lane);
-  } else {
-    reading.channel.receive_from(reading.end.peer, reading.end.lane);
-  }
-  return "";
+  const Port& end = reading.end;
+  const bool sends = end.direction == Direction::kSend;
+  const std::uint16_t port =
+      sends ? reading.channel.send_to(end.peer, end.lane) : reading.channel.receive_from(end.peer, end.lane);
+  return port == reading.ports++ ? "" : fmt::format("is port {} once more", port);
 }
 
 std::string begin_step(Reading& reading) {
@@ -209,7 +208,12 @@ constexpr Field kChannelFields[] = {
     {.name = "ports", .content = C::kArray, .most = kMostPorts, .inside = {&kPort, 1}},
     {.name = "steps", .content = C::kArray, .required = true, .most = PlanLimits::kSteps, .inside = {&kStep, 1}},
 };
-constexpr Field kChannel = {.begin = [](Reading& r) { return r.channel = {}, std::string(); },
+constexpr Field kChannel = {.begin =
+                                [](Reading& r) {
+                                  r.channel = {};
+                                  r.ports = 0;
+                                  return std::string();
+                                },
                             .end =
                                 [](Reading& r) {
                                   r.file.plan.ranks.back().channels.push_back(std::move(r.channel).build());

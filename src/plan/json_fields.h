@@ -21,6 +21,7 @@ struct Reading {
   std::uint64_t messages = 0;          // sent and received, of all ranks
   std::uint64_t waits = 0;             // of all ranks
   ChannelBuilder channel{};
+  std::uint16_t ports = 0;  // of the channel, as listed
   Slice source{};
   Slice sink{};
   std::uint32_t position = 0;  // of the source

@@ -111,7 +111,8 @@ Status check_after(const Plan& plan, std::uint32_t rank, std::uint32_t channel_i
       fault = fmt::format("channel {} has no step {} to wait for", after.other_channel, after.other_step);
     }
     if (!fault.empty())
-      return plan_error(rank, fmt::format("rank {} channel {} after {}: {}", rank, channel_index, i, fault));
+      return plan_error(
+          rank, fmt::format("rank {} channel {} step {}, after {}: {}", rank, channel_index, after.step, i, fault));
   }
   return {};
 }

@@ -182,8 +182,8 @@ void send_and_store(PlanBuilder::Channel channel) {
   channel.step().receive(0).store(Space::kOutput, 0);
 }
 
-// Plans that are wrong as a whole.
-std::vector<Wrong> wrong_plans() {
+// Plans that end badly or with the wrong result.
+std::vector<Wrong> plans_with_wrong_results() {
   using C = PlanBuilder::Channel;
   const auto receive_first = [](std::uint32_t peer) {
     return [peer](C c) {
@@ -220,6 +220,13 @@ std::vector<Wrong> wrong_plans() {
              {.lanes = 2});
        },
        0, "rank 0 channel 0 step 0", "counts the contribution of rank 1 to chunk 0 twice"},
+  };
+}
+
+// Plans whose ranks or channels do not fit together.
+std::vector<Wrong> plans_that_do_not_fit() {
+  using C = PlanBuilder::Channel;
+  return {
       {"OutOfBounds",
        [] {
          return pair(add_at_root, [](C c) {
@@ -271,6 +278,13 @@ std::vector<Wrong> wrong_plans() {
          return plan.build();
        },
        0, "rank 0 channel 1 step 0", "race on out[0] of rank 0"},
+      {"WaitForNobody",
+       [] {
+         PlanBuilder plan({.ranks = 1});
+         plan.channel(0).step().local(Space::kInput, 0).store(Space::kOutput, 0).completes().after(3, 0);
+         return plan.build();
+       },
+       0, "rank 0 channel 0 step 0", "there is no channel 3 to wait for"},
       {"NoOutput", [] { return pair([](C) {}, [](C) {}); }, 0, "rank 0", "without having written out[0]"},
   };
 }
@@ -288,7 +302,6 @@ std::vector<Wrong> mistakes() {
       return plan.build();
     };
   };
-  const auto description = [](const PlanDescription& d) { return [d] { return PlanBuilder(d).build(); }; };
   const auto code = ErrorCode::kInvalidArgument;
   const std::string at = "rank 2 channel 1 step 1: ";
   return {
@@ -307,8 +320,6 @@ std::vector<Wrong> mistakes() {
       {"LateLocal", step([](S s) { s.receive(0).store(Space::kOutput, 0).local(Space::kInput, 0); }), 2, at,
        "operands stand before", code},
       {"WaitChannel", step([](S s) { s.receive(0).after(64, 0); }), 2, at, "there is no channel 64", code},
-      {"WaitForNobody", step([](S s) { s.local(Space::kInput, 0).store(Space::kScratch, 0).after(3, 0); }), 0, "rank 0",
-       "", ErrorCode::kInvalidPlan},
       {"ManyOperands", step([](S s) {
          for (int i = 0; i < 1025; ++i) s.receive(0);
        }),
@@ -341,6 +352,13 @@ std::vector<Wrong> mistakes() {
          return plan.build();
        },
        -1, "", "rank 1 has more than 64 channels", code},
+  };
+}
+
+std::vector<Wrong> wrong_descriptions() {
+  const auto description = [](const PlanDescription& d) { return [d] { return PlanBuilder(d).build(); }; };
+  const auto code = ErrorCode::kInvalidArgument;
+  return {
       {"NoRanks", description({.ranks = 0}), -1, "", "number of ranks 0 is outside 1..1024", code},
       {"ManyRanks", description({.ranks = 1025}), -1, "", "number of ranks 1025", code},
       {"Root", description({.collective = CollectiveKind::kBroadcast, .ranks = 3, .root = 3}), -1, "", "root 3", code},
@@ -371,7 +389,9 @@ TEST_P(WrongPlans, AreRefusedWithTheirPlace) {
 }
 
 const auto kNameOf = [](const testing::TestParamInfo<Wrong>& wrong) { return wrong.param.name; };
-INSTANTIATE_TEST_SUITE_P(Plans, WrongPlans, testing::ValuesIn(wrong_plans()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Results, WrongPlans, testing::ValuesIn(plans_with_wrong_results()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Fit, WrongPlans, testing::ValuesIn(plans_that_do_not_fit()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Descriptions, WrongPlans, testing::ValuesIn(wrong_descriptions()), kNameOf);
 INSTANTIATE_TEST_SUITE_P(Mistakes, WrongPlans, testing::ValuesIn(mistakes()), kNameOf);
 
 TEST(PlanBuilder, OrdersChannelsByWaits) {
