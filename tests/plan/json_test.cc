@@ -123,7 +123,7 @@ std::vector<Fault> faults() {
       {"PortsLate", R"({"ranks": [{"channels": [{"steps": [{}], "ports": [{"peer": 1, "direction": "send"}]}]}]})",
        "ranks[0].channels[0].ports[0]: the ports should stand before \"steps\""},
       {"PortTwice",
-       R"({"ranks": [{"channels": [{"ports": [{"peer": 1, "direction": "send"}, {"peer": 1, "direction": "send"}]}]}]})",
+       R"({"ranks": [{"channels": [{"ports":[{"peer":1, "direction":"send"}, {"peer":1, "direction":"send"}]}]}]})",
        "ranks[0].channels[0].ports[1]: is port 0 once more"},
       {"Deep", text_with("\"local\": " + std::string(100'000, '[')),
        step + ".local: should be an object, not an array"},
