@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "algorithms/algorithms.h"
+#include "plan/json.h"
 #include "plan/svg.h"
 #include "plan/text.h"
 #include "plan/verify.h"
@@ -29,6 +30,7 @@ struct PlanOptions {
   std::uint32_t ranks = 0;
   std::optional<std::uint32_t> rank;
   std::string svg_path;
+  std::string json_path;
 };
 
 int fail(const Error& error) {
@@ -75,11 +77,11 @@ void print_proof(const VerifyReport& report, std::uint32_t ranks) {
 
 // What can be said of a plan of too many ranks to be written out: one rank's steps.
 int print_unproved(const Generator& generator, const PlanOptions& options) {
-  if (!options.rank || !options.svg_path.empty()) {
-    fmt::print(
-        stderr,
-        "tutti plan: {} ranks are too many to print, prove or draw as a whole (at most {}); choose one with --rank\n",
-        options.ranks, kMaxProvedRanks);
+  if (!options.rank || !options.svg_path.empty() || !options.json_path.empty()) {
+    fmt::print(stderr,
+               "tutti plan: {} ranks are too many to print, prove, draw or write as a whole (at most {}); choose one "
+               "with --rank\n",
+               options.ranks, kMaxProvedRanks);
     return kExitUsage;
   }
   print_steps(generator, options);
@@ -100,6 +102,12 @@ int run_plan(const PlanOptions& options) {
   const Result<VerifyReport> report = prove(plan);
   if (!options.svg_path.empty()) {  // first, so that a failure is not lost behind pages of steps
     if (const Status drawn = draw(plan, options.svg_path); !drawn.ok()) return fail(drawn.error());
+  }
+  if (!options.json_path.empty()) {
+    const std::string name = fmt::format("{}, {} ranks", options.algorithm, options.ranks);
+    if (const Status written = write_file(options.json_path, to_json({.plan = plan, .name = name})); !written.ok()) {
+      return fail(written.error());
+    }
   }
   print_steps(*generator, options);
   if (!report.ok()) return fail(report.error());
@@ -130,6 +138,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(CLI::Range(1u, 1u << 24));
   command->add_option("--rank", options->rank, "Print this rank's steps only");
   command->add_option("--svg", options->svg_path, "Draw the plan into this file");
+  command->add_option("--json", options->json_path, "Write the plan into this file, for tutti verify --plan");
   command->callback([options, &exit_code] {
     exit_code = run_plan(*options);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -15,6 +15,7 @@
 #include "plan/verify.h"
 #include "tools/exit_status.h"
 #include "tools/plan_command.h"
+#include "tutti/plan.h"
 
 namespace tutti::tool {
 namespace {
@@ -28,6 +29,7 @@ struct VerifyCommand {
   std::string ranks = "2..64";
   std::string algorithm;
   bool more_mutations = false;
+  std::string plan_path;
 };
 
 // A line that is drawn over and over on a terminal; nothing where standard error is none.
@@ -151,6 +153,23 @@ int run_verify(const VerifyCommand& command) {
   return report_outcome(outcome, algorithms.size(), range, seconds.count());
 }
 
+// A plan of the user's own, from a file.
+int verify_file(const std::string& path) {
+  const Result<UserPlan> plan = UserPlan::load(path);
+  if (!plan.ok()) {
+    fmt::print(stderr, "tutti verify: {}\n", to_string(plan.error()));
+    return kExitFailure;
+  }
+  const PlanDescription& what = plan->description();
+  const PlanProof& proof = plan->proof();
+  fmt::print(
+      "proved {}{}{} of {} {}: result, no deadlock, no race, staged and through windows, in place and out of place, "
+      "over 2 tiles and 2 calls: {} steps, {} messages, {} race checks; digest {:08x}\n",
+      what.name, what.name.empty() ? "" : ", ", to_string(what.collective), what.ranks,
+      what.ranks == 1 ? "rank" : "ranks", proof.steps, proof.messages, proof.race_checks, plan->digest());
+  return kExitSuccess;
+}
+
 bool parse_number(std::string_view text, std::uint32_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size();
@@ -181,15 +200,18 @@ void add_verify_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("verify", "Prove the plans of every algorithm, and test the verifier by mutations");
   const auto options = std::make_shared<VerifyCommand>();  // shared with the callback, which outlives this function
-  command->add_option("--ranks", options->ranks, "Rank counts: A..B or A")
-      ->capture_default_str()
-      ->check(check_rank_range);
-  command->add_option("--algorithm", options->algorithm, "Only this one; default all")->check(check_algorithm);
-  command->add_flag(
+  CLI::Option* ranks = command->add_option("--ranks", options->ranks, "Rank counts: A..B or A")
+                           ->capture_default_str()
+                           ->check(check_rank_range);
+  CLI::Option* algorithm =
+      command->add_option("--algorithm", options->algorithm, "Only this one; default all")->check(check_algorithm);
+  CLI::Option* mutations = command->add_flag(
       "--mutations", options->more_mutations,
       fmt::format("Mutate the plans of every rank count up to {} (some seconds) instead of a few", kMostMutatedRanks));
+  command->add_option("--plan", options->plan_path, "Prove the plan in this file instead, see docs/plan-json.md")
+      ->excludes(ranks, algorithm, mutations);
   command->callback([options, &exit_code] {
-    exit_code = run_verify(*options);
+    exit_code = options->plan_path.empty() ? run_verify(*options) : verify_file(options->plan_path);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       std::fputs("tutti verify: writing to standard output failed\n", stderr);
       exit_code = kExitFailure;

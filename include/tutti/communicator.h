@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "tutti/export.h"
+#include "tutti/plan.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
 #include "tutti/unique_id.h"
@@ -87,6 +88,12 @@ struct CallOptions {
 struct BlockCounts {
   std::span<const std::size_t> counts{};
   std::span<const std::size_t> displacements{};
+};
+
+// For which calls a plan of the caller's own is taken.
+struct PlanUse {
+  std::size_t min_bytes = 0;  // of one block, both included
+  std::size_t max_bytes = SIZE_MAX;
 };
 
 // Any collective, as a value: what the functions below spell out. Fields that the kind does not use are not looked at.
@@ -186,6 +193,13 @@ class TUTTI_API Communicator {
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
   // A new communicator of the same ranks. Collective.
   Result<std::unique_ptr<Communicator>> duplicate();
+
+  // From now on calls of `plan`'s collective (and root) that leave the algorithm to Tutti, and whose block has
+  // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit, the
+  // one given last counts. All ranks must give the same plans in the same order: ranks that differ are told so by their
+  // next call. Local. Errors: kInvalidArgument (the plan is for another number of ranks, or another deal of the ranks to
+  // machines), kUnsupported (more slots or lanes than the connections have).
+  Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
   // Waits until every operation under way here has ended, then ends the membership in peace: later calls are refused,
   // and peers that still wait for this rank are told that it has left. Local; the destructor does the same without the

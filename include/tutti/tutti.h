@@ -3,6 +3,7 @@
 
 #include "tutti/communicator.h"
 #include "tutti/group.h"
+#include "tutti/plan.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
 #include "tutti/unique_id.h"

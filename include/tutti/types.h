@@ -77,6 +77,21 @@ enum class Algorithm : std::uint8_t {
   kUser,              // a plan of the caller's own
 };
 
+// The buffers of one rank that a plan's steps name.
+enum class Space : std::uint8_t {
+  kNone = 0,     // no buffer
+  kInput = 1,    // the caller's input; only read
+  kOutput = 2,   // the caller's output; in place, the same memory as all or some of the input
+  kScratch = 3,  // the call's own, not kept from one tile to the next
+};
+
+// The order in which a plan adds the ranks' values of one chunk; a promise that the verifier holds a plan to.
+enum class Order : std::uint8_t {
+  kAny = 0,     // some order, the same on all ranks
+  kByRank = 1,  // 0, 1, ..., p-1
+  kCyclic = 2,  // f, f+1, ..., p-1, 0, ..., f-1, with an f that depends on the chunk only
+};
+
 TUTTI_API bool is_valid(DataType type);
 TUTTI_API bool is_valid(ReduceOp op);
 TUTTI_API bool is_valid(Algorithm algorithm);

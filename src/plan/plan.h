@@ -31,7 +31,6 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
-enum class Space : std::uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 };
 std::string_view to_string(Space space);
 
 // One chunk of one of this rank's buffers; space kNone means "no slice" (chunk is then 0). In place, some chunks of
@@ -113,12 +112,6 @@ struct RankPlan {
   bool operator==(const RankPlan&) const = default;
 };
 
-// The order in which a plan adds the ranks' values of one chunk; a promise that the verifier holds a plan to.
-enum class Order : std::uint8_t {
-  kAny = 0,     // some order, the same on all ranks
-  kByRank = 1,  // 0, 1, ..., p-1
-  kCyclic = 2,  // f, f+1, ..., p-1, 0, ..., f-1, with an f that depends on the chunk only
-};
 std::string_view to_string(Order order);
 
 // Facts that are the same for all ranks of a plan.

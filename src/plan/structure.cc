@@ -111,7 +111,8 @@ Status check_after(const Plan& plan, std::uint32_t rank, std::uint32_t channel_i
       fault = fmt::format("channel {} has no step {} to wait for", after.other_channel, after.other_step);
     }
     if (!fault.empty())
-      return plan_error(rank, fmt::format("rank {} channel {} after {}: {}", rank, channel_index, i, fault));
+      return plan_error(
+          rank, fmt::format("rank {} channel {} step {}, after {}: {}", rank, channel_index, after.step, i, fault));
   }
   return {};
 }
@@ -210,6 +211,17 @@ std::vector<End> list_ends(const Wiring& wiring) {
   return ends;
 }
 
+// " step 3": the first step of the thread that uses the port; nothing where none does.
+std::string first_use(const ThreadInfo& info, std::uint32_t port) {
+  for (std::size_t s = 0; s < info.program->steps.size(); ++s) {
+    const Step& step = info.program->steps[s];
+    const auto ports =
+        std::span(info.program->lists).subspan(step.list_begin, std::size_t{step.receive_count} + step.send_count);
+    if (std::find(ports.begin(), ports.end(), port) != ports.end()) return fmt::format(" step {}", s);
+  }
+  return "";
+}
+
 Status connect(Wiring& wiring) {
   const std::vector<End> ends = list_ends(wiring);
   wiring.connections.reserve(ends.size() / 2);
@@ -219,14 +231,16 @@ Status connect(Wiring& wiring) {
     const bool paired = last - i == 2 && ends[i].direction != ends[i + 1].direction;
     if (!paired) {
       const auto sending = std::count_if(&ends[i], &ends[i] + (last - i),
-                                         [](const End& end) { return end.direction == Direction::kSend; });
+                                         [](const End& each) { return each.direction == Direction::kSend; });
+      const End& end = ends[last - 1];
+      const ThreadInfo& info = wiring.threads[end.thread];
       return plan_error(
-          wiring.threads[ends[i].thread].rank,
+          info.rank,
           fmt::format("the connection from rank {} to rank {}, lane {}, has {} sending and {} receiving ports "
-                      "instead of one each; one of them is of rank {} channel {}",
+                      "instead of one each; the last of them is of rank {} channel {}{}",
                       ends[i].sender, ends[i].receiver, ends[i].lane, sending,
-                      static_cast<std::ptrdiff_t>(last - i) - sending, wiring.threads[ends[i].thread].rank,
-                      wiring.threads[ends[i].thread].channel));
+                      static_cast<std::ptrdiff_t>(last - i) - sending, info.rank, info.channel,
+                      first_use(info, end.port - info.first_port)));
     }
     const auto connection = static_cast<std::uint32_t>(wiring.connections.size());
     wiring.port_connection[ends[i].port] = connection;
@@ -251,6 +265,34 @@ void for_each_message(const Wiring& wiring, Direction direction, Visit visit) {
   }
 }
 
+// The step of the message number `wanted` of one end of a connection.
+std::uint32_t step_of_message(const Wiring& wiring, std::uint32_t connection, Direction direction,
+                              std::uint32_t wanted) {
+  std::uint32_t found = 0;
+  std::uint32_t message = 0;
+  for_each_message(wiring, direction, [&](std::uint32_t c, std::uint32_t step) {
+    if (c == connection && message++ == wanted) found = step;
+  });
+  return found;
+}
+
+// The two ends of a connection disagree on the number of messages: names the first step that has no partner.
+Error unmatched_message(const Wiring& wiring, std::uint32_t index, std::uint32_t received) {
+  const ConnectionInfo& connection = wiring.connections[index];
+  const bool more_sent = connection.messages > received;
+  const ThreadInfo& sender = wiring.threads[connection.sender];
+  const ThreadInfo& receiver = wiring.threads[connection.receiver];
+  const std::uint32_t step = step_of_message(wiring, index, more_sent ? Direction::kSend : Direction::kReceive,
+                                             std::min(connection.messages, received));
+  return plan_error(
+      more_sent ? sender.rank : receiver.rank,
+      fmt::format("rank {} channel {} sends {} messages per tile to rank {}, lane {}, but channel {} "
+                  "there receives {}: {} {} the first that has no partner",
+                  sender.rank, sender.channel, connection.messages, receiver.rank, connection.lane, receiver.channel,
+                  received, place_name(wiring, more_sent ? connection.sender : connection.receiver, step),
+                  more_sent ? "sends" : "receives"));
+}
+
 // Pairs the k-th send with the k-th receive of each connection.
 Status pair_messages(Wiring& wiring) {
   std::vector<std::uint32_t> received(wiring.connections.size(), 0);
@@ -262,14 +304,7 @@ Status pair_messages(Wiring& wiring) {
   for (std::size_t i = 0; i < wiring.connections.size(); ++i) {
     ConnectionInfo& connection = wiring.connections[i];
     if (connection.messages != received[i]) {
-      const std::uint32_t sender = wiring.threads[connection.sender].rank;
-      const std::uint32_t receiver = wiring.threads[connection.receiver].rank;
-      return plan_error(
-          connection.messages > received[i] ? sender : receiver,
-          fmt::format("rank {} channel {} sends {} messages per tile to rank {}, lane {}, but channel {} there "
-                      "receives {}",
-                      sender, wiring.threads[connection.sender].channel, connection.messages, receiver, connection.lane,
-                      wiring.threads[connection.receiver].channel, received[i]));
+      return unmatched_message(wiring, static_cast<std::uint32_t>(i), received[i]);
     }
     connection.first_message = total;
     total += connection.messages;

@@ -11,6 +11,7 @@
 #include "plan/collective.h"
 #include "runtime/choose.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/user_plan.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
@@ -19,6 +20,7 @@ namespace {
 
 constexpr std::uint32_t kRoundsBeforeSleep = 200;  // of a wait for several operations, before it sleeps between polls
 constexpr std::chrono::microseconds kSleep{100};
+constexpr std::size_t kMostUserPlans = 256;
 
 }  // namespace
 
@@ -57,17 +59,67 @@ std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<Communicato
   return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));  // private constructor
 }
 
-Result<const BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algorithm algorithm) {
-  const PlanKey key{.kind = collective.kind, .algorithm = algorithm, .root = collective.root};
+Status CommunicatorImpl::use_plan(const UserPlan& plan, const PlanUse& use) {
+  const Generator generator = UserPlanData::generator(plan);
+  const Collective& collective = generator.shape.collective;
+  if (collective.ranks != ranks_) {
+    return invalid_argument(
+        fmt::format("the plan is for {} ranks, this communicator has {}", collective.ranks, ranks_));
+  }
+  if (!collective.nodes.empty() && collective.nodes != world_.nodes) {
+    return invalid_argument("the plan deals the ranks to machines in another way than they are");
+  }
+  if (use.min_bytes > use.max_bytes) {
+    return invalid_argument(
+        fmt::format("{} bytes at least and {} at most: no call is such", use.min_bytes, use.max_bytes));
+  }
+  const std::scoped_lock lock(mutex_);
+  if (user_plans_.size() >= kMostUserPlans) {
+    return invalid_argument(fmt::format("a communicator takes at most {} plans", kMostUserPlans));
+  }
+  const ChosenPlan chosen{.plan = plan, .use = use};
+  auto bound = plan_for(collective, Algorithm::kUser, &chosen);
+  if (!bound) return bound.error();
+  user_plans_.push_back(chosen);
+  return {};
+}
+
+// The caller's plan that this call takes; null: none.
+const CommunicatorImpl::ChosenPlan* CommunicatorImpl::find_user_plan(const Collective& collective, std::uint64_t bytes,
+                                                                     Algorithm asked) const {
+  if (asked != Algorithm::kAuto && asked != Algorithm::kUser) return nullptr;
+  for (auto chosen = user_plans_.rbegin(); chosen != user_plans_.rend(); ++chosen) {
+    const PlanDescription about = chosen->plan.description();
+    if (about.collective != collective.kind || about.root != collective.root) continue;
+    if (asked == Algorithm::kUser || (bytes >= chosen->use.min_bytes && bytes <= chosen->use.max_bytes))
+      return &*chosen;
+  }
+  return nullptr;
+}
+
+Result<std::unique_ptr<BoundPlan>> CommunicatorImpl::make_plan(const Collective& collective, Algorithm algorithm,
+                                                               const ChosenPlan* chosen) {
+  if (chosen != nullptr) {  // proved when it was built or read
+    return bind(UserPlanData::generator(chosen->plan), rank_, *world_.transport, connections_);
+  }
+  auto generator = find_generator(collective, algorithm);
+  if (!generator) return generator.error();
+  TUTTI_TRY(world_.prover->prove(*generator));
+  return bind(*generator, rank_, *world_.transport, connections_);
+}
+
+Result<const BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algorithm algorithm,
+                                                    const ChosenPlan* chosen) {
+  const PlanKey key{.kind = collective.kind,
+                    .algorithm = algorithm,
+                    .root = collective.root,
+                    .digest = chosen == nullptr ? 0 : chosen->plan.digest()};
   if (last_plan_ != nullptr && key == last_key_) return last_plan_;
   std::unique_ptr<BoundPlan>& plan = plans_[key];
   if (plan == nullptr) {
-    auto generator = find_generator(collective, algorithm);
-    if (!generator) return generator.error();
-    TUTTI_TRY(world_.prover->prove(*generator));
-    auto bound = bind(*generator, rank_, *world_.transport, connections_);
-    if (!bound) return bound.error();
-    plan = std::move(*bound);
+    auto made = make_plan(collective, algorithm, chosen);
+    if (!made) return made.error();
+    plan = std::move(*made);
   }
   last_key_ = key;
   last_plan_ = plan.get();
@@ -92,11 +144,19 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   checked->collective.nodes = world_.nodes;
   const std::uint64_t bytes = checked->call.tag.count / (call.variable ? ranks_ : 1) * checked->call.element_bytes;
   const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
-  const Algorithm algorithm = options.algorithm == Algorithm::kAuto
+  if (auto broken = engine_.broken()) return *broken;
+  const ChosenPlan* chosen = user_plans_.empty() && options.algorithm != Algorithm::kUser
+                                 ? nullptr
+                                 : find_user_plan(checked->collective, bytes, options.algorithm);
+  if (chosen == nullptr && options.algorithm == Algorithm::kUser) {
+    return invalid_argument(
+        fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
+  }
+  const Algorithm algorithm = chosen != nullptr ? Algorithm::kUser
+                              : options.algorithm == Algorithm::kAuto
                                   ? choose_algorithm(checked->collective, bytes, in_rank_order)
                                   : options.algorithm;
-  if (auto broken = engine_.broken()) return *broken;
-  auto plan = plan_for(checked->collective, algorithm);
+  auto plan = plan_for(checked->collective, algorithm, chosen);
   if (!plan) return plan.error();
   if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
     return invalid_argument(
@@ -109,6 +169,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   operation->call = std::move(checked->call);
   Call& made = operation->call;
   made.tag.algorithm = static_cast<std::uint8_t>(algorithm);
+  if (chosen != nullptr) made.tag.digest ^= chosen->plan.digest();
   made.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
   made.input_window = world_.transport->find_window(made.input, checked->input_bytes);
   // Peers that store straight into an output take its blocks to follow each other.
@@ -272,6 +333,7 @@ Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t colour, s
   return impl_->split(colour, key);
 }
 Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0); }
+Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
 Status Communicator::finalize() { return impl_->finalize(); }
 void Communicator::abort() { impl_->abort(); }
 

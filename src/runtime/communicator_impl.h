@@ -64,6 +64,7 @@ class CommunicatorImpl {
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   Status transfer(Direction direction, const void* data, std::size_t count, DataType type, std::int32_t peer,
                   const CallOptions& options);
+  Status use_plan(const UserPlan& plan, const PlanUse& use);
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
 
   // Ready to be submitted. The operation has no number yet, and nothing has happened.
@@ -88,12 +89,21 @@ class CommunicatorImpl {
     CollectiveKind kind = CollectiveKind::kAllReduce;
     Algorithm algorithm = Algorithm::kAuto;
     std::uint32_t root = 0;
+    std::uint32_t digest = 0;  // of a caller's plan, else 0
 
     auto operator<=>(const PlanKey&) const = default;
   };
+  // A caller's plan and when it is taken.
+  struct ChosenPlan {
+    UserPlan plan;
+    PlanUse use;
+  };
+  const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked) const;
   Result<std::shared_ptr<Operation>> prepare_collective(const CollectiveCall& call, const CallOptions& options);
   Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
-  Result<const BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm);
+  Result<const BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
+  Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
+                                               const ChosenPlan* chosen);
   Status refuse_in_group() const;
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
   Result<std::unique_ptr<Communicator>> make_child(
@@ -111,6 +121,7 @@ class CommunicatorImpl {
   std::map<PlanKey, std::unique_ptr<BoundPlan>> plans_;
   PlanKey last_key_;  // of the plan used last
   const BoundPlan* last_plan_ = nullptr;
+  std::vector<ChosenPlan> user_plans_;
   std::atomic<bool> group_open_ = false;
   Engine engine_;  // last: ends before what it uses
 };

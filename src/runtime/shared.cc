@@ -8,7 +8,11 @@ namespace {
 [[gnu::used]] const auto kErrors = static_cast<std::string (*)(const Error&)>(&to_string);
 [[gnu::used]] const auto kNames = static_cast<bool (*)(DataType)>(&is_valid);
 [[gnu::used]] const auto kCreate = &Communicator::create;
+[[gnu::used]] const auto kCollectives = &Communicator::barrier;
+[[gnu::used]] const auto kGroups = &Group::run;
 [[gnu::used]] const auto kUniqueId = &UniqueId::create;
+[[gnu::used]] const auto kPlans = &UserPlan::parse_json;
+[[gnu::used]] const auto kBuiltPlans = &PlanBuilder::build;
 
 }  // namespace
 }  // namespace tutti

@@ -127,5 +127,28 @@ TEST(VerifyCommand, RefusesRangesThatAreNone) {
   EXPECT_EQ(parse_rank_range("7"), (RankRange{.first = 7, .last = 7}));
 }
 
+TEST(VerifyCommand, ProvesWhatThePlanCommandWrote) {
+  const std::string path = testing::TempDir() + "tutti_plan_command_test.json";
+  EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 4 --json " + path).exit_code, kExitSuccess);
+  const Outcome good = run("verify --plan " + path);
+  EXPECT_EQ(good.exit_code, kExitSuccess) << good.err;
+  EXPECT_THAT(good.out, HasSubstr("proved ring, 4 ranks, all_reduce of 4 ranks: result, no deadlock"));
+
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::string broken = text.str();
+  broken.replace(broken.find("\"completes\": true"), 17, "\"completes\": false");
+  std::ofstream(path) << broken;
+  const Outcome wrong = run("verify --plan " + path);
+  EXPECT_EQ(wrong.exit_code, kExitFailure);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr(path), HasSubstr("invalid plan"), HasSubstr("channel 0 step 3: completes")));
+  std::filesystem::remove(path);
+
+  EXPECT_THAT(run("verify --plan " + path).err, HasSubstr("No such file or directory"));
+  EXPECT_THAT(run("verify --ranks 4 --plan " + path).usage, HasSubstr("--ranks"));
+  EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks 4 --json /no/such/folder/plan.json").err,
+              HasSubstr("No such file or directory"));
+}
+
 }  // namespace
 }  // namespace tutti::tool
