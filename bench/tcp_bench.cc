@@ -24,8 +24,8 @@ using tutti::CallTag;
 constexpr std::size_t kLargest = 4 << 20;
 // Per iteration: short, so that on a busy machine some iterations have both cores to themselves. The first of each run
 // warms up (the kernel tunes its buffers while there is traffic) and is not timed.
-constexpr std::uint64_t kStreamBytes = 64 << 20;
-constexpr int kTrips = 2000;
+constexpr std::uint64_t kStreamBytes = 16 << 20;
+constexpr int kTrips = 1000;
 
 [[noreturn]] void die(const char* what) {
   std::perror(what);
