@@ -136,6 +136,39 @@ TEST_P(TcpGoodbye, IsNoDeathAndLosesNoData) {
 
 INSTANTIATE_TEST_SUITE_P(WithAndWithoutAConnectionBack, TcpGoodbye, testing::Bool());
 
+// More data than the receiver's kernel holds: the goodbye is still in the sender's, whose process is gone.
+TEST(TcpGoodbye, IsNoDeathWhileItsDataIsStillComing) {
+  World world;
+  auto receive = world.receive(0, 1);
+  auto send = world.send(0, 1);
+  const std::vector<std::byte> data(kBytes, std::byte{9});
+  std::size_t sent = 0;
+  SteadyClock clock;
+  const std::int64_t start_ns = clock.now_ns();
+  while (sent < 40 && clock.now_ns() - start_ns < 200'000'000) {
+    if (!world.ranks[0]->flush() || !send->ready()) continue;
+    send->send_from(data.data(), data.size(), call(1));
+    ++sent;
+  }
+  // What is left in this process would take the goodbye's place: read until it is gone.
+  std::size_t got = 0;
+  const auto read_one = [&] {
+    ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
+    ASSERT_EQ(receive->front().bytes, kBytes);
+    receive->release();
+    ++got;
+  };
+  while (!world.ranks[0]->flush()) read_one();
+  send = nullptr;
+  world.ranks[0] = nullptr;
+  world.endpoints[0] = nullptr;
+  world.ranks[1]->enter_call(call(1), {});  // lasts, so that rank 1 tries to tell rank 0 of it, and is refused
+  EXPECT_FALSE(
+      eventually([&] { return world.ranks[1]->pump(), world.ranks[1]->peer_status(0).life == PeerLife::kLost; }, 900));
+  while (got < sent) read_one();
+  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLeft), PeerLife::kLeft);
+}
+
 TEST(TcpGoodbye, OfAReceiverReachesItsSendersAndThoseWhoComeLate) {
   World world;
   auto send = world.send(0, 1);
