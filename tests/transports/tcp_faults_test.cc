@@ -16,7 +16,7 @@ PeerLife life_of(World& world, std::uint32_t rank, std::uint32_t peer, PeerLife 
         world.ranks[rank]->pump();
         return (life = world.ranks[rank]->peer_status(peer).life) == awaited;
       },
-      2000);
+      10000);
   return life;
 }
 
@@ -55,7 +55,7 @@ TEST(TcpDeath, WithoutAGoodbyeIsALossEvenIfNobodyReadsTheData) {
   const std::int64_t start_ns = clock.now_ns();
   peer.reset();
   EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLost), PeerLife::kLost);
-  EXPECT_LT(clock.now_ns() - start_ns, 1'000'000'000);
+  EXPECT_LT(clock.now_ns() - start_ns, 5'000'000'000) << "about 0.5 s on a quiet machine";
 }
 
 TEST(TcpDeath, InTheMiddleOfAMessageIsALossAndNoMessage) {
@@ -136,6 +136,39 @@ TEST_P(TcpGoodbye, IsNoDeathAndLosesNoData) {
 
 INSTANTIATE_TEST_SUITE_P(WithAndWithoutAConnectionBack, TcpGoodbye, testing::Bool());
 
+// More data than the receiver's kernel holds: the goodbye is still in the sender's, whose process is gone.
+TEST(TcpGoodbye, IsNoDeathWhileItsDataIsStillComing) {
+  World world;
+  auto receive = world.receive(0, 1);
+  auto send = world.send(0, 1);
+  const std::vector<std::byte> data(kBytes, std::byte{9});
+  std::size_t sent = 0;
+  SteadyClock clock;
+  const std::int64_t start_ns = clock.now_ns();
+  while (sent < 40 && clock.now_ns() - start_ns < 200'000'000) {
+    if (!world.ranks[0]->flush() || !send->ready()) continue;
+    send->send_from(data.data(), data.size(), call(1));
+    ++sent;
+  }
+  // What is left in this process would take the goodbye's place: read until it is gone.
+  std::size_t got = 0;
+  const auto read_one = [&] {
+    ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
+    ASSERT_EQ(receive->front().bytes, kBytes);
+    receive->release();
+    ++got;
+  };
+  while (!world.ranks[0]->flush()) read_one();
+  send = nullptr;
+  world.ranks[0] = nullptr;
+  world.endpoints[0] = nullptr;
+  world.ranks[1]->enter_call(call(1), {});  // lasts, so that rank 1 tries to tell rank 0 of it, and is refused
+  EXPECT_FALSE(
+      eventually([&] { return world.ranks[1]->pump(), world.ranks[1]->peer_status(0).life == PeerLife::kLost; }, 900));
+  while (got < sent) read_one();
+  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLeft), PeerLife::kLeft);
+}
+
 TEST(TcpGoodbye, OfAReceiverReachesItsSendersAndThoseWhoComeLate) {
   World world;
   auto send = world.send(0, 1);
@@ -200,7 +233,7 @@ TEST(TcpBoard, ShowsACallThatLastsAndAFailureAtOnce) {
   const CallFailure failure{.code = ErrorCode::kMismatch, .culprit = 1, .argument = CallArgument::kCount};
   world.ranks[0]->enter_call(call(2), {});
   world.ranks[0]->leave_call(call(2), failure);
-  EXPECT_TRUE(eventually([&] { return world.ranks[1]->pump(), world.ranks[1]->peer_failure(0, 2) == failure; }, 1000));
+  EXPECT_TRUE(eventually([&] { return world.ranks[1]->pump(), world.ranks[1]->peer_failure(0, 2) == failure; }));
   EXPECT_FALSE(world.ranks[1]->peer_failure(0, 1).has_value());
 }
 
@@ -213,11 +246,9 @@ TEST(TcpBoard, WhoHearsOfACallAnswersWithItsOwn) {
   send->send_from(nullptr, 0, call(1, 11));
   world.ranks[1]->flush();
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMismatch);
-  SteadyClock clock;
-  const std::int64_t start_ns = clock.now_ns();
-  EXPECT_TRUE(eventually([&] { return world.ranks[1]->peer_status(0).entered == 1; })) << "without pump()";
+  // Rank 0 never gets to pump(): it told of its call when it found the mismatch.
+  EXPECT_TRUE(eventually([&] { return world.ranks[1]->peer_status(0).entered == 1; }));
   EXPECT_EQ(world.ranks[1]->peer_call(0, 1), call(1));
-  EXPECT_LT(clock.now_ns() - start_ns, 40'000'000);
 }
 
 TEST(TcpStrangers, AreRefusedWhileTheRightOneGetsIn) {

@@ -77,6 +77,37 @@ void receive_all(TcpTransport& rank, std::uint32_t from, std::uint16_t lanes, in
   }
 }
 
+// Two communicators of three ranks that are threads of one process and share its endpoint.
+TEST(TcpEndpointShared, ServesAllRanksAndCommunicatorsOfAProcess) {
+  constexpr std::uint32_t kRanks = 3;
+  const auto shared = endpoint();
+  std::vector<std::thread> ranks;
+  for (std::uint32_t i = 0; i < 2 * kRanks; ++i) {
+    ranks.emplace_back([&, rank = i % kRanks, communicator = i / kRanks] {
+      const std::vector<std::string> addresses(kRanks, shared->address());
+      auto transport = std::move(
+          TcpTransport::create({.rank = rank, .ranks = kRanks, .communicator = communicator}, shared, addresses)
+              .value());
+      auto send = std::move(transport->open_send((rank + 1) % kRanks, 0).value());
+      auto receive = std::move(transport->open_receive((rank + kRanks - 1) % kRanks, 0).value());
+      for (std::uint64_t sequence = 1; sequence <= 200; ++sequence) {
+        const std::uint64_t value = communicator * 1000000 + rank * 1000 + sequence;
+        send->send_from(reinterpret_cast<const std::byte*>(&value), sizeof(value), call(sequence));
+        std::uint64_t got = 0;
+        ASSERT_TRUE(eventually([&] {
+          transport->flush();
+          return receive->arrival(call(sequence), {reinterpret_cast<std::byte*>(&got), sizeof(got)}) ==
+                 Arrival::kMessage;
+        }));
+        receive->release();
+        ASSERT_EQ(got, communicator * 1000000 + (rank + kRanks - 1) % kRanks * 1000 + sequence);
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  EXPECT_EQ(shared->refusals().count, 0u) << shared->refusals().last;
+}
+
 class TcpMessages : public testing::TestWithParam<const char*> {};
 
 TEST_P(TcpMessages, ArriveWholeAndInOrderOnAllLanes) {

@@ -234,7 +234,8 @@ void TcpLinks::say_goodbye() {
   for (const Orphan& orphan : orphans_) say(orphan.socket);
   for (const auto& [lane, waiting] : waiting_) say(waiting.socket);
   for (Peer& peer : peers_) say(peer.board.socket());
-  for (TcpLink* link : links_) link->end(goodbye);
+  for (TcpLink* link : links_) link->say_goodbye(goodbye);
+  for (TcpLink* link : links_) link->end();
   orphans_.clear();
   waiting_.clear();
   endpoint_->detach(*mailbox_, record.entered, record.left);

@@ -47,8 +47,10 @@ class TcpLink {
   virtual Unread unread() const { return Unread::kNone; }
   // Sends what is left; true when nothing is.
   virtual bool push() { return true; }
-  // Says goodbye where that can be said, and closes.
-  virtual void end(const FrameHeader& goodbye) = 0;
+  // Says goodbye where that can be said.
+  virtual void say_goodbye(const FrameHeader& goodbye) = 0;
+  // After that: closes. Nothing is sent or received from then on.
+  virtual void end() = 0;
 
  private:
   friend class TcpLinks;

@@ -186,12 +186,14 @@ void TcpReceiveConnection::look() {
   links_->note_reply(peer(), reply);
 }
 
-void TcpReceiveConnection::end(const FrameHeader& goodbye) {
-  if (socket_.is_open() && !ended_) {
-    FrameHeader frame = goodbye;
-    iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-    send_some(socket_.get(), {&part, 1});
-  }
+void TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
+  if (ended_ || !socket_.is_open()) return;
+  FrameHeader frame = goodbye;
+  iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
+  send_some(socket_.get(), {&part, 1});
+}
+
+void TcpReceiveConnection::end() {
   ended_ = true;
   socket_.close();
 }

@@ -25,7 +25,8 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   void look() override;
   Unread unread() const override;
-  void end(const FrameHeader& goodbye) override;
+  void say_goodbye(const FrameHeader& goodbye) override;
+  void end() override;
 
  private:
   enum class Stage : std::uint8_t { kHeader, kPayload };  // of the message at the front

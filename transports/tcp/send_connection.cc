@@ -158,12 +158,14 @@ void TcpSendConnection::give_up(const Reply& reply) {
   count_ = 0;
 }
 
-void TcpSendConnection::end(const FrameHeader& goodbye) {
-  if (!over_ && push()) {
-    FrameHeader frame = goodbye;
-    iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-    send_some(socket_.get(), {&part, 1});
-  }
+void TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
+  if (over_ || !push()) return;
+  FrameHeader frame = goodbye;
+  iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
+  send_some(socket_.get(), {&part, 1});
+}
+
+void TcpSendConnection::end() {
   over_ = true;
   count_ = 0;
   socket_.close();

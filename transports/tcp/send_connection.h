@@ -45,7 +45,8 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
 
   void look() override;
   bool push() override;
-  void end(const FrameHeader& goodbye) override;
+  void say_goodbye(const FrameHeader& goodbye) override;
+  void end() override;
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
   Socket socket_;
