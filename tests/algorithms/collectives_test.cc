@@ -189,6 +189,10 @@ TEST_P(Messages, WithoutARootAreAsStated) {
   EXPECT_LE(bruck.longest_way, ceil_log2(p));
   EXPECT_EQ(bruck.most_sent, bits);
   EXPECT_EQ(bruck.all_sent, p * bits);
+  const RankPlan any_rank = plan_of({CollectiveKind::kAllToAll, Algorithm::kBruck}, p).ranks[p / 2];
+  for (const Channel& channel : any_rank.channels) {
+    EXPECT_EQ(channel.ports.size(), ceil_log2(p)) << "peers in each direction";
+  }
   const Stated pairwise = measured(plan_of({CollectiveKind::kAllToAll, Algorithm::kPairwise}, p));
   EXPECT_LE(pairwise.longest_way, p);
   EXPECT_EQ(pairwise.most_sent, p - 1);
@@ -207,9 +211,19 @@ TEST_P(Messages, OfGatherAndScatterAreAsStated) {
   EXPECT_EQ(LongestWay(scatter).messages(), floor_log2(p));
   EXPECT_EQ(measured(gather).all_sent, hops);
   EXPECT_EQ(measured(scatter).all_sent, hops);
+  EXPECT_LE(measured(gather).most_sent, p / 2);
+  EXPECT_EQ(measured(scatter).most_sent, p - 1);
   EXPECT_EQ(messages_sent(scatter.ranks[0]), p - 1);
   EXPECT_EQ(gather.ranks[0].channels[0].ports.size(), ceil_log2(p)) << "the root's peers";
   EXPECT_EQ(scatter.ranks[0].channels[0].ports.size(), ceil_log2(p));
+}
+
+TEST_P(Messages, OfABarrierAreAsStated) {
+  const std::uint32_t p = GetParam();
+  expect_stated(CollectiveKind::kBarrier, Algorithm::kOneShot, p, {1, p - 1, p - 1, p * (p - 1)});
+  const Stated trees = measured(plan_of({CollectiveKind::kBarrier, Algorithm::kDoubleTree}, p));
+  EXPECT_EQ(trees.longest_way, 2 * floor_log2(p));
+  EXPECT_LE(trees.most_sent, 4u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Messages, testing::Values(2u, 3u, 4u, 5u, 8u, 13u, 16u, 31u, 100u),
