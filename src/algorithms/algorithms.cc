@@ -32,6 +32,29 @@ constexpr Entry kEntries[] = {
     {Kind::kAllReduce, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {Kind::kAllReduce, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
     {Kind::kAllReduce, Algorithm::kTwoShot, two_shot_all_reduce, kMaxDirectRanks},
+    {Kind::kBroadcast, Algorithm::kRing, ring_broadcast, kMaxDirectRanks},
+    {Kind::kBroadcast, Algorithm::kDoubleTree, double_tree_broadcast, kMaxRanks},
+    {Kind::kBroadcast, Algorithm::kBinomial, binomial_broadcast, kMaxRanks},
+    {Kind::kBroadcast, Algorithm::kChain, chain_broadcast, kMaxRanks},
+    {Kind::kBroadcast, Algorithm::kTree, tree_broadcast, kMaxRanks},
+    {Kind::kBroadcast, Algorithm::kDirect, direct_broadcast, kMaxDirectRanks},
+    {Kind::kReduce, Algorithm::kRing, ring_reduce, kMaxDirectRanks},
+    {Kind::kReduce, Algorithm::kDoubleTree, double_tree_reduce, kMaxRanks},
+    {Kind::kReduce, Algorithm::kBinomial, binomial_reduce, kMaxRanks},
+    {Kind::kReduce, Algorithm::kChain, chain_reduce, kMaxRanks},
+    {Kind::kReduce, Algorithm::kTree, tree_reduce, kMaxRanks},
+    {Kind::kReduce, Algorithm::kDirect, direct_reduce, kMaxDirectRanks},
+    {Kind::kAllGather, Algorithm::kRing, ring_all_gather, kMaxRanks},
+    {Kind::kAllGather, Algorithm::kDirect, direct_all_gather, kMaxDirectRanks},
+    {Kind::kReduceScatter, Algorithm::kRing, ring_reduce_scatter, kMaxRanks},
+    {Kind::kReduceScatter, Algorithm::kDirect, direct_reduce_scatter, kMaxDirectRanks},
+    {Kind::kAllToAll, Algorithm::kDirect, direct_all_to_all, kMaxDirectRanks},
+    {Kind::kAllToAll, Algorithm::kPairwise, pairwise_all_to_all, kMaxDirectRanks},
+    {Kind::kAllToAll, Algorithm::kBruck, bruck_all_to_all, kMaxRanks},
+    {Kind::kGather, Algorithm::kBinomial, binomial_gather, kMaxRanks},
+    {Kind::kGather, Algorithm::kDirect, direct_gather, kMaxDirectRanks},
+    {Kind::kScatter, Algorithm::kBinomial, binomial_scatter, kMaxRanks},
+    {Kind::kScatter, Algorithm::kDirect, direct_scatter, kMaxDirectRanks},
     {Kind::kBarrier, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {Kind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
 };
@@ -85,11 +108,10 @@ Result<Generator> find_generator(const Collective& collective, Algorithm algorit
                                to_string(collective.kind), known.empty() ? "another collective" : names_of(known)));
   }
   if (collective.ranks > entry->most_ranks) {
-    return refusal(
-        ErrorCode::kUnsupported,
-        fmt::format("{} works on all ranks' values in one step and takes at most {} ranks, not {}; choose {}",
-                    to_string(algorithm), entry->most_ranks, collective.ranks,
-                    names_of(algorithms_for_many(collective.kind))));
+    return refusal(ErrorCode::kUnsupported,
+                   fmt::format("{} has one rank talk to all others and takes at most {} ranks, not {}; choose {}",
+                               to_string(algorithm), entry->most_ranks, collective.ranks,
+                               names_of(algorithms_for_many(collective.kind))));
   }
   return entry->generator(collective);
 }

@@ -6,7 +6,7 @@
 //   step 1   r0 (+) r1 (+) ... (+) r(p-1), own input at its place, complete: store out[0]
 // Steps per rank: 2. Bytes sent per rank: S(p-1). One round of messages: for the smallest messages.
 // In place, step 1 overwrites the input without knowing whether all peers have read it; so where the call is in place,
-// the input is never published through a window but copied to slots (PlanShape::publish_in_place).
+// the input is never published through a window but copied to slots (PlanShape::windows_in_place).
 //
 // Two-shot. The message is cut into p chunks; rank q owns chunk q. Every rank sends its input of each chunk to the
 // owner; the owner adds all p of them in rank order, stores the result and sends it to all.
@@ -83,7 +83,7 @@ Generator one_shot_all_reduce(const Collective& collective) {
                     .algorithm = Algorithm::kOneShot,
                     .chunks = 1,
                     .slots = 1,
-                    .publish_in_place = false,
+                    .windows_in_place = false,
                     .order = Order::kByRank},
           .build = build_one_shot};
 }

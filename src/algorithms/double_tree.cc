@@ -133,6 +133,11 @@ TreePlace tree_place(std::uint32_t tree, std::uint32_t rank, std::uint32_t ranks
   return place;
 }
 
+std::uint32_t tree_root(std::uint32_t tree, std::uint32_t ranks) {
+  TUTTI_ASSERT(tree < kTrees && ranks >= 1);
+  return rank_at(tree, std::bit_floor(ranks), ranks);
+}
+
 Generator double_tree_all_reduce(const Collective& collective) {
   const bool even = collective.ranks % 2 == 0;
   return {.shape = {.collective = collective,

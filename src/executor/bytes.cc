@@ -155,7 +155,7 @@ bool Execution::Domain::gather_operands(const Channel& channel, const Step& step
 bool Execution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const {
   const bool modified = reduction.scaled_source >= 0 || reduction.divisor != 1;
   return step.receive_count == 0 && !modified && bytes >= kLeastPublished &&
-         (!execution_.call_.in_place || execution_.plan_.shape.publish_in_place);
+         (!execution_.call_.in_place || execution_.plan_.shape.windows_in_place);
 }
 
 Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,

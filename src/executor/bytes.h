@@ -48,6 +48,10 @@ class Execution {
   Execution& operator=(const Execution&) = delete;
 
   void start(const Call& call);
+  // The output that peers may store to in this call: none where the plan and the call's being in place forbid it.
+  WindowRef offered() const {
+    return call_.in_place && !plan_.shape.windows_in_place ? WindowRef{} : call_.output_window;
+  }
   // Runs what can run now; true if any step ran. Stops at the first bad message.
   bool progress();
   bool done();

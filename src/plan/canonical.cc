@@ -56,7 +56,7 @@ void add(Hash& hash, const PlanShape& shape) {
        {static_cast<std::uint64_t>(shape.collective.kind), std::uint64_t{shape.collective.ranks},
         std::uint64_t{shape.collective.root}, static_cast<std::uint64_t>(shape.algorithm), std::uint64_t{shape.chunks},
         std::uint64_t{shape.scratch_chunks}, std::uint64_t{shape.slots}, std::uint64_t{shape.lanes},
-        static_cast<std::uint64_t>(shape.publish_in_place), static_cast<std::uint64_t>(shape.order)}) {
+        static_cast<std::uint64_t>(shape.windows_in_place), static_cast<std::uint64_t>(shape.order)}) {
     hash.add(number);
   }
   hash.add(shape.collective.nodes.size());

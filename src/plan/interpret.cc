@@ -20,8 +20,12 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kElements = 3;  // of each chunk
-using Elements = std::array<float, kElements>;
+struct Elements {
+  std::array<float, kElements> values{};
+  std::vector<std::uint32_t> ranks{};  // whose inputs were added, in that order
+};
 constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
+const Elements kUnwritten{.values = {kUnset, kUnset, kUnset}};
 
 Error failure(std::string message) { return {.code = ErrorCode::kInvalidPlan, .message = std::move(message)}; }
 
@@ -117,12 +121,13 @@ void Interpreter::begin_call(std::uint32_t rank) {
   const std::uint32_t inputs = input_chunks(plan_.shape, rank);
   const std::size_t outputs = output_chunks(plan_.shape, rank);
   buffers.input.resize(std::size_t{inputs} * options_.tiles);
-  buffers.output.assign(outputs * options_.tiles, {kUnset, kUnset, kUnset});
+  buffers.output.assign(outputs * options_.tiles, kUnwritten);
   for (std::size_t i = 0; i < buffers.input.size(); ++i) {
     const auto chunk = static_cast<std::uint32_t>(i % inputs);
     for (std::size_t e = 0; e < kElements; ++e) {
-      buffers.input[i][e] = input_element(calls_[rank], rank, i / inputs, chunk, e);
+      buffers.input[i].values[e] = input_element(calls_[rank], rank, i / inputs, chunk, e);
     }
+    buffers.input[i].ranks = {rank};
     const std::uint32_t alias = options_.in_place ? output_alias(plan_.shape, rank, chunk) : kNoChunk;
     if (alias != kNoChunk) buffers.output[i / inputs * outputs + alias] = buffers.input[i];
   }
@@ -132,7 +137,8 @@ void Interpreter::begin_call(std::uint32_t rank) {
 void Interpreter::end_call(std::uint32_t rank) {
   const Buffers& buffers = buffers_[rank];
   for (const Elements& elements : buffers.output) {
-    results_[rank].insert(results_[rank].end(), elements.begin(), elements.end());
+    results_[rank].insert(results_[rank].end(), elements.values.begin(), elements.values.end());
+    if (options_.orders != nullptr) options_.orders->push_back(elements.ranks);
   }
   ++calls_[rank];
 }
@@ -172,10 +178,13 @@ void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t 
       operand = messages.front();
       messages.pop_front();
     }
-    for (std::size_t e = 0; e < kElements; ++e) value[e] = i == 0 ? operand[e] : value[e] + operand[e];
+    for (std::size_t e = 0; e < kElements; ++e) {
+      value.values[e] = i == 0 ? operand.values[e] : value.values[e] + operand.values[e];
+    }
+    value.ranks.insert(value.ranks.end(), operand.ranks.begin(), operand.ranks.end());
   }
   if (step.completes != 0) {
-    for (float& element : value) element /= static_cast<float>(plan_.ranks.size()) + 0.5f;  // not a power of two
+    for (float& element : value.values) element /= static_cast<float>(plan_.ranks.size()) + 0.5f;  // not a power of two
   }
   if (step.sink.space != Space::kNone) memory(step.sink, tile) = value;
   for (std::uint16_t port : channel.sends(step)) queue(port).push_back(value);
@@ -195,7 +204,7 @@ Result<std::vector<float>> Interpreter::run() {
   results_.resize(ranks);
   std::vector<std::pair<std::uint32_t, std::uint32_t>> channels;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    buffers_[rank].scratch.assign(plan_.shape.scratch_chunks, {kUnset, kUnset, kUnset});
+    buffers_[rank].scratch.assign(plan_.shape.scratch_chunks, kUnwritten);
     begin_call(rank);
     for (std::uint32_t c = 0; c < plan_.ranks[rank].channels.size(); ++c) {
       if (!runnable(plan_, rank, plan_.ranks[rank].channels[c]))

@@ -16,6 +16,8 @@ struct InterpretOptions {
   std::uint32_t tiles = 2;
   std::uint32_t calls = 2;
   std::uint64_t seed = 1;  // of the interleaving; inputs are always the same
+  // If not null: gets, for each chunk of the result, the ranks that it holds in the order in which they were added.
+  std::vector<std::vector<std::uint32_t>>* orders = nullptr;
 };
 
 // Outputs of all calls, ranks, tiles and chunks, a few elements each; averages, so that `completes` matters.

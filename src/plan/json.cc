@@ -143,7 +143,7 @@ void write_shape(Out& out, const PlanShape& shape) {
   }
   fmt::format_to(out, "  \"chunks\": {},\n  \"scratch_chunks\": {},\n  \"slots\": {},\n  \"lanes\": {},\n",
                  shape.chunks, shape.scratch_chunks, shape.slots, shape.lanes);
-  fmt::format_to(out, "  \"publish_in_place\": {},\n  \"order\": \"{}\",\n", shape.publish_in_place,
+  fmt::format_to(out, "  \"windows_in_place\": {},\n  \"order\": \"{}\",\n", shape.windows_in_place,
                  order_word(shape.order));
 }
 

@@ -14,8 +14,8 @@ struct PlanFile {
   Plan plan;
   std::string name{};     // for people, see is_label()
   std::string comment{};  // the same
-  // False: the text did not say whether PlanShape::publish_in_place, and the plan has the default.
-  bool says_publish_in_place = true;
+  // False: the text did not say whether PlanShape::windows_in_place, and the plan has the default.
+  bool says_windows_in_place = true;
 
   bool operator==(const PlanFile&) const = default;
 };

@@ -272,12 +272,12 @@ constexpr Field kTopFields[] = {
      .least = 1,
      .most = PlanLimits::kLanes,
      .number = [](Reading& r, std::uint64_t n) { r.file.plan.shape.lanes = static_cast<std::uint16_t>(n); }},
-    {.name = "publish_in_place",
+    {.name = "windows_in_place",
      .content = C::kTruth,
      .number =
          [](Reading& r, std::uint64_t truth) {
-           r.file.plan.shape.publish_in_place = truth != 0;
-           r.file.says_publish_in_place = true;
+           r.file.plan.shape.windows_in_place = truth != 0;
+           r.file.says_windows_in_place = true;
          }},
     {.name = "order", .content = C::kWord, .word = set_order},
     {.name = "ranks", .content = C::kArray, .required = true, .most = PlanLimits::kRanks, .inside = {&kRank, 1}},

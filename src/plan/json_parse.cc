@@ -245,7 +245,7 @@ Result<PlanFile> parse_plan(std::string_view text) {
                                         PlanLimits::kJsonBytes)};
   }
   PlanFile file;
-  file.says_publish_in_place = false;
+  file.says_windows_in_place = false;
   file.plan.shape.algorithm = Algorithm::kUser;
   PlanReader reader(text, file);
   const bool read = nlohmann::json::sax_parse(text.begin(), text.end(), &reader);

@@ -18,9 +18,11 @@ void for_each_mutant(const Plan& plan, const std::function<void(const Plan& muta
 
 struct MutationCount {
   std::uint64_t tried = 0;
-  std::uint64_t refused = 0;   // by the verifier
-  std::uint64_t harmless = 0;  // accepted, and bit for bit the unmutated result on all ranks in several interleavings
-  std::uint64_t missed = 0;    // accepted, and not the unmutated result
+  std::uint64_t refused = 0;  // by the verifier
+  // Accepted, and bit for bit the unmutated result on all ranks in several interleavings; or, where only one rank gets
+  // a sum, the same sum in another order that the shape's promise leaves open.
+  std::uint64_t harmless = 0;
+  std::uint64_t missed = 0;  // accepted, and neither of the two
   std::vector<std::string> missed_names;
 
   MutationCount& operator+=(const MutationCount& other);

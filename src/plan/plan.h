@@ -122,9 +122,10 @@ struct PlanShape {
   std::uint32_t scratch_chunks = 0;  // chunks of scratch per tile
   std::uint16_t slots = 1;           // messages that every connection must be able to hold for the plan not to deadlock
   std::uint16_t lanes = 1;           // lanes are 0 .. lanes-1
-  // False: a rank whose call is in place must not publish its input (see plan/windows.h): the plan overwrites it before
-  // every peer has surely read it. Such sends go through slots; all else about windows stays.
-  bool publish_in_place = true;
+  // False: a rank whose call is in place takes no part in windows (see plan/windows.h): it publishes nothing, since the
+  // plan may overwrite its input before every peer has read it, and offers its output to nobody, since a peer could
+  // write there what the plan has still to read. Messages to and from it go through slots.
+  bool windows_in_place = true;
   Order order = Order::kAny;
 
   bool operator==(const PlanShape&) const = default;

@@ -49,12 +49,12 @@ void join_clock(std::span<std::uint32_t> into, std::span<const std::uint32_t> ot
 std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options) {
   std::vector<std::uint8_t> rules(wiring.sender_step.size(), 0);
   if (!options.windows) return rules;
-  const bool publish = !options.in_place || wiring.plan->shape.publish_in_place;
+  if (options.in_place && !wiring.plan->shape.windows_in_place) return rules;
   for (const ConnectionInfo& connection : wiring.connections) {
     for (std::uint32_t m = connection.first_message; m < connection.first_message + connection.messages; ++m) {
       const Step& sender = wiring.threads[connection.sender].program->steps[wiring.sender_step[m]];
       const Step& receiver = wiring.threads[connection.receiver].program->steps[wiring.receiver_step[m]];
-      if (publish && can_publish(sender)) rules[m] |= kMayPublish;
+      if (can_publish(sender)) rules[m] |= kMayPublish;
       if (can_push(receiver)) rules[m] |= kMayPush;
     }
   }

@@ -144,6 +144,7 @@ constexpr int kRowHeight = 30;  // of a channel
 constexpr int kBoxHeight = 22;
 constexpr int kRankGap = 10;
 constexpr int kLegendBoxWidth = 40;
+constexpr std::uint32_t kLinesBesideARow = 3;
 constexpr int kMinWidth = 840;
 constexpr const char* kInk = "#1f2933";
 constexpr const char* kFaintInk = "#7b8794";
@@ -239,9 +240,10 @@ std::string Drawing::rgb(std::uint32_t hue, double saturation, double lightness)
 
 void Drawing::draw_header() {
   const PlanShape& shape = plan_.shape;
-  add("<text x='{}' y='40' font-size='20' font-weight='600' fill='{}'>{}, {}, {} {}</text>", kMargin, kInk,
+  add("<text x='{}' y='40' font-size='20' font-weight='600' fill='{}'>{}, {}, {} {}{}</text>", kMargin, kInk,
       to_string(shape.collective.kind), to_string(shape.algorithm), shape.collective.ranks,
-      shape.collective.ranks == 1 ? "rank" : "ranks");
+      shape.collective.ranks == 1 ? "rank" : "ranks",
+      has_root(shape.collective.kind) ? fmt::format(", root {}", shape.collective.root) : "");
   add("<text x='{}' y='62' font-size='13' fill='{}'>{} steps and {} messages for each tile of {} {}; {} steps one "
       "after the "
       "other{}</text>",
@@ -252,16 +254,25 @@ void Drawing::draw_header() {
 }
 
 void Drawing::draw_legend(int x, int y) {
-  const auto entry = [&](const Box& box, const char* label, const char* text, int width) {
+  const auto entry = [&](const Box& box, const char* label, const std::string& text, int width) {
     draw_box_at({.x = x, .y = y, .width = kLegendBoxWidth}, box, label);
     add("<text x='{}' y='{}' font-size='12' fill='{}'>{}</text>", x + kLegendBoxWidth + 8, y + 15, kInk, text);
     x += kLegendBoxWidth + width;
   };
-  if (!reduces(plan_.shape.collective.kind)) {
-    entry({}, "0", by_rank_ ? "passes on what rank 0 has given" : "passes on chunk 0", 210);
-    return entry({.complete = true, .stores = true}, "0", "stores", 64);
+  const CollectiveKind kind = plan_.shape.collective.kind;
+  const char* datum = "chunk";
+  if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kScatter) datum = "block";
+  if (!reduces(kind)) {
+    if (kind == CollectiveKind::kAllToAll) {
+      entry({}, "0>1", "passes on the block from rank 0 for rank 1", 300);
+    } else if (by_rank_) {
+      entry({}, "0", "passes on the block of rank 0", 220);
+    } else {
+      entry({}, "0", fmt::format("passes on {} 0", datum), 150);
+    }
+    return entry({.complete = true, .stores = true}, kind == CollectiveKind::kAllToAll ? "0>1" : "0", "stores it", 64);
   }
-  entry({}, "0", "sends its input of chunk 0", 190);
+  entry({}, "0", fmt::format("sends its input of {} 0", datum), 190);
   entry({.adds = true}, "+0", "adds to a received value", 180);
   entry({.adds = true, .completes = true, .complete = true, .stores = true}, "\u03a30", "completes and stores the sum",
         210);
@@ -295,10 +306,25 @@ void Drawing::draw_line(const Line& line) {
   const int y1 = y_of(from) + kBoxHeight / 2;
   const int x2 = x_of(to.time);
   const int y2 = y_of(to) + kBoxHeight / 2;
-  const int bend = std::max((x2 - x1) / 2, 8);
   const std::string stroke = colour(from, true);
-  add("<path d='M{} {} C{} {} {} {} {} {}' fill='none' stroke='{}' stroke-width='1.3' stroke-opacity='{}'/>", x1, y1,
-      x1 + bend, y1, x2 - bend, y2, x2, y2, stroke, from.complete ? "0.85" : "0.5");
+  std::string path = fmt::format("M{} {}", x1, y1);
+  int x = x1;
+  int y = y1;
+  const auto curve_to = [&](int to_x, int to_y) {
+    const int bend = std::max((to_x - x) / 2, 8);
+    path += fmt::format(" C{} {} {} {} {} {}", x + bend, y, to_x - bend, to_y, to_x, to_y);
+    x = to_x;
+    y = to_y;
+  };
+  if (to.time > from.time + 1) {  // past the boxes of the times between: along the side of the receiver's row
+    const int aside = kBoxHeight / 2 + 3 + 2 * static_cast<int>(from.rank % kLinesBesideARow);
+    curve_to(x_of(from.time + 1), y1 < y2 ? y2 - aside : y2 + aside);
+    x = x_of(to.time - 1) + box_width_;
+    path += fmt::format(" H{}", x);
+  }
+  curve_to(x2, y2);
+  add("<path d='{}' fill='none' stroke='{}' stroke-width='1.3' stroke-opacity='{}'/>", path, stroke,
+      from.complete ? "0.85" : "0.5");
   add("<circle cx='{}' cy='{}' r='2.2' fill='{}'/>", x2, y2, stroke);
 }
 

@@ -13,11 +13,13 @@
 //            does not write, and forwards from its sink.
 //   slot     anything else: through a slot of the connection, as without windows.
 //
+// Scratch is a rank's own and mapped by nobody: it is neither published nor pushed to.
+//
 // Where a rule cannot be followed at run time the next one below it applies. A publish needs the sender's source to be
 // mapped, the value to be unmodified (no factor, no division), and, where the sender's call is in place,
-// PlanShape::publish_in_place. A push needs the receiver's sink to be mapped. The verifier takes all rules that may
-// apply to a message at once, so every mixture of mapped and unmapped buffers and of in-place and out-of-place ranks is
-// proved; docs/verifier.md says why that is enough.
+// PlanShape::windows_in_place. A push needs the receiver's sink to be mapped and, where the receiver's call is in
+// place, the same. The verifier takes all rules that may apply to a message at once, so every mixture of mapped and
+// unmapped buffers and of in-place and out-of-place ranks is proved; docs/verifier.md says why that is enough.
 #pragma once
 
 #include <cstdint>

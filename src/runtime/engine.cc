@@ -229,7 +229,7 @@ void Engine::start(Operation& operation) {
     execution_plan_ = operation.plan;
   }
   execution_->start(operation.call);
-  world_.transport->enter_call(operation.call.tag, operation.call.output_window);
+  world_.transport->enter_call(operation.call.tag, execution_->offered());
   if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
 }
 

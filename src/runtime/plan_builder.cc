@@ -170,7 +170,7 @@ Result<UserPlan> PlanDraft::build() const {
                          .ranks = {}},
                 .name = d.name,
                 .comment = d.comment,
-                .says_publish_in_place = false};
+                .says_windows_in_place = false};
   for (const std::deque<ChannelDraft>& channels : ranks_) {
     RankPlan& rank = file.plan.ranks.emplace_back();
     for (const ChannelDraft& channel : channels) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 16;
 
-// All four combinations of in place and windows, the only one that depends on publish_in_place last. A plan that does
+// All four combinations of in place and windows, the only one that depends on windows_in_place last. A plan that does
 // not say whether it may publish its input in place is asked: true saves a copy, but the plan must then never overwrite
 // what a peer may still read. Where only that can not be proved, false is right: such messages go through slots.
 Result<PlanProof> prove_all(Plan& plan, bool may_choose) {
@@ -25,8 +25,8 @@ Result<PlanProof> prove_all(Plan& plan, bool may_choose) {
   for (const bool in_place : {false, true}) {
     for (const bool windows : {false, true}) {
       Result<VerifyReport> report = verify(plan, {.in_place = in_place, .windows = windows});
-      if (!report && may_choose && in_place && windows && plan.shape.publish_in_place) {
-        plan.shape.publish_in_place = false;
+      if (!report && may_choose && in_place && windows && plan.shape.windows_in_place) {
+        plan.shape.windows_in_place = false;
         report = verify(plan, {.in_place = in_place, .windows = windows});
       }
       if (!report) return std::move(report).error();
@@ -82,7 +82,7 @@ namespace detail {
 
 Result<UserPlan> UserPlanData::prove(PlanFile file) {
   TUTTI_TRY(check_limits(file.plan));
-  Result<PlanProof> proof = prove_all(file.plan, !file.says_publish_in_place);
+  Result<PlanProof> proof = prove_all(file.plan, !file.says_windows_in_place);
   if (!proof) return std::move(proof).error();
   auto data = std::make_shared<UserPlanData>();
   data->plan = canonical(file.plan);

@@ -17,7 +17,7 @@ struct UserPlanData {
   PlanProof proof;
   std::uint32_t digest = 0;
 
-  // The only way to a UserPlan: proves `file`. Where the file does not say whether PlanShape::publish_in_place, the
+  // The only way to a UserPlan: proves `file`. Where the file does not say whether PlanShape::windows_in_place, the
   // faster true is taken if it can be proved, else false. Errors: kInvalidPlan, kUnsupported.
   static Result<UserPlan> prove(PlanFile file);
   static const UserPlanData& of(const UserPlan& plan) { return *plan.data_; }

@@ -58,7 +58,7 @@ TEST(PlanJson, KeepsEveryField) {
                      .scratch_chunks = 5,
                      .slots = 6,
                      .lanes = 7,
-                     .publish_in_place = false,
+                     .windows_in_place = false,
                      .order = Order::kByRank};
   const Result<PlanFile> read = parse_plan(to_json(file));
   ASSERT_TRUE(read) << to_string(read.error());
@@ -212,7 +212,7 @@ TEST(Digest, ForgetsHowPortsAreNumberedAndNothingElse) {
   };
   changes([](Plan& p) { p.shape.slots = 3; });
   changes([](Plan& p) { p.shape.order = Order::kAny; });
-  changes([](Plan& p) { p.shape.publish_in_place = false; });
+  changes([](Plan& p) { p.shape.windows_in_place = false; });
   changes([](Plan& p) { p.shape.collective.nodes = {0, 0, 0}; });
   changes([](Plan& p) { step_of(p, 2, 1).source.chunk ^= 1u; });
   changes([](Plan& p) { step_of(p, 2, 1).completes ^= 1u; });

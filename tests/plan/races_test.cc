@@ -87,7 +87,7 @@ TEST(Races, ATreeWhoseDownChannelRunsAheadIsRefused) {
 TEST(Races, AOneShotInPlaceMustNotPublish) {
   Plan plan = plan_of(Algorithm::kOneShot, 4);
   EXPECT_TRUE(verify_all(plan).ok());
-  plan.shape.publish_in_place = true;
+  plan.shape.windows_in_place = true;
   EXPECT_TRUE(verify(plan, {.in_place = true}).ok());
   EXPECT_TRUE(verify(plan, {.windows = true}).ok());
   const Result<VerifyReport> report = verify(plan, {.in_place = true, .windows = true});
@@ -114,13 +114,11 @@ Plan exchange_from_scratch() {
   return plan;
 }
 
-TEST(Races, APublishedSliceMustStayUntilItWasRead) {
+// The second tile overwrites scratch while the peer may not yet have received the first: it was copied to a slot.
+TEST(Races, ScratchIsNeverPublished) {
   const Plan plan = exchange_from_scratch();
-  EXPECT_TRUE(verify(plan).ok()) << "staged, the value was copied";
-  EXPECT_TRUE(verify(plan, {.windows = true, .tiles = 1, .calls = 2}).ok()) << "a call ends when all has been read";
-  const Result<VerifyReport> report = verify(plan, {.windows = true, .tiles = 2, .calls = 1});
-  ASSERT_FALSE(report.ok()) << "the second tile overwrites scratch while the peer may still read the first";
-  EXPECT_THAT(report.error().message, HasSubstr("race on scratch[0]"));
+  EXPECT_TRUE(verify_all(plan).ok());
+  EXPECT_TRUE(verify(plan, {.windows = true, .tiles = 5, .calls = 3}).ok());
 }
 
 TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {

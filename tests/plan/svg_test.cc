@@ -37,6 +37,47 @@ TEST(Svg, DrawsEveryStepAndEveryMessage) {
   }
 }
 
+TEST(Svg, DrawsCollectivesThatMove) {
+  for (const CollectiveKind kind : {CollectiveKind::kBroadcast, CollectiveKind::kAllGather, CollectiveKind::kAllToAll,
+                                    CollectiveKind::kGather, CollectiveKind::kScatter}) {
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      const Plan plan = build_plan(*find_generator({.kind = kind, .ranks = 4}, algorithm));
+      std::size_t steps = 0;
+      std::size_t messages = 0;
+      for (const RankPlan& rank : plan.ranks) {
+        for (const Channel& channel : rank.channels) {
+          steps += channel.steps.size();
+          for (const Step& step : channel.steps) messages += step.receive_count;
+        }
+      }
+      const auto svg = to_svg(plan);
+      ASSERT_TRUE(svg.ok());
+      EXPECT_EQ(count_of(*svg, "rx='4'"), steps + 2) << "the legend shows two boxes";
+      EXPECT_EQ(count_of(*svg, "<path"), messages);
+    }
+  }
+}
+
+TEST(Svg, TellsWhoseDataTravels) {
+  const auto draw = [](CollectiveKind kind, Algorithm algorithm, std::uint32_t root) {
+    return *to_svg(build_plan(*find_generator({.kind = kind, .ranks = 4, .root = root}, algorithm)));
+  };
+  EXPECT_THAT(draw(CollectiveKind::kScatter, Algorithm::kDirect, 2), HasSubstr("scatter, direct, 4 ranks, root 2<"));
+  const std::string exchange = draw(CollectiveKind::kAllToAll, Algorithm::kPairwise, 0);
+  for (const char* block : {">0>3<", ">3>0<", ">2>1<"}) EXPECT_EQ(count_of(exchange, block), 2u) << "sent and stored";
+}
+
+// A message that is received some steps later passes beside the boxes of the times between, not behind them.
+TEST(Svg, LeadsLongMessagesRoundTheBoxes) {
+  const auto long_messages = [](CollectiveKind kind, Algorithm algorithm) {
+    const std::string svg = *to_svg(build_plan(*find_generator({.kind = kind, .ranks = 4}, algorithm)));
+    return count_of(svg, " C") - count_of(svg, "<path");  // one more curve than the others have
+  };
+  EXPECT_EQ(long_messages(CollectiveKind::kAllGather, Algorithm::kRing), 0u);
+  EXPECT_EQ(long_messages(CollectiveKind::kAllGather, Algorithm::kDirect), 8u) << "all but the first of each rank";
+  EXPECT_EQ(long_messages(CollectiveKind::kGather, Algorithm::kDirect), 2u);
+}
+
 TEST(Svg, PutsARingsStepsOneAfterTheOther) {
   EXPECT_THAT(*to_svg(plan_of(Algorithm::kRing, 8)), HasSubstr("15 steps one after the other"));
   EXPECT_THAT(*to_svg(plan_of(Algorithm::kDoubleTree, 8)), HasSubstr("7 steps one after the other"));

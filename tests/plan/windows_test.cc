@@ -69,6 +69,12 @@ TEST(Windows, AValueThatAStepComputesIsNeverPublished) {
   EXPECT_EQ(carry_of(adds, stores), Carry::kPush);
   EXPECT_EQ(carry_of(adds, stores_sum), Carry::kSlot);
   EXPECT_EQ(carry_without_publish(stores), Carry::kPush);
+  Step from_scratch = lone_send;
+  from_scratch.source.space = Space::kScratch;
+  EXPECT_FALSE(can_publish(from_scratch)) << "scratch is mapped by nobody";
+  Step to_scratch = stores;
+  to_scratch.sink.space = Space::kScratch;
+  EXPECT_FALSE(can_push(to_scratch));
   Step divides = lone_send;
   divides.completes = 1;
   EXPECT_EQ(carry_of(divides, stores_sum), Carry::kSlot);
