@@ -32,6 +32,10 @@ constexpr Entry kEntries[] = {
     {Kind::kAllReduce, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {Kind::kAllReduce, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
     {Kind::kAllReduce, Algorithm::kTwoShot, two_shot_all_reduce, kMaxDirectRanks},
+    {Kind::kAllReduce, Algorithm::kHalvingDoubling, halving_doubling_all_reduce, kMaxRanks},
+    {Kind::kAllReduce, Algorithm::kCirculant, circulant_all_reduce, kMaxRanks},
+    {Kind::kAllGather, Algorithm::kCirculant, circulant_all_gather, kMaxRanks},
+    {Kind::kReduceScatter, Algorithm::kCirculant, circulant_reduce_scatter, kMaxRanks},
     {Kind::kBarrier, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {Kind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
 };

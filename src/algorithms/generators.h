@@ -18,6 +18,10 @@ Generator ring_all_reduce(const Collective& collective);
 Generator double_tree_all_reduce(const Collective& collective);
 Generator one_shot_all_reduce(const Collective& collective);
 Generator two_shot_all_reduce(const Collective& collective);
+Generator halving_doubling_all_reduce(const Collective& collective);
+Generator circulant_all_reduce(const Collective& collective);
+Generator circulant_reduce_scatter(const Collective& collective);
+Generator circulant_all_gather(const Collective& collective);
 
 // A rank's place in one of the two trees; for tests and for drawing.
 struct TreePlace {

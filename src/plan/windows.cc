@@ -66,12 +66,13 @@ std::string_view to_string(Carry carry) {
 }
 
 bool can_publish(const Step& sender_step) {
-  return sender_step.receive_count == 0 && sender_step.source.space != Space::kNone && sender_step.completes == 0;
+  return sender_step.receive_count == 0 && sender_step.completes == 0 &&
+         (sender_step.source.space == Space::kInput || sender_step.source.space == Space::kOutput);
 }
 
 bool can_push(const Step& receiver_step) {
   return receiver_step.receive_count == 1 && receiver_step.source.space == Space::kNone &&
-         receiver_step.sink.space != Space::kNone && receiver_step.completes == 0;
+         receiver_step.sink.space == Space::kOutput && receiver_step.completes == 0;
 }
 
 Carry carry_of(const Step& sender_step, const Step& receiver_step) {
