@@ -172,7 +172,8 @@ class ChannelBuilder {
     ChannelBuilder& builder_;
   };
   StepBuilder step();
-  void after(std::uint16_t other_channel, std::uint32_t other_step);  // the last step waits for that one, same tile
+  // The last step waits for that one.
+  void after(std::uint16_t other_channel, std::uint32_t other_step, std::uint16_t tiles_before = 0);
 
   std::uint32_t steps() const { return static_cast<std::uint32_t>(channel_.steps.size()); }
   Channel build() &&;
