@@ -18,8 +18,8 @@
 // other chunk by chunk and overlap tile by tile (algorithms/compose.h): the time of a long message is that of the
 // slowest stage, not the sum.
 //
-// On one machine only the stages inside are left, in one channel, and complete the sums; with one rank on each machine only the
-// stage across, on one rail; a machine with one rank among larger ones has nothing to do inside.
+// On one machine only the stages inside are left, in one channel, and complete the sums; with one rank on each machine
+// only the stage across, on one rail; a machine with one rank among larger ones has nothing to do inside.
 //
 // hierarchical: direct inside (a ring where a machine has more ranks than a step takes operands), a ring across.
 // hierarchical_tree: a ring inside, the double binary tree across: for many machines.
