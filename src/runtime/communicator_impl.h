@@ -66,7 +66,7 @@ class CommunicatorImpl {
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;  // orders submissions; guards connections_ and plans_
   Connections connections_;
-  std::array<std::unique_ptr<BoundPlan>, 8> plans_;  // by Algorithm
+  std::array<std::unique_ptr<BoundPlan>, static_cast<std::size_t>(Algorithm::kUser) + 1> plans_;  // by Algorithm
   Engine engine_;                                    // last: ends before what it uses
 };
 
