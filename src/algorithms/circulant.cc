@@ -20,9 +20,9 @@
 //
 // Rounds: ceil(log2 p) for either half, 2 ceil(log2 p) for the all-reduce. Messages and bytes: every block but a rank's
 // own is sent once by every rank in either half, p - 1 blocks: S(p-1)/p of a message of S bytes, 2S(p-1)/p for the
-// all-reduce. For all p, of powers of two as of others, the least that there can be of both, except that an all-reduce
-// of twice the rounds may be beaten in rounds by one that sends more. A round's blocks travel as messages of their own
-// (algorithms/rounds.h): with more than 16 ranks the first rounds cost more than one latency.
+// all-reduce: the least that any can send, for every p. A half cannot have fewer rounds; an all-reduce can, by sending
+// more. A round's blocks travel as messages of their own (algorithms/rounds.h): with more than 16 ranks the first
+// rounds cost more than one latency.
 //
 // Order of addition: a rank's own value comes first, then, round by round, the sums of those that sent to it; for p =
 // 4, block c: (rc + r(c+2)) + (r(c+3) + r(c+1)). Not the order of the ranks, so none is promised; but every sum is

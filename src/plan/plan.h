@@ -127,11 +127,11 @@ std::string_view to_string(Order order);
 struct PlanShape {
   Collective collective;
   Algorithm algorithm = Algorithm::kRing;
-  std::uint32_t chunks = 1;          // chunks of each block of input and of output per tile
+  std::uint32_t chunks = 1;  // chunks of each block of input and of output per tile
   // Chunks of scratch, which every tile uses again. Scratch chunk c is as long as the tile's datum c modulo the data.
   std::uint32_t scratch_chunks = 0;
-  std::uint16_t slots = 1;           // messages that every connection must be able to hold for the plan not to deadlock
-  std::uint16_t lanes = 1;           // lanes are 0 .. lanes-1
+  std::uint16_t slots = 1;  // messages that every connection must be able to hold for the plan not to deadlock
+  std::uint16_t lanes = 1;  // lanes are 0 .. lanes-1
   // False: a rank whose call is in place must not publish its input (see plan/windows.h): the plan overwrites it before
   // every peer has surely read it. Such sends go through slots; all else about windows stays.
   bool publish_in_place = true;

@@ -67,7 +67,7 @@ class CommunicatorImpl {
   std::mutex mutex_;  // orders submissions; guards connections_ and plans_
   Connections connections_;
   std::array<std::unique_ptr<BoundPlan>, static_cast<std::size_t>(Algorithm::kUser) + 1> plans_;  // by Algorithm
-  Engine engine_;                                    // last: ends before what it uses
+  Engine engine_;  // last: ends before what it uses
 };
 
 // Longer timeouts are taken as this one.
