@@ -30,7 +30,8 @@ using Memory = std::map<std::pair<Space, std::uint32_t>, Place>;
 
 Memory memory_of(const RankPlan& plan) {
   Memory memory;
-  for (std::uint16_t c = 0; c < plan.channels.size(); ++c) {
+  for (std::size_t index = 0; index < plan.channels.size(); ++index) {
+    const auto c = static_cast<std::uint16_t>(index);
     const std::vector<Step>& steps = plan.channels[c].steps;
     for (std::uint32_t s = 0; s < steps.size(); ++s) {
       const auto handed_on = [](const Slice& slice) {
