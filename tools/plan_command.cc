@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "algorithms/algorithms.h"
+#include "plan/collective.h"
 #include "plan/json.h"
 #include "plan/svg.h"
 #include "plan/text.h"
@@ -28,6 +30,8 @@ struct PlanOptions {
   std::string collective;
   std::string algorithm;
   std::uint32_t ranks = 0;
+  std::uint32_t root = 0;
+  std::uint32_t nodes = 1;
   std::optional<std::uint32_t> rank;
   std::string svg_path;
   std::string json_path;
@@ -95,7 +99,24 @@ int run_plan(const PlanOptions& options) {
                options.ranks - 1);
     return kExitUsage;
   }
-  const Result<Generator> generator = find_generator({.ranks = options.ranks}, *parse_algorithm(options.algorithm));
+  const CollectiveKind kind = *parse_collective(options.collective);
+  if (options.root >= (has_root(kind) ? options.ranks : 1)) {
+    fmt::print(stderr, "tutti plan: {}\n",
+               has_root(kind) ? fmt::format("there is no root {} among {} ranks (0 to {})", options.root, options.ranks,
+                                            options.ranks - 1)
+                              : fmt::format("{} has no root", options.collective));
+    return kExitUsage;
+  }
+  if (options.nodes == 0 || options.nodes > options.ranks) {
+    fmt::print(stderr, "tutti plan: {} ranks do not stand on {} machines; --nodes takes 1 to {}\n", options.ranks,
+               options.nodes, options.ranks);
+    return kExitUsage;
+  }
+  const Result<Generator> generator = find_generator({.kind = kind,
+                                                      .ranks = options.ranks,
+                                                      .root = options.root,
+                                                      .nodes = nodes_of_equal_size(options.ranks, options.nodes)},
+                                                     *parse_algorithm(options.algorithm));
   if (!generator.ok()) return fail(generator.error());
   if (options.ranks > kMaxProvedRanks) return print_unproved(*generator, options);
   const Plan plan = build_plan(*generator);
@@ -117,25 +138,50 @@ int run_plan(const PlanOptions& options) {
 
 }  // namespace
 
+std::vector<std::string> planned_collectives() {
+  std::vector<std::string> names;
+  for (const CollectiveKind kind : all_collectives()) {
+    if (!algorithms_of(kind).empty()) names.emplace_back(to_string(kind));
+  }
+  return names;
+}
+
 std::string check_algorithm(const std::string& name) {
-  const std::optional<Algorithm> algorithm = parse_algorithm(name);
-  if (algorithm && *algorithm != Algorithm::kAuto) return {};
   std::string known;
-  for (const Algorithm each : algorithms_of(CollectiveKind::kAllReduce))
+  for (const Algorithm each : all_algorithms()) {
+    const bool planned = std::any_of(all_collectives().begin(), all_collectives().end(), [&](CollectiveKind kind) {
+      const std::vector<Algorithm> algorithms = algorithms_of(kind);
+      return std::find(algorithms.begin(), algorithms.end(), each) != algorithms.end();
+    });
+    if (!planned) continue;
+    if (name == to_string(each)) return {};
     known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(each));
+  }
   return fmt::format("unknown algorithm {}; choose one of {}", name, known);
+}
+
+std::vector<std::uint32_t> nodes_of_equal_size(std::uint32_t ranks, std::uint32_t machines) {
+  std::vector<std::uint32_t> nodes;
+  if (machines <= 1) return nodes;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    nodes.push_back(static_cast<std::uint32_t>(std::uint64_t{rank} * machines / ranks));
+  }
+  return nodes;
 }
 
 void add_plan_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("plan", "Print, prove and draw the plan of a collective");
   const auto options = std::make_shared<PlanOptions>();  // shared with the callback, which outlives this function
-  command->add_option("collective", options->collective, "The collective: all_reduce")
+  command->add_option("collective", options->collective, "The collective")
       ->required()
-      ->check(CLI::IsMember({"all_reduce"}));
-  command->add_option("--algorithm", options->algorithm, "ring, double_tree, one_shot or two_shot")
+      ->check(CLI::IsMember(planned_collectives()));
+  command->add_option("--algorithm", options->algorithm, "One that has a plan for it, see docs/algorithms.md")
       ->required()
       ->check(check_algorithm);
   command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(CLI::Range(1u, 1u << 24));
+  command->add_option("--root", options->root, "Root of a collective that has one; default 0");
+  command->add_option("--nodes", options->nodes,
+                      "Machines that the ranks stand on, side by side, equally many on each");
   command->add_option("--rank", options->rank, "Print this rank's steps only");
   command->add_option("--svg", options->svg_path, "Draw the plan into this file");
   command->add_option("--json", options->json_path, "Write the plan into this file, for tutti verify --plan");

@@ -2,14 +2,22 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tutti::tool {
 
 // Sets `exit_code` when the command has run.
 void add_plan_command(CLI::App& app, int& exit_code);
 
-// For an option that names an algorithm: empty when it is one that has a plan, else what to say.
+// For an option that names an algorithm: empty when it is one that has a plan for any collective, else what to say.
 std::string check_algorithm(const std::string& name);
+
+// The collectives that some algorithm has a plan for.
+std::vector<std::string> planned_collectives();
+
+// The machine of each rank where so many stand side by side, equally many on each as far as that goes; empty for one.
+std::vector<std::uint32_t> nodes_of_equal_size(std::uint32_t ranks, std::uint32_t machines);
 
 }  // namespace tutti::tool

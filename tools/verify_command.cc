@@ -3,14 +3,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "plan/collective.h"
 #include "plan/mutate.h"
 #include "plan/verify.h"
 #include "tools/exit_status.h"
@@ -22,11 +27,13 @@ namespace {
 
 constexpr std::uint32_t kMaxRanks = 2048;  // of one plan; a ring of so many has 8 million steps
 constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
+constexpr std::uint32_t kMutatedVariants = 4;  // up to here with every root and all shapes of machines, else the first
 constexpr std::uint32_t kMostMutatedRanks = 12;  // with --mutations: every rank count up to here
 constexpr std::size_t kShownMisses = 10;
 
 struct VerifyCommand {
   std::string ranks = "2..64";
+  std::string collective;  // empty: all of them
   std::string algorithm;
   bool more_mutations = false;
   std::string plan_path;
@@ -72,64 +79,139 @@ struct Outcome {
 
 double work_of(std::uint32_t ranks) { return static_cast<double>(ranks) * ranks; }
 
-void prove_range(Algorithm algorithm, RankRange range, ProgressBar& bar, Outcome& outcome) {
-  for (std::uint32_t ranks = range.first; ranks <= range.last; ++ranks) {
-    bar.advance(work_of(ranks), fmt::format("{}, {} ranks", to_string(algorithm), ranks));
-    const Result<Generator> generator = find_generator({.ranks = ranks}, algorithm);
-    if (!generator.ok()) {
-      if (outcome.skipped++ == 0) {
+// One algorithm of one collective.
+struct Subject {
+  CollectiveKind kind;
+  Algorithm algorithm;
+
+  std::string name() const { return fmt::format("{} {}", to_string(kind), to_string(algorithm)); }
+};
+
+std::vector<Subject> subjects_of(const VerifyCommand& command) {
+  std::vector<Subject> subjects;
+  for (const CollectiveKind kind : all_collectives()) {
+    if (!command.collective.empty() && command.collective != to_string(kind)) continue;
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      if (!command.algorithm.empty() && command.algorithm != to_string(algorithm)) continue;
+      subjects.push_back({.kind = kind, .algorithm = algorithm});
+    }
+  }
+  return subjects;
+}
+
+// Roots: the first rank, one in the middle and the last.
+std::vector<std::uint32_t> roots_of(CollectiveKind kind, std::uint32_t ranks) {
+  if (!has_root(kind)) return {0};
+  std::vector<std::uint32_t> roots{0, ranks / 2, ranks - 1};
+  roots.erase(std::unique(roots.begin(), roots.end()), roots.end());
+  return roots;
+}
+
+// Machines: all ranks on one; half of them on each of two; two thirds on the first.
+std::vector<std::vector<std::uint32_t>> machines_of(std::uint32_t ranks) {
+  std::vector<std::vector<std::uint32_t>> shapes{{}};
+  if (ranks < 2) return shapes;
+  shapes.push_back(nodes_of_equal_size(ranks, 2));
+  std::vector<std::uint32_t> uneven(ranks, 1);
+  std::fill_n(uneven.begin(), (2 * ranks + 2) / 3, 0);
+  if (uneven.back() == 1) shapes.push_back(std::move(uneven));
+  return shapes;
+}
+
+std::string describe(const Subject& subject, const Collective& collective) {
+  std::string text = fmt::format("{}, {} ranks", subject.name(), collective.ranks);
+  if (has_root(subject.kind)) text += fmt::format(", root {}", collective.root);
+  if (!collective.nodes.empty()) {
+    const auto first = std::count(collective.nodes.begin(), collective.nodes.end(), collective.nodes.front());
+    text += fmt::format(", the first {} on a machine of their own", first);
+  }
+  return text;
+}
+
+// Calls `visit` with every different plan for so many ranks: of roots, and of machines where the plan depends on them.
+// Counts what there is no plan for and tells of the first.
+void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar, Outcome& outcome,
+                   const std::function<void(const Plan& plan, const std::string& name)>& visit) {
+  for (const std::uint32_t root : roots_of(subject.kind, ranks)) {
+    Plan on_one;
+    for (const std::vector<std::uint32_t>& nodes : machines_of(ranks)) {
+      const Collective collective{.kind = subject.kind, .ranks = ranks, .root = root, .nodes = nodes};
+      const Result<Generator> generator = find_generator(collective, subject.algorithm);
+      if (!generator.ok()) {
+        if (outcome.skipped++ > 0) return;
         bar.clear();
         fmt::print("skipped: {}\n", generator.error().message);
+        return;
       }
-      continue;
+      Plan plan = build_plan(*generator);
+      if (!nodes.empty() && plan.ranks == on_one.ranks) break;  // machines make no difference to it
+      visit(plan, describe(subject, collective));
+      if (nodes.empty()) on_one = std::move(plan);
     }
-    const Result<VerifyReport> report = verify_all(build_plan(*generator));
-    ++outcome.plans;
-    if (!report.ok()) {
-      ++outcome.failed;
-      bar.clear();
-      fmt::print("NOT proved: {}, {} ranks: {}\n", to_string(algorithm), ranks, to_string(report.error()));
-      continue;
-    }
-    outcome.counts.steps += report->steps;
-    outcome.counts.messages += report->messages;
-    outcome.counts.race_checks += report->race_checks;
   }
 }
 
-void count_mutants(Algorithm algorithm, const VerifyCommand& command, ProgressBar& bar, Outcome& outcome) {
+void prove_range(const Subject& subject, RankRange range, ProgressBar& bar, Outcome& outcome) {
+  for (std::uint32_t ranks = range.first; ranks <= range.last; ++ranks) {
+    bar.advance(work_of(ranks), fmt::format("{}, {} ranks", subject.name(), ranks));
+    for_each_plan(subject, ranks, bar, outcome, [&](const Plan& plan, const std::string& name) {
+      const Result<VerifyReport> report = verify_all(plan);
+      ++outcome.plans;
+      if (!report.ok()) {
+        ++outcome.failed;
+        bar.clear();
+        fmt::print("NOT proved: {}: {}\n", name, to_string(report.error()));
+        return;
+      }
+      outcome.counts.steps += report->steps;
+      outcome.counts.messages += report->messages;
+      outcome.counts.race_checks += report->race_checks;
+    });
+  }
+}
+
+void count_mutants(const Subject& subject, const VerifyCommand& command, ProgressBar& bar, Outcome& outcome) {
   std::vector<std::uint32_t> counts(std::begin(kMutatedRanks), std::end(kMutatedRanks));
   if (command.more_mutations) {
     counts.clear();
     for (std::uint32_t ranks = 1; ranks <= kMostMutatedRanks; ++ranks) counts.push_back(ranks);
   }
   for (const std::uint32_t ranks : counts) {
-    bar.advance(0, fmt::format("{}, mutations", to_string(algorithm)));
-    const Plan plan = build_plan(*find_generator({.ranks = ranks}, algorithm));
-    if (!verify_all(plan).ok()) {
-      ++outcome.failed;
-      fmt::print("NOT proved: {}, {} ranks, so its mutations say nothing\n", to_string(algorithm), ranks);
-      continue;
-    }
-    MutationCount count = count_mutations(plan);
-    for (std::string& name : count.missed_names)
-      name = fmt::format("{}, {} ranks: {}", to_string(algorithm), ranks, name);
-    outcome.mutations += count;
+    bar.advance(0, fmt::format("{}, mutations", subject.name()));
+    for_each_plan(subject, ranks, bar, outcome, [&](const Plan& plan, const std::string& name) {
+      if (!verify_all(plan).ok()) {
+        ++outcome.failed;
+        fmt::print("NOT proved: {}, so its mutations say nothing\n", name);
+        return;
+      }
+      const Collective& collective = plan.shape.collective;
+      if (ranks > kMutatedVariants && (collective.root > 0 || !collective.nodes.empty())) return;
+      MutationCount count = count_mutations(plan);
+      for (std::string& missed : count.missed_names) missed = fmt::format("{}: {}", name, missed);
+      outcome.mutations += count;
+    });
   }
 }
 
-int report_outcome(const Outcome& outcome, std::size_t algorithms, RankRange range, double seconds) {
+int report_outcome(const Outcome& outcome, const std::vector<Subject>& subjects, RankRange range, double seconds) {
   const MutationCount& mutations = outcome.mutations;
   for (std::size_t i = 0; i < mutations.missed_names.size() && i < kShownMisses; ++i) {
     fmt::print("missed: {}\n", mutations.missed_names[i]);
   }
   const bool good = outcome.failed == 0 && mutations.missed == 0 && outcome.plans > 0;
   if (outcome.failed > 0) fmt::print("FAILED: {} of {} plans were not proved\n", outcome.failed, outcome.plans);
+  std::set<CollectiveKind> kinds;
+  std::set<Algorithm> algorithms;
+  for (const Subject& subject : subjects) {
+    kinds.insert(subject.kind);
+    algorithms.insert(subject.algorithm);
+  }
   fmt::print(
-      "{} {} plans ({} {}, ranks {}..{}): {} steps, {} messages, {} race checks in {:.1f} s; "
+      "{} {} plans ({} {}, {} {}, ranks {}..{}): {} steps, {} messages, {} race checks in {:.1f} s; "
       "mutations: tried {}, refused {}, harmless {}, missed {}\n",
-      good ? "proved" : "FAILED; proved", outcome.plans - outcome.failed, algorithms,
-      algorithms == 1 ? "algorithm" : "algorithms", range.first, range.last, outcome.counts.steps,
+      good ? "proved" : "FAILED; proved", outcome.plans - outcome.failed, kinds.size(),
+      kinds.size() == 1 ? "collective" : "collectives", algorithms.size(),
+      algorithms.size() == 1 ? "algorithm" : "algorithms", range.first, range.last, outcome.counts.steps,
       outcome.counts.messages, outcome.counts.race_checks, seconds, mutations.tried, mutations.refused,
       mutations.harmless, mutations.missed);
   return good ? kExitSuccess : kExitFailure;
@@ -137,20 +219,23 @@ int report_outcome(const Outcome& outcome, std::size_t algorithms, RankRange ran
 
 int run_verify(const VerifyCommand& command) {
   const RankRange range = *parse_rank_range(command.ranks);
-  std::vector<Algorithm> algorithms = algorithms_of(CollectiveKind::kAllReduce);
-  if (!command.algorithm.empty()) algorithms = {*parse_algorithm(command.algorithm)};
+  const std::vector<Subject> subjects = subjects_of(command);
+  if (subjects.empty()) {
+    fmt::print(stderr, "tutti verify: no plan of {} is called {}\n", command.collective, command.algorithm);
+    return kExitUsage;
+  }
   double work = 0;
   for (std::uint32_t ranks = range.first; ranks <= range.last; ++ranks) work += work_of(ranks);
-  ProgressBar bar(work * static_cast<double>(algorithms.size()));
+  ProgressBar bar(work * static_cast<double>(subjects.size()));
   Outcome outcome;
   const auto start = std::chrono::steady_clock::now();
-  for (const Algorithm algorithm : algorithms) {
-    prove_range(algorithm, range, bar, outcome);
-    count_mutants(algorithm, command, bar, outcome);
+  for (const Subject& subject : subjects) {
+    prove_range(subject, range, bar, outcome);
+    count_mutants(subject, command, bar, outcome);
   }
   bar.clear();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return report_outcome(outcome, algorithms.size(), range, seconds.count());
+  return report_outcome(outcome, subjects, range, seconds.count());
 }
 
 // A plan of the user's own, from a file.
@@ -198,18 +283,20 @@ std::optional<RankRange> parse_rank_range(const std::string& text) {
 
 void add_verify_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
-      app.add_subcommand("verify", "Prove the plans of every algorithm, and test the verifier by mutations");
+      app.add_subcommand("verify", "Prove every algorithm of every collective, and test the verifier by mutations");
   const auto options = std::make_shared<VerifyCommand>();  // shared with the callback, which outlives this function
   CLI::Option* ranks = command->add_option("--ranks", options->ranks, "Rank counts: A..B or A")
                            ->capture_default_str()
                            ->check(check_rank_range);
+  CLI::Option* collective = command->add_option("--collective", options->collective, "Only this one; default all")
+                                ->check(CLI::IsMember(planned_collectives()));
   CLI::Option* algorithm =
       command->add_option("--algorithm", options->algorithm, "Only this one; default all")->check(check_algorithm);
   CLI::Option* mutations = command->add_flag(
       "--mutations", options->more_mutations,
       fmt::format("Mutate the plans of every rank count up to {} (some seconds) instead of a few", kMostMutatedRanks));
   command->add_option("--plan", options->plan_path, "Prove the plan in this file instead, see docs/plan-json.md")
-      ->excludes(ranks, algorithm, mutations);
+      ->excludes(ranks, collective, algorithm, mutations);
   command->callback([options, &exit_code] {
     exit_code = options->plan_path.empty() ? run_verify(*options) : verify_file(options->plan_path);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -1,4 +1,5 @@
-// `tutti verify`: proves every algorithm's plans for a range of rank counts, and the verifier by mutations.
+// `tutti verify`: proves every algorithm's plans of every collective for a range of rank counts, and the verifier by
+// mutations.
 // docs/verifier.md.
 #pragma once
 

@@ -136,8 +136,9 @@ class TUTTI_API PlanBuilder {
     // The value holds every rank's contribution for the first time here: averages are divided here. Exactly where that
     // is so, in collectives that add.
     Step& completes();
-    // Waits until that step of another channel of this rank has run in the same tile. That step may be added later.
-    Step& after(std::uint32_t channel, std::uint32_t step);
+    // Waits until that step of another channel of this rank has run in the same tile or, with tiles_before 1, in the
+    // tile before. That step may be added later.
+    Step& after(std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before = 0);
 
    private:
     friend class Channel;

@@ -55,6 +55,12 @@ constexpr Entry kEntries[] = {
     {Kind::kGather, Algorithm::kDirect, direct_gather, kMaxDirectRanks},
     {Kind::kScatter, Algorithm::kBinomial, binomial_scatter, kMaxRanks},
     {Kind::kScatter, Algorithm::kDirect, direct_scatter, kMaxDirectRanks},
+    {Kind::kAllReduce, Algorithm::kHalvingDoubling, halving_doubling_all_reduce, kMaxRanks},
+    {Kind::kAllReduce, Algorithm::kCirculant, circulant_all_reduce, kMaxRanks},
+    {Kind::kAllReduce, Algorithm::kHierarchical, hierarchical_all_reduce, kMaxRanks},
+    {Kind::kAllReduce, Algorithm::kHierarchicalTree, hierarchical_tree_all_reduce, kMaxRanks},
+    {Kind::kAllGather, Algorithm::kCirculant, circulant_all_gather, kMaxRanks},
+    {Kind::kReduceScatter, Algorithm::kCirculant, circulant_reduce_scatter, kMaxRanks},
     {Kind::kBarrier, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {Kind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
 };
@@ -97,6 +103,10 @@ Result<Generator> find_generator(const Collective& collective, Algorithm algorit
   if (collective.root >= (has_root(collective.kind) ? collective.ranks : 1)) {
     return refusal(ErrorCode::kInvalidArgument,
                    fmt::format("root {} is outside 0..{}", collective.root, collective.ranks - 1));
+  }
+  if (!collective.nodes.empty() && collective.nodes.size() != collective.ranks) {
+    return refusal(ErrorCode::kInvalidArgument, fmt::format("the machines of {} ranks are known, not those of {}",
+                                                            collective.nodes.size(), collective.ranks));
   }
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& each) {
     return each.kind == collective.kind && each.algorithm == algorithm;

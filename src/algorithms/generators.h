@@ -19,6 +19,12 @@ Generator ring_all_reduce(const Collective& collective);
 Generator double_tree_all_reduce(const Collective& collective);
 Generator one_shot_all_reduce(const Collective& collective);
 Generator two_shot_all_reduce(const Collective& collective);
+Generator halving_doubling_all_reduce(const Collective& collective);
+Generator circulant_all_reduce(const Collective& collective);
+Generator hierarchical_all_reduce(const Collective& collective);
+Generator hierarchical_tree_all_reduce(const Collective& collective);
+Generator circulant_reduce_scatter(const Collective& collective);
+Generator circulant_all_gather(const Collective& collective);
 
 Generator binomial_broadcast(const Collective& collective);
 Generator chain_broadcast(const Collective& collective);

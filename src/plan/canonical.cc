@@ -27,7 +27,8 @@ Channel canonical(const Channel& channel) {
     append(channel.sends(channel.steps[s]));
   }
   std::sort(result.after.begin(), result.after.end(), [](const After& a, const After& b) {
-    return std::tuple(a.step, a.other_channel, a.other_step) < std::tuple(b.step, b.other_channel, b.other_step);
+    return std::tuple(a.step, a.other_channel, a.other_step, a.tiles_before) <
+           std::tuple(b.step, b.other_channel, b.other_step, b.tiles_before);
   });
   return result;
 }
@@ -81,7 +82,7 @@ void add(Hash& hash, const Channel& channel) {
   hash.add(channel.after.size());
   for (const After& after : channel.after) {
     hash.add((std::uint64_t{after.step} << 32) | after.other_step);
-    hash.add(after.other_channel);
+    hash.add((std::uint64_t{after.other_channel} << 16) | after.tiles_before);
   }
 }
 

@@ -31,7 +31,9 @@ template <class Domain>
 bool can_run(const Channel& channel, const Cursor& cursor, Domain& domain) {
   const Step& step = channel.steps[cursor.step];
   for (std::uint32_t i = cursor.after; i < channel.after.size() && channel.after[i].step == cursor.step; ++i) {
-    if (!domain.reached(channel.after[i].other_channel, channel.after[i].other_step, cursor.tile)) return false;
+    const After& after = channel.after[i];
+    if (cursor.tile < after.tiles_before) continue;
+    if (!domain.reached(after.other_channel, after.other_step, cursor.tile - after.tiles_before)) return false;
   }
   for (std::uint16_t port : channel.receives(step)) {
     if (!domain.receive_ready(port)) return false;

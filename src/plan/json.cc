@@ -82,7 +82,8 @@ class StepWriter {
     field("after");
     const char* separator = "[";
     for (const After& wait : after) {
-      fmt::format_to(out_, R"({}{{"channel": {}, "step": {}}})", separator, wait.other_channel, wait.other_step);
+      fmt::format_to(out_, R"({}{{"channel": {}, "step": {}{}}})", separator, wait.other_channel, wait.other_step,
+                     wait.tiles_before == 0 ? "" : R"(, "tiles_before": 1)");
       separator = ", ";
     }
     fmt::format_to(out_, "]");

@@ -114,7 +114,7 @@ std::string end_step(Reading& reading) {
   if (reading.sink.space != Space::kNone) step.store(reading.sink.space, reading.sink.chunk);
   for (const Port& end : reading.sends) step.send(channel.send_to(end.peer, end.lane));
   if (reading.completes) step.completes();
-  for (const After& after : reading.after) channel.after(after.other_channel, after.other_step);
+  for (const After& after : reading.after) channel.after(after.other_channel, after.other_step, after.tiles_before);
   return "";
 }
 
@@ -173,6 +173,10 @@ constexpr Field kAfterFields[] = {
      .required = true,
      .most = PlanLimits::kSteps - 1,
      .number = [](Reading& r, std::uint64_t n) { r.wait.other_step = static_cast<std::uint32_t>(n); }},
+    {.name = "tiles_before",
+     .content = C::kNumber,
+     .most = 1,
+     .number = [](Reading& r, std::uint64_t n) { r.wait.tiles_before = static_cast<std::uint16_t>(n); }},
 };
 
 constexpr Field kReceive = {.begin = begin_end,

@@ -128,6 +128,8 @@ void ChannelMutator::mutate_after() {
   for (std::size_t i = 0; i < original_.after.size(); ++i) {
     channel_.after.erase(channel_.after.begin() + static_cast<std::ptrdiff_t>(i));
     show(original_.after[i].step, fmt::format("after {} deleted", i));
+    channel_.after[i].tiles_before ^= 1;
+    show(original_.after[i].step, fmt::format("after {}: the tile before {}", i, channel_.after[i].tiles_before));
   }
 }
 

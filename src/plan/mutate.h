@@ -13,7 +13,7 @@ namespace tutti {
 
 // Calls `visit` with each mutant and its name ("rank 2 channel 0 step 3: sink chunk 1 -> 2"). Mutates: space and chunk
 // of source and sink, each port of the step, the counts, list_begin, source_position, completes, the reserved fields;
-// swaps neighbouring steps, deletes and repeats steps, deletes entries of Channel::after.
+// swaps neighbouring steps, deletes and repeats steps, deletes entries of Channel::after and moves them by a tile.
 void for_each_mutant(const Plan& plan, const std::function<void(const Plan& mutant, const std::string& name)>& visit);
 
 struct MutationCount {

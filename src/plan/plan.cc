@@ -95,9 +95,10 @@ ChannelBuilder::StepBuilder& ChannelBuilder::StepBuilder::completes() {
   return *this;
 }
 
-void ChannelBuilder::after(std::uint16_t other_channel, std::uint32_t other_step) {
+void ChannelBuilder::after(std::uint16_t other_channel, std::uint32_t other_step, std::uint16_t tiles_before) {
   TUTTI_ASSERT(!channel_.steps.empty());
-  channel_.after.push_back({.step = steps() - 1, .other_channel = other_channel, .other_step = other_step});
+  channel_.after.push_back(
+      {.step = steps() - 1, .other_channel = other_channel, .tiles_before = tiles_before, .other_step = other_step});
 }
 
 Channel ChannelBuilder::build() && { return std::move(channel_); }

@@ -77,11 +77,13 @@ struct Port {
 };
 static_assert(sizeof(Port) == 8 && alignof(Port) == 4);
 
-// `step` of this channel may run only after `other_step` of `other_channel` of the same rank has run in the same tile.
+// `step` of this channel may run only after `other_step` of `other_channel` of the same rank has run in the same tile,
+// or in the tile before it: what waits for another channel to have read scratch that it is about to write again. In the
+// first tile of a call there is no tile before, and nothing to wait for.
 struct After {
   std::uint32_t step = 0;
   std::uint16_t other_channel = 0;
-  std::uint16_t reserved = 0;
+  std::uint16_t tiles_before = 0;  // 0 or 1
   std::uint32_t other_step = 0;
 
   bool operator==(const After&) const = default;
@@ -119,7 +121,8 @@ struct PlanShape {
   Collective collective;
   Algorithm algorithm = Algorithm::kRing;
   std::uint32_t chunks = 1;          // chunks of each block of input and of output per tile
-  std::uint32_t scratch_chunks = 0;  // chunks of scratch per tile
+  // Chunks of scratch, which every tile uses again; each takes a value of any length up to that of the longest chunk.
+  std::uint32_t scratch_chunks = 0;
   std::uint16_t slots = 1;           // messages that every connection must be able to hold for the plan not to deadlock
   std::uint16_t lanes = 1;           // lanes are 0 .. lanes-1
   // False: a rank whose call is in place takes no part in windows (see plan/windows.h): it publishes nothing, since the
@@ -163,7 +166,8 @@ class ChannelBuilder {
     ChannelBuilder& builder_;
   };
   StepBuilder step();
-  void after(std::uint16_t other_channel, std::uint32_t other_step);  // the last step waits for that one
+  // The last step waits for that one.
+  void after(std::uint16_t other_channel, std::uint32_t other_step, std::uint16_t tiles_before = 0);
 
   std::uint32_t steps() const { return static_cast<std::uint32_t>(channel_.steps.size()); }
   Channel build() &&;

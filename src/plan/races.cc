@@ -181,8 +181,9 @@ void Races::join_after(std::uint32_t thread, std::uint32_t step_index, std::uint
   auto entry = std::lower_bound(after.begin(), after.end(), step_index,
                                 [](const After& a, std::uint32_t step) { return a.step < step; });
   for (; entry != after.end() && entry->step == step_index; ++entry) {
-    join(clock(thread),
-         awaited_[step_key(wiring_->first_thread[info.rank] + entry->other_channel, entry->other_step)][tile]);
+    if (tile < entry->tiles_before) continue;
+    const std::uint64_t key = step_key(wiring_->first_thread[info.rank] + entry->other_channel, entry->other_step);
+    join(clock(thread), awaited_[key][tile - entry->tiles_before]);
   }
 }
 

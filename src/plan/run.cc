@@ -154,8 +154,10 @@ std::string Run::what_it_waits_for(std::uint32_t thread) {
   for (std::size_t i = cursor.after; i < info.program->after.size() && info.program->after[i].step == cursor.step;
        ++i) {
     const After& after = info.program->after[i];
-    if (!reached(after.other_channel, after.other_step, cursor.tile)) {
-      return fmt::format("step {} of channel {}", after.other_step, after.other_channel);
+    if (cursor.tile < after.tiles_before) continue;
+    if (!reached(after.other_channel, after.other_step, cursor.tile - after.tiles_before)) {
+      return fmt::format("step {} of channel {}{}", after.other_step, after.other_channel,
+                         after.tiles_before == 0 ? "" : " in the tile before");
     }
   }
   for (std::uint16_t port : info.program->receives(step)) {

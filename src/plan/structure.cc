@@ -100,7 +100,7 @@ Status check_after(const Plan& plan, std::uint32_t rank, std::uint32_t channel_i
   for (std::size_t i = 0; i < channel.after.size(); ++i) {
     const After& after = channel.after[i];
     std::string fault;
-    if (after.reserved != 0) fault = "reserved bytes are not 0";
+    if (after.tiles_before > 1) fault = fmt::format("it waits for a step {} tiles before", after.tiles_before);
     if (after.step >= channel.steps.size()) fault = fmt::format("there is no step {} to wait", after.step);
     if (i > 0 && channel.after[i - 1].step > after.step) fault = "the list is not sorted by step";
     if (after.other_channel >= channels.size()) {

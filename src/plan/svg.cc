@@ -88,7 +88,7 @@ void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
     box.complete = true;
   }
   for (const After& after : channel.after) {
-    if (after.step == done.size())
+    if (after.step == done.size() && after.tiles_before == 0)
       box.time = std::max(box.time, boxes[done_[rank_][after.other_channel][after.other_step]].time + 1);
   }
   for (std::uint16_t port : channel.receives(step)) {

@@ -47,7 +47,9 @@ std::string to_text(const RankPlan& plan, std::uint32_t rank) {
     for (std::size_t s = 0, after = 0; s < channel.steps.size(); ++s) {
       fmt::format_to(out, "rank {} channel {}: {}: {}", rank, c, s, to_text(channel, channel.steps[s]));
       for (; after < channel.after.size() && channel.after[after].step == s; ++after) {
-        fmt::format_to(out, " ; after {}:{}", channel.after[after].other_channel, channel.after[after].other_step);
+        const After& wait = channel.after[after];
+        fmt::format_to(out, " ; after {}:{}{}", wait.other_channel, wait.other_step,
+                       wait.tiles_before == 0 ? "" : " of the tile before");
       }
       text += '\n';
     }

@@ -4,13 +4,12 @@
 // A message is sent by one step and received by one step. The k-th message that a channel sends on a connection in a
 // tile is the k-th that the other end receives in that tile, so both steps are known before anything runs. They decide:
 //
-//   publish  the sender's step only sends (and perhaps stores) one unmodified local slice. Nothing is copied: the
-//   receiver reads
-//            the slice in the sender's memory during its own step. The sender's call may not end before that.
-//   push     the receiver's step does nothing but store (and perhaps forward) this one value. The sender writes it
-//   straight into
-//            the receiver's sink during its own step, once the receiver has entered the same call; the receiver then
-//            does not write, and forwards from its sink.
+//   publish  the sender's step only sends (and perhaps stores) one unmodified slice of its input or output. Nothing is
+//            copied: the receiver reads the slice in the sender's memory during its own step. The sender's call may not
+//            end before that.
+//   push     the receiver's step does nothing but store this one value to its output (and perhaps forward it). The
+//            sender writes it straight into the receiver's sink during its own step, once the receiver has entered the
+//            same call; the receiver then does not write, and forwards from its sink.
 //   slot     anything else: through a slot of the connection, as without windows.
 //
 // Scratch is a rank's own and mapped by nobody: it is neither published nor pushed to.

@@ -145,16 +145,17 @@ void PlanDraft::completes(Place place) {
   if (ChannelDraft* channel = open(place)) channel->last->completes();
 }
 
-void PlanDraft::after(Place place, std::uint32_t channel, std::uint32_t step) {
+void PlanDraft::after(Place place, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before) {
   ChannelDraft* own = open(place);
   if (own == nullptr) return;
   if (channel >= PlanLimits::kChannels || step >= PlanLimits::kSteps) {
     return fail_at(place, fmt::format("there is no channel {} step {} to wait for", channel, step));
   }
+  if (tiles_before > 1) return fail_at(place, fmt::format("tiles_before is {}, not 0 or 1", tiles_before));
   if (++waits_ > PlanLimits::kMessages) {
     return fail_at(place, fmt::format("the plan has more than {} waits", PlanLimits::kMessages));
   }
-  own->builder.after(static_cast<std::uint16_t>(channel), step);
+  own->builder.after(static_cast<std::uint16_t>(channel), step, static_cast<std::uint16_t>(tiles_before));
 }
 
 Result<UserPlan> PlanDraft::build() const {
@@ -202,8 +203,8 @@ PlanBuilder::Step& PlanBuilder::Step::completes() {
   draft_->completes({rank_, channel_, step_});
   return *this;
 }
-PlanBuilder::Step& PlanBuilder::Step::after(std::uint32_t channel, std::uint32_t step) {
-  draft_->after({rank_, channel_, step_}, channel, step);
+PlanBuilder::Step& PlanBuilder::Step::after(std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before) {
+  draft_->after({rank_, channel_, step_}, channel, step, tiles_before);
   return *this;
 }
 

@@ -32,7 +32,7 @@ class PlanDraft {
   void store(Place place, Space space, std::uint32_t chunk);
   void send(Place place, std::uint32_t peer, std::uint32_t lane);
   void completes(Place place);
-  void after(Place place, std::uint32_t channel, std::uint32_t step);
+  void after(Place place, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before);
 
   Result<UserPlan> build() const;
 

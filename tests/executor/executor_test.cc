@@ -87,5 +87,43 @@ TEST(Execution, SaysWhatItWaitsFor) {
   EXPECT_EQ(execution.waits_for(), "channel 0 step 1 of 3, tile 0 of 1, no message from rank 1");
 }
 
+// Channels that wait for each other, in the same tile and for the tile before: machines of 3 and of 2 ranks, many
+// tiles.
+TEST(Execution, StagesOfACompositionHandTilesOnThroughMemory) {
+  constexpr std::uint32_t kRanks = 5;
+  constexpr std::size_t kCount = 10'007;
+  for (const Algorithm algorithm : {Algorithm::kHierarchical, Algorithm::kHierarchicalTree}) {
+    const Generator generator = find_generator({.ranks = kRanks, .nodes = {0, 0, 0, 1, 1}}, algorithm).value();
+    SimWorld sim({.ranks = kRanks});
+    std::vector<std::vector<float>> data(kRanks, std::vector<float>(kCount));
+    std::uint64_t tiles = 0;
+    sim.run([&](std::uint32_t rank) {
+      const auto transport = sim.transport(rank);
+      Connections connections(*transport);
+      const auto plan = bind(generator, rank, *transport, connections);
+      ASSERT_TRUE(plan.ok());
+      for (std::size_t i = 0; i < kCount; ++i) data[rank][i] = static_cast<float>((rank + 1) * (i % 1000));
+      Execution execution(**plan, *transport);
+      Call call;
+      call.tag = {.sequence = 1, .count = kCount, .tile_bytes = 256};
+      call.lengths.count = kCount;
+      call.in_place = true;
+      call.input = reinterpret_cast<const std::byte*>(data[rank].data());
+      call.output = reinterpret_cast<std::byte*>(data[rank].data());
+      execution.start(call);
+      tiles = Tiling(kCount, sizeof(float), generator.shape.chunks, 256).tiles();
+      Idle idle;
+      const auto waiter = sim.waiter(rank);
+      while (!execution.done()) {
+        if (!execution.progress()) waiter->pause(idle, transport->doorbell(), sim.clock()->now_ns() + 1'000'000);
+      }
+    });
+    EXPECT_GT(tiles, 10u);
+    for (const std::vector<float>& output : data) {
+      for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(output[i], static_cast<float>(15 * (i % 1000))) << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti

@@ -64,6 +64,21 @@ TEST(PlanCommand, SaysThatAPlanOfVeryManyRanksWasNotProved) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("rank 99999 channel 0: 0"), HasSubstr("\nnot proved: ")));
 }
 
+TEST(PlanCommand, PutsRanksOnMachines) {
+  const Outcome outcome = run("plan all_reduce --algorithm hierarchical --ranks 5 --nodes 2 --rank 3");
+  EXPECT_EQ(outcome.exit_code, kExitSuccess);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("recv(4)"), HasSubstr("; after 0:"), HasSubstr(" of the tile before\n"),
+                                 HasSubstr("proved: result")));
+  EXPECT_EQ(nodes_of_equal_size(5, 2), (std::vector<std::uint32_t>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(nodes_of_equal_size(4, 4), (std::vector<std::uint32_t>{0, 1, 2, 3}));
+}
+
+TEST(PlanCommand, ProvesOtherCollectives) {
+  const Outcome outcome = run("plan all_gather --algorithm circulant --ranks 3");
+  EXPECT_EQ(outcome.exit_code, kExitSuccess);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("all_gather circulant, 3 ranks"), HasSubstr("proved: result")));
+}
+
 TEST(PlanCommand, DrawsIntoAFile) {
   const std::string path = testing::TempDir() + "tutti_plan_command_test.svg";
   EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 4 --svg " + path).exit_code, kExitSuccess);
@@ -86,10 +101,22 @@ TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
   EXPECT_THAT(run("plan all_reduce --algorithm rign --ranks 4").usage,
               HasSubstr("unknown algorithm rign; choose one of ring, double_tree, one_shot, two_shot"));
   EXPECT_THAT(run("plan all_reduce --algorithm auto --ranks 4").usage, HasSubstr("choose one of"));
-  EXPECT_THAT(run("plan broadcast --algorithm ring --ranks 4").usage, HasSubstr("all_reduce"));
+  EXPECT_THAT(run("plan all_reuce --algorithm ring --ranks 4").usage, HasSubstr("all_reduce"));
   EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks 0").usage, HasSubstr("--ranks"));
   EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks -1").usage, HasSubstr("--ranks"));
   EXPECT_THAT(run("plan all_reduce --algorithm ring").usage, HasSubstr("--ranks is required"));
+
+  const Outcome rootless = run("plan all_reduce --algorithm ring --ranks 4 --root 1");
+  EXPECT_EQ(rootless.exit_code, kExitUsage);
+  EXPECT_THAT(rootless.err, HasSubstr("all_reduce has no root"));
+  for (const char* nodes : {"0", "5"}) {
+    const Outcome machines = run(std::string("plan all_reduce --algorithm hierarchical --ranks 4 --nodes ") + nodes);
+    EXPECT_EQ(machines.exit_code, kExitUsage);
+    EXPECT_THAT(machines.err, HasSubstr("--nodes takes 1 to 4"));
+  }
+  const Outcome other = run("plan all_gather --algorithm two_shot --ranks 4");
+  EXPECT_EQ(other.exit_code, kExitFailure);
+  EXPECT_THAT(other.err, HasSubstr("not one that has a plan for all_gather; choose"));
 
   const Outcome outside = run("plan all_reduce --algorithm ring --ranks 4 --rank 4");
   EXPECT_EQ(outside.exit_code, kExitUsage);
@@ -101,20 +128,38 @@ TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
 }
 
 TEST(VerifyCommand, ProvesARangeAndCountsMutations) {
-  const Outcome outcome = run("verify --ranks 2..9");
+  const Outcome outcome = run("verify --ranks 2..9 --collective reduce_scatter --algorithm circulant");
   EXPECT_EQ(outcome.exit_code, kExitSuccess);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("proved 32 plans (4 algorithms, ranks 2..9): "),
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("proved 8 plans (1 collective, 1 algorithm, ranks 2..9): "),
                                  HasSubstr("mutations: tried "), EndsWith(", missed 0\n")));
   EXPECT_EQ(outcome.err, "") << "no progress bar where nobody looks";
 }
 
+TEST(VerifyCommand, ProvesEveryAlgorithmOfEveryCollective) {
+  const Outcome outcome = run("verify --ranks 3");
+  EXPECT_EQ(outcome.exit_code, kExitSuccess) << outcome.out;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr(std::to_string(planned_collectives().size()) + " collectives, "),
+                                 EndsWith(", missed 0\n")));
+}
+
 TEST(VerifyCommand, TakesOneAlgorithmAndOneRankCount) {
-  EXPECT_THAT(run("verify --ranks 12 --algorithm double_tree").out,
-              HasSubstr("proved 1 plans (1 algorithm, ranks 12..12): "));
+  EXPECT_THAT(run("verify --ranks 12 --collective all_reduce --algorithm double_tree").out,
+              HasSubstr("proved 1 plans (1 collective, 1 algorithm, ranks 12..12): "));
+}
+
+TEST(VerifyCommand, ProvesPlansThatDependOnMachinesForThreeShapesOfThem) {
+  EXPECT_THAT(run("verify --ranks 6 --algorithm hierarchical").out, HasSubstr("proved 3 plans "));
+  EXPECT_THAT(run("verify --ranks 2 --algorithm hierarchical").out, HasSubstr("proved 2 plans "));
+}
+
+TEST(VerifyCommand, RefusesPairsThatHaveNoPlan) {
+  const Outcome outcome = run("verify --collective reduce_scatter --algorithm hierarchical");
+  EXPECT_EQ(outcome.exit_code, kExitUsage);
+  EXPECT_THAT(outcome.err, HasSubstr("no plan of reduce_scatter is called hierarchical"));
 }
 
 TEST(VerifyCommand, SaysWhatItSkipsAndDoesNotCallNothingProved) {
-  const Outcome outcome = run("verify --ranks 1025 --algorithm two_shot");
+  const Outcome outcome = run("verify --ranks 1025 --collective all_reduce --algorithm two_shot");
   EXPECT_EQ(outcome.exit_code, kExitFailure);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("skipped: two_shot"), HasSubstr("FAILED; proved 0 plans")));
 }

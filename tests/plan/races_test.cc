@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/verify.h"
+#include "plan/windows.h"
 #include "plans.h"
 
 namespace tutti {
@@ -30,17 +31,24 @@ TEST(Races, TwoChannelsNeedAnAfter) {
   EXPECT_TRUE(verify_all(writer_and_reader(true)).ok());
 }
 
-TEST(Races, AnAfterOrdersOneTileOnlySoScratchRaces) {
+TEST(Races, AnAfterOrdersOneTileOnlySoScratchNeedsAnotherOfTheTileBefore) {
   ChannelBuilder writer;
   writer.step().local(Space::kInput, 0).store(Space::kScratch, 0).completes();
   ChannelBuilder reader;
   reader.step().local(Space::kScratch, 0).store(Space::kOutput, 0);
   reader.after(0, 0);
-  const Plan plan = one_rank({std::move(writer).build(), std::move(reader).build()});
+  Plan plan = one_rank({std::move(writer).build(), std::move(reader).build()});
   EXPECT_TRUE(verify(plan, {.tiles = 1}).ok());
   const Result<VerifyReport> report = verify(plan);  // the writer's second tile against the reader's first
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message, HasSubstr("scratch[0]"));
+  After& after = plan.ranks[0].channels[0].after.emplace_back();
+  after = {.step = 0, .other_channel = 1, .tiles_before = 1, .other_step = 0};
+  EXPECT_TRUE(verify(plan, {.tiles = 5, .calls = 3}).ok());
+  after.tiles_before = 0;
+  const Result<VerifyReport> stuck = verify(plan);
+  ASSERT_FALSE(stuck.ok());
+  EXPECT_THAT(stuck.error().message, HasSubstr("deadlock"));
 }
 
 TEST(Races, TwoChannelsMayReadTheSameInput) {
@@ -114,11 +122,13 @@ Plan exchange_from_scratch() {
   return plan;
 }
 
-// The second tile overwrites scratch while the peer may not yet have received the first: it was copied to a slot.
+// If it were, the second tile would overwrite what the peer may still read of the first.
 TEST(Races, ScratchIsNeverPublished) {
-  const Plan plan = exchange_from_scratch();
+  Plan plan = exchange_from_scratch();
   EXPECT_TRUE(verify_all(plan).ok());
-  EXPECT_TRUE(verify(plan, {.windows = true, .tiles = 5, .calls = 3}).ok());
+  const Step& send = plan.ranks[0].channels[0].steps[1];
+  const Step& add = plan.ranks[1].channels[0].steps[2];
+  EXPECT_EQ(carry_of(send, add), Carry::kSlot);
 }
 
 TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {

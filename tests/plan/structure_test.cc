@@ -84,7 +84,7 @@ std::vector<Fault> faults() {
          add_after(p, {.step = 1, .other_channel = 1});
        },
        "channel 1 has no step 0"},
-      {"AfterReserved", [](Plan& p) { add_after(p, {.step = 0, .reserved = 1}); }, "after 0"},
+      {"AfterTwoTiles", [](Plan& p) { add_after(p, {.step = 0, .tiles_before = 2}); }, "after 0"},
       {"NoChannel", [](Plan& p) { p.ranks[1].channels.clear(); }, "rank 1 has no channel"},
       {"RankCount", [](Plan& p) { p.shape.collective.ranks = 3; }, "it is for 3 ranks but holds 2"},
       {"NoSlots", [](Plan& p) { p.shape.slots = 0; }, "connections hold 0 messages"},

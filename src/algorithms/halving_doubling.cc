@@ -1,0 +1,189 @@
+// Recursive halving and doubling all-reduce.
+//
+// Reduce-scatter by halving, all-gather by doubling. Let the number of ranks be Q, a power of two, and the message cut
+// into Q chunks. In round j = 0, 1, ..., log2 Q - 1 rank v exchanges with rank v xor 2^j: of the chunks that it still
+// cares for it sends those whose bit j differs from its own and adds what comes to the others. After the last round it
+// cares for chunk v only, which holds every contribution. Then the rounds backwards: in round j rank v has all chunks
+// that agree with v in the bits 0 .. j, sends them all and stores as many.
+//   halving, round j    send (in or scratch)[c] for c = v xor 2^j modulo 2^(j+1)
+//                       received (+) (in or scratch)[c] for c = v modulo 2^(j+1), in the order of the ranks:
+//                       store scratch[c]; in the last round complete: store out[c]
+//   doubling, round j   send out[c] for c = v modulo 2^(j+1); received: store out[c] for c = v xor 2^j modulo 2^(j+1)
+//
+// Any other number of ranks p = Q + f with f < Q: of the first 2f ranks each odd one is the *helper* of the even one
+// before it, and the others are the Q core ranks, numbered from 0 on. A helper sends its input to its core rank, which
+// adds it in the same step that needs its own input in round 0, so that folding in costs a message but no pass over
+// memory; and it gets every result in the step that stores it.
+//   core of a helper, round 0    send in[c] (+) helper; received, in[c] and helper in the order of the ranks
+//   helper                       send in[c], received: store out[c], in the order in which its core rank takes and
+//                                stores them
+//
+// Rounds: 2 log2 Q, and 2 more where there are helpers. Bytes sent per rank for a message of S bytes: 2S(Q-1)/Q; a core
+// rank with a helper S more, a helper S. That is optimal for powers of two only; circulant.cc is for all p.
+// Order of addition: ranks 0, 1, ..., p-1, grouped as a balanced tree: a rank and its helper, then neighbours, then
+// pairs of them ... So partners are near in the early rounds with the large messages, which also suits machines whose
+// ranks stand side by side.
+// A round's chunks travel as messages of their own, see algorithms/rounds.h.
+//
+// Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
+// Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
+// There the far partners come first and the folded ranks add in a step of their own.
+#include <bit>
+#include <vector>
+
+#include "algorithms/generators.h"
+#include "algorithms/rounds.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::uint32_t kNoHelper = ~std::uint32_t{0};
+
+struct Roles {
+  explicit Roles(std::uint32_t ranks) : cores(std::bit_floor(ranks)), helpers(ranks - cores) {}
+
+  bool is_helper(std::uint32_t rank) const { return rank < 2 * helpers && rank % 2 == 1; }
+  std::uint32_t core_of(std::uint32_t rank) const { return rank < 2 * helpers ? rank / 2 : rank - helpers; }
+  std::uint32_t rank_of(std::uint32_t core) const { return core < helpers ? 2 * core : core + helpers; }
+  std::uint32_t helper_of(std::uint32_t core) const { return core < helpers ? 2 * core + 1 : kNoHelper; }
+  std::uint32_t rounds() const { return static_cast<std::uint32_t>(std::countr_zero(cores)); }
+  std::uint16_t lanes() const { return round_lanes(cores / 2); }
+
+  const std::uint32_t cores;
+  const std::uint32_t helpers;
+};
+
+// One core rank's program, and in which order it takes its helper's inputs and hands on results.
+class CoreBuilder {
+ public:
+  CoreBuilder(const Roles& roles, std::uint32_t core)
+      : roles_(roles), core_(core), lanes_(roles.lanes()), helper_(roles.helper_of(core)) {}
+
+  void halve(std::uint32_t round) {
+    const Pairing pair = pairing(round);
+    const bool last = round + 1 == roles_.rounds();
+    for_each_of_round(
+        pair.messages, lanes_,
+        [&](std::uint32_t m) {
+          auto step = channel_.step();
+          add_own(step, round, pair.theirs(m));
+          step.send(channel_.send_to(pair.partner, lane(m)));
+        },
+        [&](std::uint32_t m) {
+          auto step = channel_.step();
+          const std::uint16_t from = channel_.receive_from(pair.partner, lane(m));
+          if (pair.partner_is_lower) step.receive(from);
+          add_own(step, round, pair.ours(m));
+          if (!pair.partner_is_lower) step.receive(from);
+          step.store(last ? Space::kOutput : Space::kScratch, pair.ours(m));
+          if (!last) return;
+          step.completes();
+          hand_on(step, pair.ours(m));
+        });
+  }
+
+  void double_back(std::uint32_t round) {
+    const Pairing pair = pairing(round);
+    for_each_of_round(
+        pair.messages, lanes_,
+        [&](std::uint32_t m) {
+          channel_.step().local(Space::kOutput, pair.ours(m)).send(channel_.send_to(pair.partner, lane(m)));
+        },
+        [&](std::uint32_t m) {
+          auto step = channel_.step();
+          step.receive(channel_.receive_from(pair.partner, lane(m))).store(Space::kOutput, pair.theirs(m));
+          hand_on(step, pair.theirs(m));
+        });
+  }
+
+  const std::vector<std::uint32_t>& taken() const { return taken_; }
+  const std::vector<std::uint32_t>& handed_on() const { return handed_on_; }
+  Channel build() && { return std::move(channel_).build(); }
+
+ private:
+  struct Pairing {
+    std::uint32_t core;
+    std::uint32_t bit;
+    std::uint32_t partner;  // a rank
+    std::uint32_t messages;
+    bool partner_is_lower;
+
+    std::uint32_t ours(std::uint32_t m) const { return core % (2 * bit) + m * 2 * bit; }
+    std::uint32_t theirs(std::uint32_t m) const { return (core ^ bit) % (2 * bit) + m * 2 * bit; }
+  };
+
+  Pairing pairing(std::uint32_t round) const {
+    const std::uint32_t bit = 1u << round;
+    return {.core = core_,
+            .bit = bit,
+            .partner = roles_.rank_of(core_ ^ bit),
+            .messages = roles_.cores / (2 * bit),
+            .partner_is_lower = (core_ & bit) != 0};
+  }
+  std::uint16_t lane(std::size_t message) const { return static_cast<std::uint16_t>(message % lanes_); }
+
+  // This rank's and its helper's share of a chunk, as it stands before the round.
+  void add_own(ChannelBuilder::StepBuilder& step, std::uint32_t round, std::uint32_t chunk) {
+    step.local(round == 0 ? Space::kInput : Space::kScratch, chunk);
+    if (round > 0 || helper_ == kNoHelper) return;
+    step.receive(channel_.receive_from(helper_, lane(taken_.size())));
+    taken_.push_back(chunk);
+  }
+  void hand_on(ChannelBuilder::StepBuilder& step, std::uint32_t chunk) {
+    if (helper_ == kNoHelper) return;
+    step.send(channel_.send_to(helper_, lane(handed_on_.size())));
+    handed_on_.push_back(chunk);
+  }
+
+  const Roles& roles_;
+  const std::uint32_t core_;
+  const std::uint16_t lanes_;
+  const std::uint32_t helper_;
+  ChannelBuilder channel_;
+  std::vector<std::uint32_t> taken_;
+  std::vector<std::uint32_t> handed_on_;
+};
+
+Channel build_helper(const CoreBuilder& core, std::uint32_t core_rank, std::uint16_t lanes) {
+  ChannelBuilder channel;
+  for (std::size_t i = 0; i < core.taken().size(); ++i) {
+    const std::uint16_t to = channel.send_to(core_rank, static_cast<std::uint16_t>(i % lanes));
+    channel.step().local(Space::kInput, core.taken()[i]).send(to);
+  }
+  for (std::size_t i = 0; i < core.handed_on().size(); ++i) {
+    const std::uint16_t from = channel.receive_from(core_rank, static_cast<std::uint16_t>(i % lanes));
+    channel.step().receive(from).store(Space::kOutput, core.handed_on()[i]);
+  }
+  return std::move(channel).build();
+}
+
+RankPlan build_halving_doubling(const PlanShape& shape, std::uint32_t rank) {
+  const Roles roles(shape.collective.ranks);
+  if (roles.cores == 1) {
+    ChannelBuilder channel;
+    channel.step().local(Space::kInput, 0).store(Space::kOutput, 0).completes();
+    return {.channels = {std::move(channel).build()}};
+  }
+  const std::uint32_t core = roles.core_of(rank);
+  CoreBuilder builder(roles, core);
+  for (std::uint32_t round = 0; round < roles.rounds(); ++round) builder.halve(round);
+  for (std::uint32_t round = roles.rounds(); round-- > 0;) builder.double_back(round);
+  if (roles.is_helper(rank)) return {.channels = {build_helper(builder, roles.rank_of(core), roles.lanes())}};
+  return {.channels = {std::move(builder).build()}};
+}
+
+}  // namespace
+
+Generator halving_doubling_all_reduce(const Collective& collective) {
+  const Roles roles(collective.ranks);
+  return {.shape = {.collective = collective,
+                    .algorithm = Algorithm::kHalvingDoubling,
+                    .chunks = roles.cores,
+                    .scratch_chunks = roles.cores > 2 ? roles.cores : 0,
+                    .slots = kRoundSlots,
+                    .lanes = roles.lanes(),
+                    .order = Order::kByRank},
+          .build = build_halving_doubling};
+}
+
+}  // namespace tutti
