@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/call_tag.h"
@@ -153,6 +154,9 @@ class Transport {
   // Hands what was sent to the system as far as it takes it now; true when nothing is left in this process. Called
   // after every round of sends and while the rank waits; a call does not end before it is true.
   virtual bool flush() { return true; }
+
+  // What has gone wrong with connections, for the message of a wait that has lasted too long; empty: nothing.
+  virtual std::string troubles() { return {}; }
 
   // Thread-safe. Tells all peers that this rank aborts.
   virtual void announce_abort() = 0;

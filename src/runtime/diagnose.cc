@@ -157,6 +157,7 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, co
   if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));
   if (!finished.empty()) text += fmt::format(" finished by {};", rank_list(finished));
   text += fmt::format(" this rank ({}) waits at {}", rank_, waits_for);
+  if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
   const std::int32_t culprit = !absent.empty()      ? static_cast<std::int32_t>(absent.front())
                                : inside.size() == 1 ? static_cast<std::int32_t>(inside.front())
                                                     : -1;
@@ -197,11 +198,13 @@ Diagnosis Diagnostician::timed_out(const Exchange& exchange, std::int64_t timeou
   for (const Transfer* transfer : open) peers.push_back(transfer->peer);
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  const std::string troubles = transport_.troubles();
   const std::string what = open.empty() ? "a group of sends and receives" : describe(*open.front());
   return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, peers.size() == 1 ? static_cast<std::int32_t>(peers[0]) : -1,
                    fmt::format("{}{} made no progress for {} ms: this rank ({}) waits for {}", what,
                                open.size() > 1 ? fmt::format(" and {} other transfers", open.size() - 1) : "",
-                               timeout_ms, rank_, exchange.waits_for()));
+                               timeout_ms, rank_, exchange.waits_for()) +
+                       (troubles.empty() ? "" : "; " + troubles));
 }
 
 }  // namespace tutti

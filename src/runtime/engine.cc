@@ -168,8 +168,11 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   if (!queue_.empty()) active_.push_back(queue_.front());
   active_.insert(active_.end(), exchanges_.begin(), exchanges_.end());
   std::optional<Error> broken = broken_;
+  // Read under the lock: what is submitted from now on is not among the active ones and must be noticed.
+  const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
   lock.unlock();
-  Ended ended = broken ? Ended{.operation = active_.front(), .error = std::move(broken)} : drive_active(until);
+  Ended ended =
+      broken ? Ended{.operation = active_.front(), .error = std::move(broken)} : drive_active(until, submitted);
   if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*ended.error) : Status());
   lock.lock();
   if (ended.operation == nullptr) return;
@@ -179,8 +182,7 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   if (wanting_.load() > 0) changed_.notify_all();
 }
 
-Engine::Ended Engine::drive_active(Until until) {
-  const std::uint32_t submitted = submitted_.load(std::memory_order_acquire);
+Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
   Idle idle;
   Ended ended;
   while (true) {

@@ -79,7 +79,7 @@ class Engine {
   void background();
   bool nothing_to_do() const { return queue_.empty() && exchanges_.empty(); }
   void run(std::unique_lock<std::mutex>& lock, Until until);
-  Ended drive_active(Until until);
+  Ended drive_active(Until until, std::uint32_t submitted);
   Ended poll_active(bool& moved);
   void start(Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);

@@ -42,6 +42,29 @@ Result<std::string> machine_name(const Config& config) {
   return here + "/" + config.node_id;
 }
 
+// What must be the same on all ranks of a job.
+std::string common_settings(const Config& config) {
+  constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp"};
+  return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={}", config.slots, config.slot_bytes,
+                     kPolicies[static_cast<std::size_t>(config.transport)]);
+}
+
+// Cuts the settings off the front of every blob. Errors: kMismatch, naming the first rank that differs from rank 0.
+Status compare_settings(std::vector<std::string>& blobs) {
+  std::string first;
+  for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
+    const std::size_t end = blobs[rank].find('|');
+    const std::string settings = blobs[rank].substr(0, end);
+    blobs[rank].erase(0, end == std::string::npos ? blobs[rank].size() : end + 1);
+    if (rank == 0) first = settings;
+    if (settings == first) continue;
+    return set_up_error(ErrorCode::kMismatch,
+                        fmt::format("rank 0 has {}, rank {} has {}: give all ranks the same", first, rank, settings),
+                        static_cast<std::int32_t>(rank));
+  }
+  return {};
+}
+
 // "0-3,7": the ranks that are set.
 std::string pack_ranks(const std::vector<bool>& set) {
   std::string text;
@@ -236,11 +259,13 @@ Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t 
   const std::int64_t deadline_ns = fabric->clock->now_ns() + timeout_ms * 1'000'000;
   auto listening = UnixExchange::listen(rank, ranks);
   auto name = machine_name(config);
-  Result<std::string> introduction = listening && name ? Result<std::string>(*name + "|" + (*listening)->address())
-                                     : name            ? Result<std::string>(listening.error())
-                                                       : Result<std::string>(name.error());
+  Result<std::string> introduction =
+      listening && name ? Result<std::string>(common_settings(config) + "|" + *name + "|" + (*listening)->address())
+      : name            ? Result<std::string>(listening.error())
+                        : Result<std::string>(name.error());
   auto blobs = gather_or_fail(gather, introduction);
   if (!blobs) return blobs.error();
+  TUTTI_TRY(compare_settings(*blobs));
   const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as Fabric::exchange
   fabric->exchange = exchange;
   std::vector<std::string> addresses;

@@ -55,6 +55,13 @@ inline Result<Work> start_sum(Communicator& rank, const float* input, float* out
   return rank.start({.kind = CollectiveKind::kAllReduce, .input = input, .output = output, .count = count}, options);
 }
 
+// The message of a float32 sum that fails; empty when it does not.
+inline std::string sum_fails(Communicator& rank, const CallOptions& options) {
+  std::vector<float> data(4);
+  const Status status = rank.all_reduce(data.data(), data.data(), 4, DataType::kFloat32, ReduceOp::kSum, options);
+  return status.ok() ? "" : status.error().message;
+}
+
 // One checked float32 sum; false and a test failure where it went wrong.
 inline bool sum_is_right(Communicator& rank, std::size_t count, const CallOptions& options = {}) {
   std::vector<float> data(count);

@@ -54,6 +54,7 @@ class MixedTransport final : public Transport {
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
   void pump() override;
   bool flush() override;
+  std::string troubles() override { return remote_->troubles(); }
   void announce_abort() override;
 
  private:

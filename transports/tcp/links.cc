@@ -207,9 +207,10 @@ std::string TcpLinks::troubles() {
   const auto add = [&text](const std::string& more) {
     if (!more.empty()) text += (text.empty() ? "" : "; ") + more;
   };
+  const std::string place = endpoint_->address().substr(0, endpoint_->address().find('/'));  // without the nonce
   if (refusals.count > 0) {
     add(fmt::format("refused {} connection{} on port {}, the last from {}", refusals.count,
-                    refusals.count == 1 ? "" : "s", endpoint_->address(), refusals.last));
+                    refusals.count == 1 ? "" : "s", place, refusals.last));
   }
   add(refusals.trouble);
   add(pusher_->trouble());

@@ -45,8 +45,7 @@ class TcpTransport final : public Transport {
   bool flush() override { return links_->flush(); }
   void announce_abort() override { links_->pusher().abort(); }
 
-  // What has gone wrong with connections, for the message of a wait that has lasted too long; empty: nothing.
-  std::string troubles() { return links_->troubles(); }
+  std::string troubles() override { return links_->troubles(); }
   // For sleeping on more than this transport's sockets: see EpollDoorbell.
   int wait_fd() { return links_->doorbell().wait_fd(); }
   Status add_wait_source(int fd) { return links_->doorbell().add_wait_source(fd); }
