@@ -71,7 +71,7 @@ void Run::begin_call(std::uint32_t rank) {
 }
 
 Status Run::start() {
-  if (options_.windows || channels_share_memory(*wiring_.plan, options_)) {
+  if (options_.races && (options_.windows || channels_share_memory(*wiring_.plan, options_))) {
     auto races = Races::create(wiring_, rules_, options_, slots_);
     if (!races.ok()) return races.error();
     races_.emplace(std::move(races).value());

@@ -17,6 +17,7 @@ struct VerifyOptions {
   bool in_place = false;    // on every rank where the collective has an in-place form, see collective.h
   bool windows = false;     // all buffers are reachable by all ranks: zero-copy sends, see docs/verifier.md
   std::uint16_t slots = 0;  // messages a connection holds; 0: the shape's own requirement
+  bool races = true;        // false: races are not looked for, which for very many channels takes too much memory
   std::uint32_t tiles = 2;
   std::uint32_t calls = 2;
 };
