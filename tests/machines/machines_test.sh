@@ -1,0 +1,263 @@
+#!/usr/bin/env bash
+# Ranks on several machines, one function for each promise: machines_test.sh MACHINES_RANK TUTTI PROMISE
+# The machines are network namespaces (with_machines.sh). Status 77: they cannot be made here.
+set -u
+rank_program=$1
+tutti=$2
+promise=$3
+
+# The machines' end when their script is killed: outside of them. Whoever still lived in them would hold the pipe open.
+a_killed_script_leaves_nothing() {
+  local here
+  here=$(mktemp -d)
+  mkfifo "$here/pipe"
+  # shellcheck disable=SC2016
+  "$(dirname "$0")/with_machines.sh" 2 bash -c '
+    for name in $MACHINES; do ip netns exec "$name" sleep 600 & done
+    echo ready
+    wait' >"$here/pipe" &
+  exec 3<"$here/pipe"
+  rm -rf "$here"
+  local word
+  read -r word <&3
+  if [ "$word" != ready ]; then # skipped: why
+    echo "$word $(cat <&3)"
+    wait $!
+    exit
+  fi
+  kill -KILL $!
+  timeout 10 cat <&3 || { echo 'FAILED: a process of the machines lives on' && exit 1; }
+  ! ip netns list | grep "tutti-$!-" || { echo 'FAILED: a namespace is left' && exit 1; }
+  exit 0
+}
+
+case $promise in
+  a_killed_script_leaves_nothing) "$promise" ;;
+  four_*) machines=4 ;;
+  *) machines=2 ;;
+esac
+if [ -z "${MACHINES-}" ]; then
+  while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^TUTTI_')
+  exec "$(dirname "$0")/with_machines.sh" "$machines" "$0" "$@"
+fi
+read -r -a names <<<"$MACHINES"
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+
+# What the ranks' environment has besides rank, size and root; cases change it.
+variables=(TUTTI_INTERFACE=eth0 TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
+root=10.77.0.1:29477
+
+fail() {
+  echo "FAILED: $*"
+  for file in "$here"/*; do echo "--- ${file##*/}" && head -c 3000 "$file"; done
+  exit 1
+}
+now_ms() { date +%s%3N; }
+
+# start PLACES COMMAND...: one rank on each machine that PLACES names ("0 0 1": ranks 0 and 1 on machine 0), all at
+# once; LOCAL_RANK in COMMAND becomes the rank's number on its machine. Output in $here/<rank>, process ids in pids.
+start() {
+  local places=$1 rank=0 place local_rank=(0 0 0 0)
+  local -a at
+  read -r -a at <<<"$places"
+  shift
+  pids=()
+  for place in "${at[@]}"; do
+    ip netns exec "${names[place]}" env "${variables[@]}" TUTTI_RANK=$rank TUTTI_WORLD_SIZE=${#at[@]} \
+      TUTTI_ROOT="$root" "${@/#LOCAL_RANK/${local_rank[place]}}" >"$here/$rank" 2>&1 &
+    pids+=($!)
+    rank=$((rank + 1))
+    local_rank[place]=$((local_rank[place] + 1))
+  done
+}
+
+# join: waits for all ranks; their statuses in $statuses. Ranks that hang end by their deadlines.
+join() {
+  local pid
+  statuses=
+  for pid in "${pids[@]}"; do
+    wait "$pid"
+    statuses+="$? "
+  done 2>/dev/null
+}
+
+# all_right RANKS: every one ended with 0.
+all_right() {
+  local want
+  want=$(printf '0 %.0s' $(seq "$1"))
+  [ "$statuses" = "$want" ] || fail "statuses are $statuses"
+}
+
+collectives() { # collectives PLACES
+  start "$1" "$rank_program" collectives
+  join
+  all_right ${#pids[@]}
+  grep -h 'calls right' "$here"/[0-9]* || fail 'no rank has counted its calls'
+}
+
+two_machines_of_two_ranks() { collectives '0 0 1 1'; }
+uneven_machines() { collectives '0 1 1 1'; }
+four_machines() { collectives '0 1 2 3'; }
+four_machines_of_two_ranks() {
+  collectives '0 0 1 1 2 2 3 3'
+  collectives '0 1 2 3 0 1 2 3'
+}
+ranks_dealt_in_turn() { collectives '0 1 0 1'; }
+ipv6() {
+  variables=(TUTTI_INTERFACE=fd00::/64)
+  root='[fd00::1]:29477'
+  collectives '0 1 1'
+}
+
+interface_by_subnet() {
+  variables=('TUTTI_INTERFACE=192.168.0.0/16,10.77.0.0/16')
+  start '0 1 1' "$rank_program" bytes ring
+  join
+  all_right 3
+}
+
+wrong_interfaces_are_refused_with_the_list() {
+  variables=(TUTTI_INTERFACE=eth7)
+  start '0 1' "$rank_program" bytes ring
+  join
+  [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
+  local rank
+  for rank in 0 1; do
+    grep -q "no network interface \"eth7\"; there are: eth0 (10.77.0.$((rank + 1)), fd00::.*lo (127.0.0.1" \
+      "$here/$rank" || fail "rank $rank: the list is missing"
+  done
+}
+
+# wait_for_loop: until every rank has made its first calls.
+wait_for_loop() {
+  local tries=0
+  until [ "$(grep -l ' runs$' "$here"/[0-9]* | wc -l)" = ${#pids[@]} ]; do
+    sleep 0.05
+    tries=$((tries + 1))
+    [ "$tries" -lt 600 ] || fail 'the ranks do not run'
+  done
+}
+
+ports_stay_in_their_range() {
+  command -v ss >/dev/null || { echo 'skipped: ss is not installed' && exit 77; }
+  variables=(TUTTI_INTERFACE=eth0 TUTTI_PORT_RANGE=31000-31009)
+  root=10.77.0.1:31005
+  start '0 0 1 1' "$rank_program" loop auto 1
+  wait_for_loop
+  local name port listening=0
+  for name in "${names[@]}"; do
+    while read -r _ _ _ address _; do
+      port=${address##*:}
+      listening=$((listening + 1))
+      ((port >= 31000 && port <= 31009)) || fail "$address is outside the range"
+      [[ $address == 10.77.0.* ]] || fail "$address is not on the interface"
+    done < <(ip netns exec "$name" ss -Htnl)
+  done
+  [ "$listening" -ge 4 ] || fail "only $listening sockets listen: ss sees too little"
+  kill -KILL "${pids[@]}"
+  join
+  echo "$listening sockets listen, all in their range"
+}
+
+neighbours_share_memory_and_others_do_not() {
+  variables+=(TUTTI_LOG=info)
+  start '0 1 1' "$rank_program" bytes ring
+  join
+  all_right 3
+  grep -q 'rank 0 of 3, transport tcp, 1 of the ranks on this machine' "$here/0" || fail 'rank 0'
+  grep -q 'rank 1 of 3, transport mixed, 2 of the ranks on this machine' "$here/1" || fail 'rank 1'
+  variables+=(TUTTI_TRANSPORT=shm)
+  start '0 1 1' "$rank_program" bytes ring
+  join
+  [ "$statuses" = '2 2 2 ' ] || fail "statuses are $statuses"
+  grep -q 'TUTTI_TRANSPORT=shm, but the ranks cannot all share memory' "$here/1" || fail 'shm alone goes'
+}
+
+# bytes_by ALGORITHM: what all machines sent for one all_reduce of 4 MiB, ranks dealt in turn. Two ranks a machine:
+# each reads its machine's counter, so the sum counts all twice.
+bytes_by() {
+  start '0 1 0 1' "$rank_program" bytes "$1"
+  join
+  all_right 4
+  moved=$((($(sed -n 's/.*: \([0-9]*\) bytes left this machine/\1/p' "$here"/[0-3] | paste -sd+)) / 2))
+  echo "all_reduce of 4 MiB by $1: $moved bytes over the cables"
+}
+
+# Of a ring through ranks dealt in turn every hop crosses: 6 x 4 MiB. Hierarchically each rank sends half its message.
+hierarchical_spares_the_cable() {
+  local moved ring
+  bytes_by ring
+  ring=$moved
+  ((ring > 25000000 && ring < 30000000)) || fail "by ring $ring bytes, not 25.2 million and headers"
+  bytes_by hierarchical
+  ((moved > 8000000 && moved < 10000000)) || fail "hierarchically $moved bytes, not 8.4 million"
+  bytes_by hierarchical_tree
+  [ "$moved" -lt $((ring / 2)) ] || fail "by tree across $moved bytes"
+}
+
+splits_follow_the_machines() {
+  variables+=(TUTTI_LOG=info)
+  start '0 1 0 1' "$rank_program" split LOCAL_RANK
+  join
+  all_right 4
+  local rank said
+  for rank in 0 1 2 3; do
+    said=$(grep -oE 'splitting .*|rank [01] of 2, transport [a-z]*, [0-9]' "$here/$rank" | tr '\n' '|')
+    [[ $said == 'splitting by machine|rank '?' of 2, transport shm, 2|'* ]] || fail "rank $rank: $said"
+    [[ $said == *'splitting across|rank '?' of 2, transport tcp, 1|' ]] || fail "rank $rank: $said"
+  done
+  grep -h 'inside has' "$here"/[0-3]
+}
+
+# Both sides end within their deadline. Whose own deadline it was names a rank beyond the cut among those that have not
+# come or not finished; a neighbour whom that one told may name it alone.
+a_pulled_cable_ends_every_rank() {
+  local algorithm start_ms side
+  local own='timeout: .* made no progress for 3000 ms: .*ranks? [0-9, ]*' told='timeout: .*: rank'
+  variables=(TUTTI_INTERFACE=eth0 TUTTI_TIMEOUT_MS=3000)
+  for algorithm in auto ring hierarchical; do
+    start '0 0 1 1' "$rank_program" loop "$algorithm" 8
+    wait_for_loop
+    ip link set cable1 down
+    start_ms=$(now_ms)
+    join
+    echo "$algorithm: all have ended $(($(now_ms) - start_ms)) ms after the cable was pulled"
+    [ $(($(now_ms) - start_ms)) -lt 6000 ] || fail 'that is long'
+    [ "$statuses" = '3 3 3 3 ' ] || fail "statuses are $statuses"
+    for side in 01:23 23:01; do
+      cat "$here"/[${side%:*}] >"$here/side"
+      grep -qE "${own}[${side#*:}]" "$here/side" || fail "$algorithm: ranks ${side%:*} name nobody beyond the cut"
+      [ "$(grep -cE "${own}[${side#*:}]|${told} [${side%:*}] gave it up" "$here/side")" = 2 ] ||
+        fail "$algorithm: ranks ${side%:*} do not both say why"
+    done
+    ip link set cable1 up
+  done
+}
+
+a_rank_killed_elsewhere_is_named_by_all() {
+  local algorithm start_ms rank
+  for algorithm in auto ring hierarchical; do
+    start '0 0 1 1' "$rank_program" loop "$algorithm" 4
+    wait_for_loop
+    kill -KILL "${pids[2]}"
+    start_ms=$(now_ms)
+    join
+    echo "$algorithm: all have ended $(($(now_ms) - start_ms)) ms after rank 2 was killed"
+    [ $(($(now_ms) - start_ms)) -lt 3000 ] || fail 'that is long; the promise is one second'
+    [ "$statuses" = '3 3 137 3 ' ] || fail "statuses are $statuses"
+    for rank in 0 1 3; do
+      grep -qE 'blames 2: peer lost: .*rank 2' "$here/$rank" || fail "rank $rank does not name rank 2"
+    done
+  done
+}
+
+perf_over_two_machines() {
+  start '0 0 1 1' "$tutti" perf all_reduce -b 8 -e 1M -f 64 -n 5 -w 1
+  join
+  all_right 4
+  [ "$(cat "$here"/[0-3] | grep -c ' perf all_reduce: 4 ranks')" = 1 ] || fail 'not one report'
+  grep -q '^# Out of bounds values : 0 OK$' "$here/0" || fail 'no good verdict'
+}
+
+"$promise"

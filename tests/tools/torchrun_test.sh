@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Ranks that PyTorch's torchrun starts find each other, one function for each promise: torchrun_test.sh TORCHRUN TUTTI
+# PROMISE. Status 77: there is no torchrun.
+set -u
+torchrun=$1
+tutti=$2
+promise=$3
+if [ ! -x "$torchrun" ] && ! torchrun=$(command -v torchrun); then
+  echo 'skipped: torch is not here; scripts/setup --torch installs it'
+  exit 77
+fi
+while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(TUTTI|SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_')
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+export OMP_NUM_THREADS=1 # it warns otherwise
+if [ "$promise" = two_machines_meet ] && [ -z "${MACHINES-}" ]; then
+  exec "$(dirname "$0")/../machines/with_machines.sh" 2 "$0" "$@"
+fi
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+perf=("$tutti" perf all_reduce -b 64 -e 64 -w 1)
+
+fail() {
+  echo "FAILED: $*"
+  for file in "$here"/*; do echo "--- ${file##*/}" && tail -c 4000 "$file"; done
+  exit 1
+}
+expect_one_report() { # expect_one_report RANKS FILE
+  [ "$(grep -c " perf all_reduce: $1 ranks" "$2")" = 1 ] || fail "not one report of $1 ranks in ${2##*/}"
+  grep -q '^# Out of bounds values : 0 OK$' "$2" || fail "no good verdict in ${2##*/}"
+}
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
+
+# Its agent's store owns MASTER_PORT while the ranks meet.
+starts_every_rank() {
+  local log port
+  port=$(free_port)
+  TUTTI_LOG=info timeout 120 "$torchrun" --master-port "$port" --nproc-per-node 4 --no-python "${perf[@]}" \
+    >"$here/out" 2>"$here/err" || fail "status $?"
+  expect_one_report 4 "$here/out"
+  log="torchrun: rank 3 (RANK), 4 ranks (WORLD_SIZE), local rank 3 (LOCAL_RANK), .*ports $((port + 1)) to $((port + 8))"
+  grep -q "$log" "$here/err" || fail 'rank 3 was not found by its variables'
+}
+
+jobs_at_the_same_time_stay_apart() {
+  local job pids=() ports
+  # Next to each other: each job's first port for Tutti is taken, by the other job's store or ranks.
+  ports=$(free_port)
+  for job in 0 1; do
+    timeout 120 "$torchrun" --master-port $((ports + job)) --nproc-per-node $((2 + job)) --no-python "${perf[@]}" \
+      >"$here/out$job" 2>"$here/err$job" &
+    pids+=($!)
+  done
+  for job in 0 1; do wait "${pids[job]}" || fail "job $job ends with status $?"; done
+  expect_one_report 2 "$here/out0"
+  expect_one_report 3 "$here/out1"
+}
+
+# Three lives: rank 2 fails before it joins (the others wait for it), then in the middle of its work, then not.
+restarts_find_each_other_anew() {
+  cat >"$here/life" <<'LIFE'
+#!/bin/bash
+if [ "$RANK" = 2 ]; then
+  case $TORCHELASTIC_RESTART_COUNT in
+    0) sleep 0.5 && exit 9 ;;
+    1) exec timeout -s KILL 2 "$@" -n 10000000 ;;
+  esac
+elif [ "$TORCHELASTIC_RESTART_COUNT" = 1 ]; then
+  exec "$@" -n 10000000
+fi
+exec "$@"
+LIFE
+  chmod +x "$here/life"
+  timeout 150 "$torchrun" --master-port "$(free_port)" --nproc-per-node 4 --max-restarts 2 --no-python \
+    "$here/life" "${perf[@]}" >"$here/out" 2>"$here/err" || fail "status $?"
+  # The second life prints its heading too, the first does not come that far.
+  [ "$(grep -c ' perf all_reduce: 4 ranks' "$here/out")" = 2 ] || fail 'there were not two lives with a heading'
+  [ "$(grep -c '^# Out of bounds values : 0 OK$' "$here/out")" = 1 ] || fail 'not one good verdict'
+}
+
+a_failing_rank_fails_the_job() {
+  local status=0
+  # shellcheck disable=SC2016
+  timeout 120 "$torchrun" --master-port "$(free_port)" --nproc-per-node 3 --no-python \
+    bash -c '[ "$RANK" != 1 ] || exec timeout -s KILL 2 "$@"; exec "$@"' rank "${perf[@]}" -n 10000000 \
+    >"$here/out" 2>"$here/err" || status=$?
+  [ "$status" = 1 ] || fail "status $status"
+  # That the ranks had met; what the survivors say is cut short now and then by their agent's SIGTERM.
+  grep -q ' perf all_reduce: 3 ranks' "$here/out" || fail 'the job was not under way'
+  grep -q 'exitcode: -9) local_rank: 1 ' "$here/err" || fail 'something else has failed'
+}
+
+# One agent on each of two machines, two ranks each.
+two_machines_meet() {
+  local names node pids=()
+  read -r -a names <<<"$MACHINES"
+  for node in 1 0; do
+    ip netns exec "${names[node]}" env TUTTI_INTERFACE=eth0 GLOO_SOCKET_IFNAME=eth0 TUTTI_LOG=info \
+      timeout 120 "$torchrun" --nnodes 2 --node-rank $node --master-addr 10.77.0.1 --master-port 29500 \
+      --nproc-per-node 2 --no-python "${perf[@]}" >"$here/out$node" 2>"$here/err$node" &
+    pids+=($!)
+  done
+  for node in 0 1; do wait "${pids[node]}" || fail "an agent ends with status $?"; done
+  expect_one_report 4 "$here/out0"
+  grep -q 'rank 3 of 4, transport mixed, 2 of the ranks on this machine' "$here/err1" || fail 'rank 3 is elsewhere'
+}
+
+"$promise"
