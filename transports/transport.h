@@ -26,6 +26,10 @@
 
 namespace tutti {
 
+// Plans use the lanes below. This one carries sends and receives, whose tags are numbered per pair of ranks and so say
+// nothing about the order of the collectives.
+inline constexpr std::uint16_t kPointToPointLane = 7;
+
 // A place in registered memory, as its owner names it to peers. window 0 means "not registered".
 struct WindowRef {
   std::uint32_t window = 0;
@@ -59,6 +63,8 @@ class SendConnection {
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
   virtual bool drained() = 0;  // the receiver has released everything that was sent
+  // Everything that was sent is with the system or with the receiver: this process need do nothing more for it.
+  virtual bool handed_over() { return true; }
 };
 
 enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn };
@@ -152,11 +158,14 @@ class Transport {
   virtual void pump() = 0;
 
   // Hands what was sent to the system as far as it takes it now; true when nothing is left in this process. Called
-  // after every round of sends and while the rank waits; a call does not end before it is true.
+  // after every round of sends and while the rank waits.
   virtual bool flush() { return true; }
 
   // What has gone wrong with connections, for the message of a wait that has lasted too long; empty: nothing.
   virtual std::string troubles() { return {}; }
+
+  // Tells all peers that this rank makes no more calls. By the driver, once; only the destructor may follow.
+  virtual void announce_leave() = 0;
 
   // Thread-safe. Tells all peers that this rank aborts.
   virtual void announce_abort() = 0;

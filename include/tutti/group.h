@@ -32,7 +32,8 @@ class TUTTI_API Group {
   Group& operator=(const Group&) = delete;
 
   // Each checks its arguments at once; on an error the call is not in the group. The communicators outlive the group.
-  // options.timeout counts; at most 65536 calls.
+  // options.timeout counts; at most 65536 calls, of which fewer than 4096
+  // collectives on one communicator.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
   // Also to this rank itself, when the same group holds the receive.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer);

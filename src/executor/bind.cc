@@ -21,10 +21,10 @@ Status check_transport(const PlanShape& shape, const Transport& transport) {
   return {};
 }
 
-Result<BoundChannel> bind_channel(const Channel& channel, Connections& connections) {
-  BoundChannel bound;
-  for (const Port& port : channel.ports) {
-    BoundPort end{.peer = port.peer};
+Status open_channel(const Channel& channel, BoundChannel& bound, Connections& connections) {
+  for (std::size_t i = 0; i < channel.ports.size(); ++i) {
+    const Port& port = channel.ports[i];
+    BoundPort& end = bound.ports[i];
     if (port.direction == Direction::kSend) {
       auto connection = connections.send(port.peer, port.lane);
       if (!connection) return connection.error();
@@ -36,16 +36,13 @@ Result<BoundChannel> bind_channel(const Channel& channel, Connections& connectio
       end.receive = *connection;
       end.by_memory = end.receive->wants_place();
     }
-    bound.ports.push_back(end);
   }
-  bound.rules.resize(channel.lists.size());
-  return bound;
+  return {};
 }
 
 }  // namespace
 
 Result<SendConnection*> Connections::send(std::uint32_t peer, std::uint16_t lane) {
-  const std::scoped_lock lock(mutex_);
   auto& connection = sends_[{peer, lane}];
   if (connection == nullptr) {
     auto opened = transport_.open_send(peer, lane);
@@ -56,7 +53,6 @@ Result<SendConnection*> Connections::send(std::uint32_t peer, std::uint16_t lane
 }
 
 Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_t lane) {
-  const std::scoped_lock lock(mutex_);
   auto& connection = receives_[{peer, lane}];
   if (connection == nullptr) {
     auto opened = transport_.open_receive(peer, lane);
@@ -67,24 +63,22 @@ Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_
 }
 
 void Connections::drop_stale(const CallTag& call) {
-  const std::scoped_lock lock(mutex_);
   for (auto& [key, connection] : receives_) {
     if (connection != nullptr && key.second != kPointToPointLane)
       static_cast<void>(connection->arrival(call));  // drops what is older than `call`
   }
 }
 
-Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, Transport& transport,
-                                        Connections& connections) {
+Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, const Transport& transport) {
   TUTTI_TRY(check_transport(generator.shape, transport));
   auto plan = std::make_unique<BoundPlan>();
   plan->shape = generator.shape;
   plan->rank = rank;
   plan->program = generator.build(generator.shape, rank);
   for (const Channel& channel : plan->program.channels) {
-    auto bound = bind_channel(channel, connections);
-    if (!bound) return bound.error();
-    plan->channels.push_back(std::move(*bound));
+    BoundChannel& bound = plan->channels.emplace_back();
+    for (const Port& port : channel.ports) bound.ports.push_back({.peer = port.peer});
+    bound.rules.resize(channel.lists.size());
     for (const Step& step : channel.steps) {
       plan->most_operands = std::max<std::size_t>(plan->most_operands, step.receive_count + std::size_t{1});
       plan->most_sends = std::max<std::size_t>(plan->most_sends, step.send_count);
@@ -96,6 +90,15 @@ Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_
         .carry = send.carry, .unpublished = send.unpublished, .peer_sink = send.peer_sink};
   }
   return plan;
+}
+
+Status open(BoundPlan& plan, Connections& connections) {
+  if (plan.opened) return {};
+  for (std::size_t c = 0; c < plan.channels.size(); ++c) {
+    TUTTI_TRY(open_channel(plan.program.channels[c], plan.channels[c], connections));
+  }
+  plan.opened = true;
+  return {};
 }
 
 }  // namespace tutti

@@ -1,11 +1,11 @@
-// Binding: a plan's ports become connections, and every send learns how a window connection would carry it. Done once
-// per plan and communicator; a bound plan is then run by any number of calls, one after another.
+// Binding: every send of a plan learns how a window connection would carry it (bind, by whoever makes the first call),
+// and its ports become connections (open, by the driver, to whom the transport belongs). Done once per plan and
+// communicator; a bound plan is then run by any number of calls, one after another.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -14,9 +14,6 @@
 #include "transports/transport.h"
 
 namespace tutti {
-
-// Plans use the lanes below; this one carries sends and receives, see exchange.h.
-inline constexpr std::uint16_t kPointToPointLane = 7;
 
 // One end of a connection, in the order of Channel::ports; exactly one of the two is set.
 struct BoundPort {
@@ -46,10 +43,11 @@ struct BoundPlan {
   std::vector<BoundChannel> channels;
   std::size_t most_operands = 1;  // of one step
   std::size_t most_sends = 0;     // of one step
+  bool opened = false;            // the driver's, like the ports
 };
 
-// All open connections of a communicator: plans share them, and open what they need on first use. Thread-safe; the
-// connections themselves belong to the driver of the engine.
+// All open connections of a communicator: plans and exchanges share them, and open what they need on first use. Belongs
+// to the driver of the engine.
 class Connections {
  public:
   explicit Connections(Transport& transport) : transport_(transport) {}
@@ -63,13 +61,15 @@ class Connections {
  private:
   using Key = std::pair<std::uint32_t, std::uint16_t>;
   Transport& transport_;
-  std::mutex mutex_;
   std::map<Key, std::unique_ptr<SendConnection>> sends_;
   std::map<Key, std::unique_ptr<ReceiveConnection>> receives_;
 };
 
-// Builds rank's own plan and binds it. Errors: kUnsupported when the transport has too few slots or lanes for the plan.
-Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, Transport& transport,
-                                        Connections& connections);
+// Builds rank's own plan and binds it. Uses nothing of the transport but its constants. Errors: kUnsupported when it
+// has too few slots or lanes for the plan.
+Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, const Transport& transport);
+
+// Opens the plan's connections, once. Errors: the transport's, e.g. kSystem (out of descriptors).
+Status open(BoundPlan& plan, Connections& connections);
 
 }  // namespace tutti

@@ -295,8 +295,13 @@ bool Execution::done() {
   for (const Cursor& cursor : cursors_) {
     if (!finished(cursor, layout_->tiles())) return false;
   }
-  return transport_.flush() &&
-         std::all_of(published_to_.begin(), published_to_.end(), [](SendConnection* to) { return to->drained(); });
+  // Only this plan's own connections count: a peer that does not read what another call sends it holds up nobody else.
+  for (const BoundChannel& channel : plan_.channels) {
+    for (const BoundPort& port : channel.ports) {
+      if (port.by_memory && port.send != nullptr && !port.send->handed_over()) return false;
+    }
+  }
+  return std::all_of(published_to_.begin(), published_to_.end(), [](SendConnection* to) { return to->drained(); });
 }
 
 std::string Execution::waits_for() {
@@ -318,7 +323,7 @@ std::string Execution::waits_for() {
       if (!to.send->ready()) text += fmt::format(", no credit from rank {}", to.peer);
     }
   }
-  return text.empty() ? "peers have yet to read this rank's memory" : text;
+  return text.empty() ? "peers have yet to read what this rank has for them" : text;
 }
 
 }  // namespace tutti

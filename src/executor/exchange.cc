@@ -14,6 +14,19 @@ constexpr std::size_t kMostTold = 4;  // transfers in one text
 
 }  // namespace
 
+Status open(Transfer& transfer, Connections& connections) {
+  if (transfer.direction == Direction::kSend) {
+    auto connection = connections.send(transfer.peer, kPointToPointLane);
+    if (!connection) return connection.error();
+    transfer.send = *connection;
+  } else {
+    auto connection = connections.receive(transfer.peer, kPointToPointLane);
+    if (!connection) return connection.error();
+    transfer.receive = *connection;
+  }
+  return {};
+}
+
 Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport,
                    PairNumbers& numbers)
     : transfers_(std::move(transfers)),
@@ -21,8 +34,11 @@ Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own
       unfinished_(transfers_.size()),
       transport_(transport),
       numbers_(numbers) {
-  for (const Transfer& transfer : transfers_) {
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    const Transfer& transfer = transfers_[i];
     numbers_.begin(transfer.peer, transfer.direction, transfer.tag.sequence);
+    states_[i].tag = transfer.tag;
+    states_[i].bytes = transfer.bytes;
   }
   for (const OwnCopy& copy : own) {
     if (copy.bytes > 0 && copy.from != copy.to) std::memmove(copy.to, copy.from, copy.bytes);
@@ -30,42 +46,61 @@ Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own
 }
 
 bool Exchange::send_next(Transfer& transfer, State& state) {
+  if (state.posted) {  // until what was sent is out of this process's hands
+    state.ended = transfer.send->handed_over();
+    return state.ended;
+  }
   if (!transfer.send->ready()) return false;
   const std::uint64_t bytes = std::min(transport_.slot_bytes(), transfer.bytes - state.moved);
   transfer.send->send_from(transfer.data + state.moved, bytes, transfer.tag);
   state.moved += bytes;
-  state.ended = state.moved == transfer.bytes;
+  state.begun = true;
+  state.posted = state.moved == transfer.bytes;
+  return true;
+}
+
+// The peer means another transfer: what it sends is read all the same, by its own words, and thrown away.
+bool Exchange::discard(Transfer& transfer, State& state) {
+  const CallTag theirs = transfer.receive->mismatched_tag();
+  if (!bad_) {
+    bad_transfer_ = &transfer;
+    bad_ = BadMessage{.peer = transfer.peer, .kind = Arrival::kMismatch, .tag = theirs};
+  }
+  const std::size_t element_bytes = size_of(DataType{theirs.type});
+  if (state.discards || element_bytes == 0 || theirs.count > ~std::uint64_t{0} / element_bytes) return false;
+  state.discards = true;
+  state.tag = theirs;
+  state.bytes = theirs.count * element_bytes;
   return true;
 }
 
 bool Exchange::receive_next(Transfer& transfer, State& state) {
-  const std::uint64_t bytes = std::min(transport_.slot_bytes(), transfer.bytes - state.moved);
-  std::byte* place = transfer.data + state.moved;
-  const Arrival arrival = transfer.receive->arrival(
-      transfer.tag, transfer.receive->wants_place() ? std::span(place, bytes) : std::span<std::byte>());
+  const std::uint64_t bytes = std::min(transport_.slot_bytes(), state.bytes - state.moved);
+  std::byte* place = state.discards ? nullptr : transfer.data + state.moved;
+  const bool placed = !state.discards && transfer.receive->wants_place();
+  const Arrival arrival =
+      transfer.receive->arrival(state.tag, placed ? std::span(place, bytes) : std::span<std::byte>());
   if (arrival == Arrival::kNothing) return false;
-  if (arrival != Arrival::kMessage) {
-    bad_transfer_ = &transfer;
-    bad_ = BadMessage{.peer = transfer.peer, .kind = arrival, .tag = transfer.receive->mismatched_tag()};
-    return false;
-  }
-  const Message message = transfer.receive->front();
-  if (message.bytes != bytes) {
+  state.begun = true;
+  if (arrival == Arrival::kMismatch && discard(transfer, state)) return true;
+  const Message message = arrival == Arrival::kMessage ? transfer.receive->front() : Message{};
+  if (arrival != Arrival::kMessage || message.bytes != bytes) {
     bad_transfer_ = &transfer;
     bad_ = BadMessage{.peer = transfer.peer, .kind = Arrival::kCorrupt, .tag = {}};
+    broken_ = true;
     return false;
   }
-  if (message.carrier != Carrier::kDelivered && bytes > 0) std::memcpy(place, message.data, bytes);
+  if (message.carrier != Carrier::kDelivered && bytes > 0 && place != nullptr) std::memcpy(place, message.data, bytes);
   transfer.receive->release();
   state.moved += bytes;
-  state.ended = state.moved == transfer.bytes;
+  state.ended = state.moved == state.bytes;
   return true;
 }
 
 bool Exchange::advance(Transfer& transfer, State& state) {
   if (state.ended || !numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) return false;
   bool moved = false;
-  for (int i = 0; i < kMessagesPerTurn && !state.ended && !bad_; ++i) {
+  for (int i = 0; i < kMessagesPerTurn && !state.ended && !broken_; ++i) {
     if (!(transfer.direction == Direction::kSend ? send_next(transfer, state) : receive_next(transfer, state))) break;
     moved = true;
   }
@@ -78,12 +113,12 @@ bool Exchange::advance(Transfer& transfer, State& state) {
 
 bool Exchange::progress() {
   bool moved = false;
-  for (std::size_t i = 0; i < transfers_.size() && !bad_; ++i) moved |= advance(transfers_[i], states_[i]);
+  for (std::size_t i = 0; i < transfers_.size() && !broken_; ++i) moved |= advance(transfers_[i], states_[i]);
   transport_.flush();
   return moved;
 }
 
-bool Exchange::done() { return !bad_ && unfinished_ == 0 && transport_.flush(); }
+bool Exchange::done() { return !bad_ && unfinished_ == 0; }
 
 std::vector<const Transfer*> Exchange::unfinished() const {
   std::vector<const Transfer*> open;
@@ -122,6 +157,7 @@ std::string Exchange::waits_for() const {
 void Exchange::give_up() {
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     if (std::exchange(states_[i].ended, true)) continue;
+    if (!states_[i].begun) untouched_.push_back(transfers_[i]);
     numbers_.end(transfers_[i].peer, transfers_[i].direction, transfers_[i].tag.sequence);
   }
   unfinished_ = 0;

@@ -31,6 +31,11 @@ class PairNumbers {
   void begin(std::uint32_t peer, Direction direction, std::uint64_t number) {
     active_[index(peer, direction)].push_back(number);
   }
+  // The number of a transfer of which nothing has moved serves the next one, if no later one was given out: the peer's
+  // counterpart has not met it. Under the engine's lock.
+  void give_back(std::uint32_t peer, Direction direction, std::uint64_t number) {
+    if (made_[index(peer, direction)] == number) --made_[index(peer, direction)];
+  }
   bool turn(std::uint32_t peer, Direction direction, std::uint64_t number) const {
     return active_[index(peer, direction)].front() == number;
   }
@@ -52,9 +57,12 @@ struct Transfer {
   std::byte* data = nullptr;  // a send only reads it
   std::uint64_t bytes = 0;
   CallTag tag;
-  SendConnection* send = nullptr;  // one of the two
+  SendConnection* send = nullptr;  // one of the two; opened by the driver
   ReceiveConnection* receive = nullptr;
 };
+
+// Opens a transfer's connection. By the driver. Errors: the transport's.
+Status open(Transfer& transfer, Connections& connections);
 
 // What a rank has for itself.
 struct OwnCopy {
@@ -65,12 +73,15 @@ struct OwnCopy {
 
 class Exchange {
  public:
-  // `transport` and `numbers` outlive it. Transfers of one pair and direction stand in the order of their numbers.
+  // `transport` and `numbers` outlive it. The transfers are open. Transfers of one pair and direction stand in the
+  // order of their numbers.
   Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport, PairNumbers& numbers);
-  // Moves what can move now; true if anything did. Stops at the first bad message.
+  // Moves what can move now; true if anything did. A transfer that the peer means otherwise is read and thrown away, so
+  // that the peer and all others end; what no sound peer sends stops everything.
   bool progress();
   bool done();
-  const std::optional<BadMessage>& bad_message() const { return bad_; }
+  // What was wrong with the first message that did not fit. Nothing while the exchange can still go on.
+  const std::optional<BadMessage>& bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : none_; }
   // Transfers that have not ended; they stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
   // True when it is this transfer's turn and nothing can move now: no message is there, or no credit.
@@ -79,25 +90,36 @@ class Exchange {
   std::string waits_for() const;
   // After a failure: transfers that have not ended give their turn to later ones.
   void give_up();
+  // By give_up(): of these nothing has moved.
+  const std::vector<Transfer>& untouched() const { return untouched_; }
   const std::vector<Transfer>& transfers() const { return transfers_; }
   const Transfer* bad_transfer() const { return bad_transfer_; }
 
  private:
   struct State {
     std::uint64_t moved = 0;  // bytes
+    bool begun = false;       // a message has gone or come
+    bool posted = false;      // all messages of a send have gone
     bool ended = false;
+    bool discards = false;  // a receive that the peer means otherwise
+    CallTag tag;            // as the messages carry it
+    std::uint64_t bytes = 0;
   };
   bool advance(Transfer& transfer, State& state);
   bool send_next(Transfer& transfer, State& state);
   bool receive_next(Transfer& transfer, State& state);
+  bool discard(Transfer& transfer, State& state);
 
   std::vector<Transfer> transfers_;
   std::vector<State> states_;
   std::size_t unfinished_ = 0;
   Transport& transport_;
   PairNumbers& numbers_;
+  bool broken_ = false;  // by a message that no sound peer sends
   std::optional<BadMessage> bad_;
+  const std::optional<BadMessage> none_;
   const Transfer* bad_transfer_ = nullptr;
+  std::vector<Transfer> untouched_;
 };
 
 }  // namespace tutti

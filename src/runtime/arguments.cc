@@ -120,8 +120,10 @@ std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
 
 // Displaced blocks of an output must not overlap each other: which one wins would be chance.
 Status check_apart(const Lengths& lengths) {
-  std::vector<std::uint32_t> order(lengths.displacements.size());
-  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::vector<std::uint32_t> order;  // blocks that have anything
+  for (std::uint32_t i = 0; i < lengths.displacements.size(); ++i) {
+    if (lengths.counts[i] > 0) order.push_back(i);
+  }
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::pair(lengths.displacements[a], lengths.counts[a]) <
            std::pair(lengths.displacements[b], lengths.counts[b]);

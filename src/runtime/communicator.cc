@@ -100,16 +100,16 @@ const CommunicatorImpl::ChosenPlan* CommunicatorImpl::find_user_plan(const Colle
 Result<std::unique_ptr<BoundPlan>> CommunicatorImpl::make_plan(const Collective& collective, Algorithm algorithm,
                                                                const ChosenPlan* chosen) {
   if (chosen != nullptr) {  // proved when it was built or read
-    return bind(UserPlanData::generator(chosen->plan), rank_, *world_.transport, connections_);
+    return bind(UserPlanData::generator(chosen->plan), rank_, *world_.transport);
   }
   auto generator = find_generator(collective, algorithm);
   if (!generator) return generator.error();
   TUTTI_TRY(world_.prover->prove(*generator));
-  return bind(*generator, rank_, *world_.transport, connections_);
+  return bind(*generator, rank_, *world_.transport);
 }
 
-Result<const BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algorithm algorithm,
-                                                    const ChosenPlan* chosen) {
+Result<BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algorithm algorithm,
+                                              const ChosenPlan* chosen) {
   const PlanKey key{.kind = collective.kind,
                     .algorithm = algorithm,
                     .root = collective.root,
@@ -186,15 +186,6 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExc
   if (auto broken = engine_.broken()) return *broken;
   for (Transfer& transfer : exchange.transfers) {
     transfer.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
-    if (transfer.direction == Direction::kSend) {
-      auto connection = connections_.send(transfer.peer, kPointToPointLane);
-      if (!connection) return connection.error();
-      transfer.send = *connection;
-    } else {
-      auto connection = connections_.receive(transfer.peer, kPointToPointLane);
-      if (!connection) return connection.error();
-      transfer.receive = *connection;
-    }
   }
   auto operation = std::make_shared<Operation>();
   operation->timeout_ns = timeout_ns(options);
@@ -307,7 +298,10 @@ std::byte* Memory::data() const { return impl_ == nullptr ? nullptr : impl_->dat
 std::size_t Memory::size() const { return impl_ == nullptr ? 0 : impl_->size(); }
 
 Communicator::Communicator(std::unique_ptr<detail::CommunicatorImpl> impl) : impl_(std::move(impl)) {}
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  // A forked child's copy has no threads and must not speak for the rank; what it holds ends with the child.
+  if (impl_ != nullptr && !impl_->own_process()) static_cast<void>(impl_.release());
+}
 std::int32_t Communicator::rank() const { return static_cast<std::int32_t>(impl_->rank()); }
 std::int32_t Communicator::size() const { return static_cast<std::int32_t>(impl_->ranks()); }
 Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {

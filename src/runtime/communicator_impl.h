@@ -1,6 +1,8 @@
 // What stands behind the public Communicator, Work and Memory. Internal to src/runtime and its tests.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -59,6 +61,7 @@ class CommunicatorImpl {
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
 
   std::uint32_t rank() const { return rank_; }
+  bool own_process() const { return getpid() == process_; }
   std::uint32_t ranks() const { return ranks_; }
   Status run(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
@@ -101,7 +104,7 @@ class CommunicatorImpl {
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked) const;
   Result<std::shared_ptr<Operation>> prepare_collective(const CollectiveCall& call, const CallOptions& options);
   Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
-  Result<const BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
+  Result<BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;
@@ -110,17 +113,18 @@ class CommunicatorImpl {
       const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
   std::int64_t timeout_ns(const CallOptions& options) const;
 
+  pid_t process_ = getpid();
   std::uint32_t rank_;
   std::uint32_t ranks_;
   std::shared_ptr<Fabric> fabric_;  // shared with the communicators split from here or before; outlives the transport
   std::vector<std::uint32_t> members_;
   World world_;
   std::chrono::milliseconds timeout_;
-  std::mutex mutex_;  // orders submissions; guards connections_ and plans_
+  std::mutex mutex_;  // orders submissions; guards plans_ and what follows them
   Connections connections_;
   std::map<PlanKey, std::unique_ptr<BoundPlan>> plans_;
   PlanKey last_key_;  // of the plan used last
-  const BoundPlan* last_plan_ = nullptr;
+  BoundPlan* last_plan_ = nullptr;
   std::vector<ChosenPlan> user_plans_;
   std::atomic<bool> group_open_ = false;
   Engine engine_;  // last: ends before what it uses

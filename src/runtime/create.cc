@@ -9,6 +9,8 @@
 #include <future>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -89,8 +91,15 @@ Result<std::vector<std::string>> gather_alone(const std::string& blob) { return 
 class Meeting {
  public:
   explicit Meeting(std::uint32_t ranks) : blobs_(ranks) {}
+  // Ends all rounds, present and future: some rank will never come.
+  void give_up(const Error& why) {
+    const std::scoped_lock lock(mutex_);
+    given_up_ = why;
+    changed_.notify_all();
+  }
   Result<std::vector<std::string>> all_gather(std::uint32_t rank, const std::string& blob) {
     std::unique_lock lock(mutex_);
+    if (given_up_) return *given_up_;
     const std::uint64_t round = round_;
     blobs_[rank] = blob;
     if (++present_ == blobs_.size()) {
@@ -99,7 +108,8 @@ class Meeting {
       ++round_;
       changed_.notify_all();
     } else {
-      changed_.wait(lock, [&] { return round_ != round; });
+      changed_.wait(lock, [&] { return round_ != round || given_up_; });
+      if (round_ == round) return *given_up_;
     }
     return result_;  // the next round cannot end before this rank joins it
   }
@@ -111,6 +121,7 @@ class Meeting {
   std::vector<std::string> result_;
   std::uint64_t round_ = 0;
   std::size_t present_ = 0;
+  std::optional<Error> given_up_;
 };
 
 }  // namespace
@@ -176,7 +187,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
   std::vector<std::optional<Error>> errors(ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
+    const auto body = [&, rank] {
       auto fabric = std::make_shared<Fabric>(common);  // shared by the rank's communicators
       fabric->job_rank = rank;
       fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);
@@ -184,7 +195,16 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
                                      [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
       if (made) communicators[rank] = std::move(*made);
       if (!made) errors[rank] = made.error();
-    });
+    };
+    try {
+      threads.emplace_back(body);
+    } catch (const std::system_error& error) {
+      meeting.give_up(Error{
+          ErrorCode::kSystem, ErrorScope::kCall, static_cast<std::int32_t>(rank),
+          fmt::format("no thread can be started for rank {} of {} ({}): raise the limit of processes or of memory",
+                      rank, size, error.what())});
+      break;
+    }
   }
   for (std::thread& thread : threads) thread.join();
   for (std::optional<Error>& error : errors) {
@@ -197,8 +217,17 @@ namespace detail {
 
 class PendingImpl {
  public:
-  explicit PendingImpl(const CommunicatorOptions& options)
-      : result_(std::async(std::launch::async, [options] { return Communicator::create(options); })) {}
+  explicit PendingImpl(const CommunicatorOptions& options) {
+    try {
+      result_ = std::async(std::launch::async, [options] { return Communicator::create(options); });
+    } catch (const std::system_error& error) {
+      std::promise<Result<std::unique_ptr<Communicator>>> failed;
+      failed.set_value(
+          Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                fmt::format("no thread can be started ({}): raise the limit of processes or of memory", error.what())});
+      result_ = failed.get_future();
+    }
+  }
   bool ready() const {
     return !result_.valid() || result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }

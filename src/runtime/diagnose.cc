@@ -78,7 +78,9 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
                      failure.argument);
   }
   const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
-  return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall, failure.culprit,
+  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // that rank's own abort()
+  return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
+                   own ? static_cast<std::int32_t>(peer) : failure.culprit,
                    fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
                                failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit)));
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "plan/collective.h"
 
 namespace tutti {
 namespace {
@@ -114,12 +115,18 @@ Status Engine::finalize() {
         if (broken_) return *broken_;
         broken_ = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
                         "finalize() was called on this communicator: it takes no more calls"};
+        world_.transport->announce_leave();  // nobody drives: there is nothing to drive
         return {};
       }
       last = queue_.empty() ? exchanges_.back() : queue_.back();
     }
     static_cast<void>(wait(*last));
   }
+}
+
+std::size_t Engine::room() {
+  const std::scoped_lock lock(mutex_);
+  return kMaxQueued - std::min(kMaxQueued, queue_.size() + exchanges_.size());
 }
 
 std::optional<Error> Engine::broken() {
@@ -177,6 +184,12 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   lock.lock();
   if (ended.operation == nullptr) return;
   if (ended.error && ended.error->scope >= ErrorScope::kConnection && !broken_) broken_ = *ended.error;
+  if (ended.operation->exchange != nullptr) {
+    const std::vector<Transfer>& untouched = ended.operation->exchange->untouched();
+    for (auto transfer = untouched.rbegin(); transfer != untouched.rend(); ++transfer) {
+      numbers_.give_back(transfer->peer, transfer->direction, transfer->tag.sequence);
+    }
+  }
   remove(*ended.operation);
   ended.operation->done.store(true, std::memory_order_release);
   if (wanting_.load() > 0) changed_.notify_all();
@@ -208,23 +221,47 @@ Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
 
 Engine::Ended Engine::poll_active(bool& moved) {
   for (const std::shared_ptr<Operation>& operation : active_) {
-    if (!operation->started) start(*operation);
+    if (!operation->started) {
+      if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
+    }
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
     const bool done = operation->plan != nullptr ? execution_->done() : operation->exchange->done();
-    if (done) return {.operation = operation, .error = std::nullopt};
+    if (done) return {.operation = operation, .error = disagreement_at_the_end(*operation)};
   }
   return {};
 }
 
-void Engine::start(Operation& operation) {
+// Where some ranks only send (a broadcast's root, the others of a reduce) no message need show them that they disagree:
+// each looks at what the others have said of this call, as far as they have, before it calls it good.
+std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
+  if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
+  auto diagnosis = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call);
+  if (!diagnosis) return std::nullopt;
+  world_.transport->leave_call(operation.call.tag, diagnosis->failure);
+  return std::move(diagnosis->error);
+}
+
+// Opens connections where that has not happened yet. On an error the peers of a collective are told.
+std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
   operation.deadline_ns = world_.clock->now_ns() + operation.timeout_ns;
   if (operation.plan == nullptr) {
+    for (Transfer& transfer : operation.transfers) {
+      if (Status opened = open(transfer, connections_); !opened.ok()) return opened.error();
+    }
     operation.exchange =
         std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_);
-    return;
+    return std::nullopt;
+  }
+  if (Status opened = open(*operation.plan, connections_); !opened.ok()) {
+    world_.transport->enter_call(operation.call.tag, {});
+    world_.transport->leave_call(operation.call.tag,
+                                 CallFailure{.code = opened.error().code, .culprit = static_cast<std::int32_t>(rank_)});
+    Error error = opened.error();
+    if (error.code == ErrorCode::kSystem) error.scope = ErrorScope::kCall;  // descriptors may be free again later
+    return error;
   }
   if (execution_plan_ != operation.plan) {
     execution_ = std::make_unique<Execution>(*operation.plan, *world_.transport);
@@ -233,6 +270,7 @@ void Engine::start(Operation& operation) {
   execution_->start(operation.call);
   world_.transport->enter_call(operation.call.tag, execution_->offered());
   if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
+  return std::nullopt;
 }
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {

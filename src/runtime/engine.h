@@ -31,7 +31,7 @@ namespace tutti {
 // started, then they are the driver's; all but `done`.
 struct Operation {
   Call call;                        // of a collective; of an exchange: the tag says what for
-  const BoundPlan* plan = nullptr;  // null for an exchange
+  BoundPlan* plan = nullptr;        // null for an exchange
   std::vector<Transfer> transfers;  // of an exchange
   std::vector<OwnCopy> own;         // likewise
   std::unique_ptr<Exchange> exchange;
@@ -56,6 +56,8 @@ class Engine {
   enum class Progress : std::uint8_t { kByCaller, kInBackground };
   // Gives the operation its sequence number. On an error nothing was queued and no number was taken.
   Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
+  // How many more operations may be submitted at the moment.
+  std::size_t room();
   Status wait(Operation& operation);
   bool test(Operation& operation);
 
@@ -81,7 +83,8 @@ class Engine {
   void run(std::unique_lock<std::mutex>& lock, Until until);
   Ended drive_active(Until until, std::uint32_t submitted);
   Ended poll_active(bool& moved);
-  void start(Operation& operation);
+  std::optional<Error> start(Operation& operation);
+  std::optional<Error> disagreement_at_the_end(const Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
   Ended look_around();
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);

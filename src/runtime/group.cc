@@ -140,6 +140,14 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     return invalid_argument(
         fmt::format("a {} this rank itself ({}) has no counterpart in the group", what, communicator->rank()));
   }
+  for (auto& [communicator, member] : members_) {
+    if (member.collectives.size() + 1 > communicator->engine().room()) {
+      return invalid_argument(
+          fmt::format("{} collectives are more than the communicator of rank {} takes at the moment: "
+                      "wait for some first, or make the group smaller",
+                      member.collectives.size(), communicator->rank()));
+    }
+  }
   std::vector<WorkImpl::Part> parts;
   std::optional<Error> refused;
   for (auto& [communicator, member] : members_) {

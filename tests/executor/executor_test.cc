@@ -15,22 +15,31 @@ Generator generator_of(Algorithm algorithm, std::uint32_t ranks) {
   return find_generator({.kind = CollectiveKind::kAllReduce, .ranks = ranks}, algorithm).value();
 }
 
+Result<std::unique_ptr<BoundPlan>> bound(const Generator& generator, std::uint32_t rank, Transport& transport,
+                                         Connections& connections) {
+  auto plan = bind(generator, rank, transport);
+  if (plan.ok()) {
+    EXPECT_TRUE(open(**plan, connections).ok());
+  }
+  return plan;
+}
+
 TEST(Bind, RefusesATransportWithFewerSlotsThanThePlanNeeds) {
   SimWorld sim({.ranks = 3, .slots = 1});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
-  const auto bound = bind(generator_of(Algorithm::kRing, 3), 0, *transport, connections);
-  ASSERT_FALSE(bound.ok());
-  EXPECT_EQ(bound.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(bound.error().message.find("2 slots per connection"), std::string::npos) << bound.error().message;
+  const auto refused = bound(generator_of(Algorithm::kRing, 3), 0, *transport, connections);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message.find("2 slots per connection"), std::string::npos) << refused.error().message;
 }
 
 TEST(Bind, PlansShareTheConnectionsOfAPairAndLane) {
   SimWorld sim({.ranks = 2});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
-  const auto ring = bind(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
-  const auto two_shot = bind(generator_of(Algorithm::kTwoShot, 2), 0, *transport, connections);
+  const auto ring = bound(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
+  const auto two_shot = bound(generator_of(Algorithm::kTwoShot, 2), 0, *transport, connections);
   ASSERT_TRUE(ring.ok() && two_shot.ok());
   for (const BoundPort& a : (*ring)->channels[0].ports) {
     EXPECT_NE(a.send == nullptr, a.receive == nullptr) << "a port is one end";
@@ -46,7 +55,7 @@ TEST(Execution, OneRankAloneCopiesScalesAndDividesByOne) {
   SimWorld sim({.ranks = 1});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
-  const auto plan = bind(generator_of(Algorithm::kTwoShot, 1), 0, *transport, connections);
+  const auto plan = bound(generator_of(Algorithm::kTwoShot, 1), 0, *transport, connections);
   ASSERT_TRUE(plan.ok());
   Execution execution(**plan, *transport);
   const std::vector<float> input = {1, 2, 3};
@@ -70,7 +79,7 @@ TEST(Execution, SaysWhatItWaitsFor) {
   SimWorld sim({.ranks = 2});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
-  const auto plan = bind(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
+  const auto plan = bound(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
   ASSERT_TRUE(plan.ok());
   Execution execution(**plan, *transport);
   std::vector<float> data(10);
@@ -100,7 +109,7 @@ TEST(Execution, StagesOfACompositionHandTilesOnThroughMemory) {
     sim.run([&](std::uint32_t rank) {
       const auto transport = sim.transport(rank);
       Connections connections(*transport);
-      const auto plan = bind(generator, rank, *transport, connections);
+      const auto plan = bound(generator, rank, *transport, connections);
       ASSERT_TRUE(plan.ok());
       for (std::size_t i = 0; i < kCount; ++i) data[rank][i] = static_cast<float>((rank + 1) * (i % 1000));
       Execution execution(**plan, *transport);

@@ -154,6 +154,10 @@ class FakeRemote final : public Transport {
   Result<std::unique_ptr<Window>> adopt_window(void*, std::size_t) override { return no_windows(); }
   void pump() override { ++pumps; }
   bool flush() override { return flushed; }
+  void announce_leave() override {
+    const std::scoped_lock lock(net_->mutex);
+    board().status.life = PeerLife::kLeft;
+  }
   void announce_abort() override {
     const std::scoped_lock lock(net_->mutex);
     board().status.life = PeerLife::kAborted;

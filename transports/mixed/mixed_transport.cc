@@ -150,6 +150,11 @@ bool MixedTransport::flush() {
   return remote_->flush() && local_done;
 }
 
+void MixedTransport::announce_leave() {
+  local_->announce_leave();
+  remote_->announce_leave();
+}
+
 void MixedTransport::announce_abort() {
   local_->announce_abort();
   remote_->announce_abort();

@@ -55,6 +55,7 @@ class MixedTransport final : public Transport {
   void pump() override;
   bool flush() override;
   std::string troubles() override { return remote_->troubles(); }
+  void announce_leave() override;
   void announce_abort() override;
 
  private:

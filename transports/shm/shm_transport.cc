@@ -118,6 +118,10 @@ const std::byte* ShmTransport::window_address(const WindowRef& place, std::size_
 
 ShmTransport::~ShmTransport() {
   if (segments_.size() != shape_.ranks || getpid() != process_) return;  // set-up failed half-way, or a forked copy
+  announce_leave();
+}
+
+void ShmTransport::announce_leave() {
   std::uint32_t live = static_cast<std::uint32_t>(PeerLife::kLive);
   segments_[rank_].board().life.compare_exchange_strong(live, static_cast<std::uint32_t>(PeerLife::kLeft));
   ring_all();

@@ -83,6 +83,7 @@ class ShmTransport final : public Transport {
   Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
   void pump() override { exchange_->pump(); }
+  void announce_leave() override;
   void announce_abort() override { set_life(PeerLife::kAborted); }
 
   // For a rank that does not sleep by doorbell(), but on descriptors: one of the two is armed at a time. One exists at

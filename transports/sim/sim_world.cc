@@ -195,6 +195,7 @@ class SimTransport final : public Transport {
     return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, static_cast<std::byte*>(data), bytes));
   }
   void pump() override {}
+  void announce_leave() override { board().life = PeerLife::kLeft; }
   void announce_abort() override { board().life = PeerLife::kAborted; }
 
  private:

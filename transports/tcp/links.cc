@@ -221,6 +221,7 @@ std::string TcpLinks::troubles() {
 }
 
 void TcpLinks::say_goodbye() {
+  if (mailbox_ == nullptr) return;  // said already
   flush();
   pusher_->goodbye();
   const StateRecord record = pusher_->record();

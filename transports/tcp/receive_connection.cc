@@ -116,7 +116,7 @@ bool TcpReceiveConnection::take_header() {
   }
   if (header_.tag.sequence != noted_) {
     noted_ = header_.tag.sequence;
-    links_->note_call(peer(), header_.tag);
+    if (lane_ != kPointToPointLane) links_->note_call(peer(), header_.tag);
   }
   stage_ = Stage::kPayload;
   where_ = Where::kUndecided;

@@ -27,6 +27,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return push(); }
+  bool handed_over() override { return push(); }
 
  private:
   struct Slot {  // one frame: the header, right before the payload, which lies at a multiple of 64

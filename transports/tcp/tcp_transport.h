@@ -43,6 +43,7 @@ class TcpTransport final : public Transport {
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
   void pump() override { links_->pump(); }
   bool flush() override { return links_->flush(); }
+  void announce_leave() override { links_->say_goodbye(); }
   void announce_abort() override { links_->pusher().abort(); }
 
   std::string troubles() override { return links_->troubles(); }
