@@ -79,10 +79,15 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
   }
   const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
   const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // that rank's own abort()
+  std::string text = fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
+                                 failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit));
+  if (failure.code == ErrorCode::kTimeout) {
+    const Whereabouts peers = whereabouts(call);
+    if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));
+    if (!peers.inside.empty()) text += fmt::format("; entered but not finished by {}", rank_list(peers.inside));
+  }
   return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
-                   own ? static_cast<std::int32_t>(peer) : failure.culprit,
-                   fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
-                               failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit)));
+                   own ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text));
 }
 
 Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) {
@@ -144,16 +149,21 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
       fmt::format("{}: rank {} sent a message that its plan does not contain", describe(call.tag), message.peer));
 }
 
-Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, const std::string& waits_for) const {
-  std::vector<std::uint32_t> absent;
-  std::vector<std::uint32_t> inside;
-  std::vector<std::uint32_t> finished;
+Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
+  Whereabouts peers;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
-    auto& list = status.left >= call.tag.sequence ? finished : status.entered >= call.tag.sequence ? inside : absent;
+    auto& list = status.left >= call.tag.sequence      ? peers.finished
+                 : status.entered >= call.tag.sequence ? peers.inside
+                                                       : peers.absent;
     list.push_back(peer);
   }
+  return peers;
+}
+
+Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, const std::string& waits_for) const {
+  const auto [absent, inside, finished] = whereabouts(call);
   std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
   if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
   if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "executor/bytes.h"
 #include "executor/exchange.h"
@@ -37,6 +39,11 @@ class Diagnostician {
   Diagnosis timed_out(const Exchange& exchange, std::int64_t timeout_ms) const;
 
  private:
+  // The peers by how far they have come with `call`, as far as this rank knows.
+  struct Whereabouts {
+    std::vector<std::uint32_t> absent, inside, finished;
+  };
+  Whereabouts whereabouts(const Call& call) const;
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
   static Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life);
 

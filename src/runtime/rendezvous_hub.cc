@@ -258,6 +258,7 @@ void RendezvousHub::Core::take_word(const LinePtr& line) {
 
 // A rank leaves. Where it had waited for others, these are to blame; where others wait for it, it is.
 void RendezvousHub::Core::give_up(const LinePtr& line) {
+  if (failure_) return;  // all have been told why; what is left of a round means nothing now
   if (!complete()) {
     const std::int32_t missing = ranks_without(has_joined).front();
     fail(line->blob ? ErrorCode::kTimeout : ErrorCode::kPeerLost, line->blob ? missing : line->rank,

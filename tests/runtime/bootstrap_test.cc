@@ -292,6 +292,25 @@ TEST(Hub, ARankThatLeavesBetweenRoundsIsNamed) {
   });
 }
 
+// When the set-up has failed already, a rank that was late completes the round, and then nobody is missing.
+TEST(Hub, TakesALateBlobAndAGoodbyeAfterTheFailure) {
+  const std::uint16_t port = free_port();
+  std::thread late([&] {
+    Raw rank(port);
+    rank.say(hello_of(1, 2));
+    EXPECT_EQ(rank.hear(), "\1");
+    EXPECT_TRUE(rank.hear().starts_with('!'));
+    rank.say(wire::frame("bx"));
+    rank.say(wire::frame("q"));
+  });
+  auto options = job(0, 2, port);
+  options.timeout_ms = 300;
+  const Error error = failure_of(options);  // the hub lives on until the late rank has left
+  late.join();
+  EXPECT_EQ(error.code, ErrorCode::kTimeout);
+  EXPECT_EQ(error.rank, 1);
+}
+
 TEST(Hub, IsLeftByTheOthersWhenItEnds) {
   const std::uint16_t port = free_port();
   const pid_t root = fork();
