@@ -195,10 +195,10 @@ class TUTTI_API Communicator {
   Result<std::unique_ptr<Communicator>> duplicate();
 
   // From now on calls of `plan`'s collective (and root) that leave the algorithm to Tutti, and whose block has
-  // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit, the
-  // one given last counts. All ranks must give the same plans in the same order: ranks that differ are told so by their
-  // next call. Local. Errors: kInvalidArgument (the plan is for another number of ranks, or another deal of the ranks to
-  // machines), kUnsupported (more slots or lanes than the connections have).
+  // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit,
+  // the one given last counts. All ranks must give the same plans in the same order: ranks that differ are told so by
+  // their next call. Local. Errors: kInvalidArgument (the plan is for another number of ranks, or another deal of the
+  // ranks to machines), kUnsupported (more slots or lanes than the connections have).
   Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
   // Waits until every operation under way here has ended, then ends the membership in peace: later calls are refused,
@@ -214,6 +214,11 @@ class TUTTI_API Communicator {
 
   std::int32_t rank() const;
   std::int32_t size() const;
+  // Machines that the ranks are on: ranks of one can share memory.
+  std::int32_t nodes() const;
+  // How this rank reaches the others: "shm" (shared memory), "tcp", or "mixed" (the one inside its machine, the other
+  // across). Alone it has "shm".
+  std::string transport() const;
   // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
 
