@@ -85,7 +85,8 @@ int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
     return usage_error(fmt::format("--threads can't be used by a rank of a job ({})", describe(launch)));
   }
   CommunicatorOptions how = communicator_options(options);
-  if (options.nodes > 0 && launch.size) {
+  if (options.nodes > 0) {
+    if (!launch.size) return usage_error("--nodes: nothing tells how many ranks the job has; set TUTTI_WORLD_SIZE");
     const std::int64_t node = std::int64_t{*launch.rank} * options.nodes / *launch.size;  // as create_all() splits
     how.node_id = fmt::format("node {}", node);
   }

@@ -1,4 +1,5 @@
-// --json's file against docs/perf-json.md: a reader that knows only that page can read what a real run writes.
+// The files of --json and --csv against docs/perf-json.md: a reader that knows only that page can read what a real run
+// writes.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>

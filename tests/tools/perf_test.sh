@@ -57,7 +57,7 @@ every_collective_is_right() { # RANKS ROOT ARGS...
     all_gather_v reduce_scatter_v all_to_all_v gather_v scatter_v; do
     for memory in plain registered; do
       "$tutti" perf $collective --threads --ranks $ranks -r $root --memory $memory -b 4 -e 400000 -f 100000 \
-        -n 2 -w 0 "$@"         >"$here/out" 2>"$here/err" || fail "'$collective $memory $*' ends with status $?"
+        -n 2 -w 0 "$@" >"$here/out" 2>"$here/err" || fail "'$collective $memory $*' ends with status $?"
       verdict='0 OK'
       [ "$collective $*" != 'barrier --nodes 2' ] || verdict='N/A' # clocks of several machines
       grep -q "^# Out of bounds values : $verdict\$" "$here/out" || fail "'$collective $memory $*' has no good verdict"
