@@ -247,7 +247,7 @@ std::optional<double> BoundMeter::measure_us(DataType type, ReduceOp op, std::ui
   const SharedBuffers buffers(std::max(ranks_, 2), count * size_of(type));
   if (!buffers.valid()) return std::nullopt;
   const DataPattern pattern(type, op, ranks_);
-  pattern.fill_input(0, count, buffers.buffer(0));
+  pattern.fill_input(0, 0, count, buffers.buffer(0));
   for (std::int32_t rank = 1; rank < ranks_; ++rank)
     std::memcpy(buffers.buffer(rank), buffers.buffer(0), count * size_of(type));
   const kernels::Reduction reduction{

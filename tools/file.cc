@@ -8,6 +8,9 @@
 
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 
 #include "base/assert.h"
 #include "tools/fd.h"
@@ -16,6 +19,8 @@
 namespace tutti::tool {
 namespace {
 
+constexpr std::string_view kOpenFiles = "/proc/";
+constexpr int kMostLinks = 40;      // as many as the system follows
 constexpr mode_t kFileMode = 0666;  // less the umask
 
 std::string folder_of(const std::string& path) {
@@ -24,9 +29,21 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-bool exists_as_special(const std::string& path) {
+// Where symbolic links lead, so that they stay; as far as /proc, behind whose links are files that somebody has open.
+std::string follow_links(std::string path) {
+  for (int link = 0; link < kMostLinks && !path.starts_with(kOpenFiles); ++link) {
+    std::error_code none;
+    const std::filesystem::path next = std::filesystem::read_symlink(path, none);
+    if (none) break;
+    path = (std::filesystem::path(path).parent_path() / next).string();  // an absolute one replaces all
+  }
+  return path;
+}
+
+// A device, a pipe, or somebody's open file: nothing that could be replaced.
+bool is_stream(const std::string& path) {
   struct stat status = {};
-  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  return path.starts_with(kOpenFiles) || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode));
 }
 
 Status write_all(int fd, const std::string& text, const std::string& path) {
@@ -40,7 +57,7 @@ Status write_all(int fd, const std::string& text, const std::string& path) {
 }
 
 Status write_directly(const std::string& path, const std::string& text) {
-  const Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!file.valid()) return system_error(fmt::format("cannot open {}", path), errno);
   return write_all(file.get(), text, path);
 }
@@ -60,7 +77,8 @@ Status write_renamed(const std::string& path, const std::string& temporary, cons
 }  // namespace
 
 Status check_writable(const std::string& path) {
-  const std::string target = exists_as_special(path) ? path : folder_of(path);
+  const std::string place = follow_links(path);
+  const std::string target = is_stream(place) ? place : folder_of(place);
   struct stat status = {};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return system_error(path, EISDIR);
   if (::access(target.c_str(), W_OK) != 0) return system_error(fmt::format("cannot write {}", path), errno);
@@ -68,9 +86,10 @@ Status check_writable(const std::string& path) {
 }
 
 Status write_file(const std::string& path, const std::string& text) {
-  if (exists_as_special(path)) return write_directly(path, text);
-  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
-  Status written = write_renamed(path, temporary, text);
+  const std::string place = follow_links(path);
+  if (is_stream(place)) return write_directly(place, text);
+  const std::string temporary = fmt::format("{}.{}.tmp", place, ::getpid());
+  Status written = write_renamed(place, temporary, text);
   if (!written) ::unlink(temporary.c_str());
   return written;
 }

@@ -11,7 +11,8 @@ namespace tutti::tool {
 Status check_writable(const std::string& path);
 
 // The file holds all of `text`, or is left as it was: written under a temporary name in the same folder, synced,
-// renamed. What is not a regular file (a pipe, a device) is written to directly.
+// renamed. Symbolic links stay, and what they lead to is replaced. What is not a regular file (a pipe, a device), or is
+// somebody's open one (/dev/stdout), is written to directly, at its end.
 Status write_file(const std::string& path, const std::string& text);
 
 // "2026-01-31T12:00:00Z"

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/config.h"
 #include "runtime/launcher.h"
 #include "tools/bound.h"
@@ -45,31 +47,50 @@ void print_error(std::int32_t rank, const Error& error) {
 
 CommunicatorOptions communicator_options(const PerfOptions& options) {
   CommunicatorOptions result;
+  result.transport = options.transport;
   result.setup_timeout = options.timeout;
   result.timeout = options.timeout;
   return result;
 }
 
+Status write_files(const PerfOptions& options, const PerfReport& report) {
+  if (!options.json_path.empty()) TUTTI_TRY(write_file(options.json_path, report.to_json(utc_now())));
+  if (!options.csv_path.empty()) TUTTI_TRY(write_file(options.csv_path, report.to_csv()));
+  return {};
+}
+
+// The number of wrong elements, of all ranks together.
+Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& options) {
+  Result<std::string> transport = agree_on_transport(communicator);
+  if (!transport) return transport.error();
+  if (communicator.rank() != 0) return run_sweep(communicator, options, nullptr);
+  PerfReport report(options, {.ranks = communicator.size(),
+                              .nodes = communicator.nodes(),
+                              .cores = usable_cores(),
+                              .transport = *std::move(transport)});
+  Result<std::uint64_t> wrong = run_sweep(communicator, options, &report);
+  if (wrong) TUTTI_TRY(write_files(options, report));
+  return wrong;
+}
+
 // One rank's work, report included. True if it went well and no element of any rank was wrong.
 bool run_rank(Communicator& communicator, const PerfOptions& options) {
-  std::optional<PerfReport> report;
-  if (communicator.rank() == 0) report.emplace(options, communicator.size(), usable_cores());
-  const Result<std::uint64_t> wrong = run_sweep(communicator, options, report ? &*report : nullptr);
-  Status status = wrong ? Status() : wrong.error();
-  if (status && report && !options.json_path.empty())
-    status = write_file(options.json_path, report->to_json(utc_now()));
-  if (!status) {
-    print_error(communicator.rank(), status.error());
-    return false;
-  }
-  return *wrong == 0;
+  const Result<std::uint64_t> wrong = measure(communicator, options);
+  if (!wrong) print_error(communicator.rank(), wrong.error());
+  return wrong && *wrong == 0;
 }
 
 int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
   if (options.threads) {
     return usage_error(fmt::format("--threads can't be used by a rank of a job ({})", describe(launch)));
   }
-  Result<std::unique_ptr<Communicator>> communicator = Communicator::create(communicator_options(options));
+  CommunicatorOptions how = communicator_options(options);
+  if (options.nodes > 0) {
+    if (!launch.size) return usage_error("--nodes: nothing tells how many ranks the job has; set TUTTI_WORLD_SIZE");
+    const std::int64_t node = std::int64_t{*launch.rank} * options.nodes / *launch.size;  // as create_all() splits
+    how.node_id = fmt::format("node {}", node);
+  }
+  Result<std::unique_ptr<Communicator>> communicator = Communicator::create(how);
   if (!communicator) {
     print_error(launch.rank.value_or(-1), communicator.error());
     return kExitFailure;
@@ -83,7 +104,7 @@ int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
 
 int run_as_threads(const PerfOptions& options) {
   Result<std::vector<std::unique_ptr<Communicator>>> ranks =
-      Communicator::create_all(options.ranks, communicator_options(options));
+      Communicator::create_all(options.ranks, communicator_options(options), std::max(options.nodes, 1));
   if (!ranks) {
     print_error(-1, ranks.error());
     return kExitFailure;
@@ -141,19 +162,25 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
   if (options->ranks > kMaxLocalRanks) {
     return usage_error(fmt::format("--ranks {}: at most {}", options->ranks, kMaxLocalRanks));
   }
-  if (options->root < 0 || (options->ranks != 0 && options->root >= options->ranks)) {
-    return usage_error(fmt::format("--root {}: no rank of the job", options->root));
+  // A rank of a job whose launcher does not tell the number of ranks learns it too late to refuse: the library does.
+  if (const std::int32_t ranks = is_rank ? job->size.value_or(options->ranks) : options->ranks; ranks > 0) {
+    if (const Status fits = check_ranks(*options, ranks); !fits) return usage_error(fits.error().message);
   }
-  if (!options->json_path.empty()) {
-    if (const Status writable = check_writable(options->json_path); !writable)
-      return usage_error(writable.error().message);
+  for (const std::string* path : {&options->json_path, &options->csv_path}) {
+    if (path->empty()) continue;
+    if (const Status writable = check_writable(*path); !writable) return usage_error(writable.error().message);
   }
   if (is_rank) return run_as_rank(*options, *job);
   return options->threads ? run_as_threads(*options) : run_as_processes(*options, arguments);
 }
 
 void add_options(CLI::App& command, PerfArguments& given) {
-  command.add_option("collective", given.collective, "What to measure: all_reduce")->required();
+  command
+      .add_option("collective", given.collective,
+                  "What to measure: all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather, "
+                  "scatter, barrier, send_recv, or a v-variant: all_gather_v, reduce_scatter_v, all_to_all_v, "
+                  "gather_v, scatter_v")
+      ->required();
   command.add_option("-b,--minbytes", given.min_bytes, "Smallest message: bytes, or with K, M, G (default 8)");
   command.add_option("-e,--maxbytes", given.max_bytes, "Largest message (default 64M)");
   command.add_option("-f,--stepfactor", given.step_factor, "Each size is so many times the one before (default 2)");
@@ -168,11 +195,18 @@ void add_options(CLI::App& command, PerfArguments& given) {
   command.add_option("--ranks", given.ranks,
                      "Ranks to start here (default 2; without it a rank that a launcher started joins its job)");
   command.add_flag("--threads", given.threads, "Ranks as threads of this process instead of processes");
-  command.add_option("--algorithm", given.algorithm, "auto, ring, double_tree, one_shot, two_shot")
+  command.add_option("--algorithm", given.algorithm, "auto, or one that the collective has: a wrong one lists them")
       ->capture_default_str();
+  command.add_option("--transport", given.transport,
+                     "auto, shm, or tcp even inside a machine (default: what TUTTI_TRANSPORT says, or auto)");
+  command.add_option("--nodes", given.nodes,
+                     "Split the ranks over so many machines of the mind: TCP across, runs of ranks of equal length");
   command.add_option("--memory", given.memory, "plain, or registered with the library")->capture_default_str();
   command.add_option("--in-place", given.in_place, "0, 1 or both")->capture_default_str();
   command.add_option("--json", given.json_path, "Write the results to this file, too");
+  command.add_option("--csv", given.csv_path, "Write the rows to this file, too, with JSON's names as columns");
+  command.add_option("--corrupt", given.corrupt,
+                     "Flip a bit of this rank's results before they are checked, to see that the check finds it");
   command.add_option("--timeout-s", given.timeout_s, "Deadline of set-up and of each collective; 0: the library's");
 }
 

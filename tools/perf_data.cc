@@ -277,31 +277,33 @@ std::uint64_t DataPattern::count_differences(const std::byte* left, const std::b
   return differences;
 }
 
-void DataPattern::fill_input(std::int32_t rank, std::uint64_t count, std::byte* input) const {
+void DataPattern::fill_input(std::int32_t rank, std::uint64_t first, std::uint64_t count, std::byte* input) const {
   TUTTI_ASSERT(rank >= 0 && rank < ranks_);
-  for (std::uint64_t first = 0; first < count; first += kBlock) {
-    store_inputs(rank, first, std::min<std::uint64_t>(kBlock, count - first), input + first * element_bytes_);
+  for (std::uint64_t done = 0; done < count; done += kBlock) {
+    store_inputs(rank, first + done, std::min<std::uint64_t>(kBlock, count - done), input + done * element_bytes_);
   }
 }
 
-std::uint64_t DataPattern::count_wrong_input(std::int32_t rank, std::uint64_t count, const std::byte* input) const {
+std::uint64_t DataPattern::count_wrong_input(std::int32_t rank, std::uint64_t first, std::uint64_t count,
+                                             const std::byte* input) const {
+  TUTTI_ASSERT(rank >= 0 && rank < ranks_);
   std::array<std::byte, sizeof(Block)> expected;
   std::uint64_t wrong = 0;
-  for (std::uint64_t first = 0; first < count; first += kBlock) {
-    const std::size_t block = std::min<std::uint64_t>(kBlock, count - first);
-    store_inputs(rank, first, block, expected.data());
-    wrong += count_differences(expected.data(), input + first * element_bytes_, block);
+  for (std::uint64_t done = 0; done < count; done += kBlock) {
+    const std::size_t block = std::min<std::uint64_t>(kBlock, count - done);
+    store_inputs(rank, first + done, block, expected.data());
+    wrong += count_differences(expected.data(), input + done * element_bytes_, block);
   }
   return wrong;
 }
 
-std::uint64_t DataPattern::count_wrong_result(std::uint64_t count, const std::byte* result) const {
+std::uint64_t DataPattern::count_wrong_result(std::uint64_t first, std::uint64_t count, const std::byte* result) const {
   std::array<std::byte, sizeof(Block)> expected;
   std::uint64_t wrong = 0;
-  for (std::uint64_t first = 0; first < count; first += kBlock) {
-    const std::size_t block = std::min<std::uint64_t>(kBlock, count - first);
-    store_results(first, block, expected.data());
-    wrong += count_differences(expected.data(), result + first * element_bytes_, block);
+  for (std::uint64_t done = 0; done < count; done += kBlock) {
+    const std::size_t block = std::min<std::uint64_t>(kBlock, count - done);
+    store_results(first + done, block, expected.data());
+    wrong += count_differences(expected.data(), result + done * element_bytes_, block);
   }
   return wrong;
 }

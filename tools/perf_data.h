@@ -27,12 +27,14 @@ class DataPattern {
   // The factor of `rank` for kPreMulSum; {1, 1} for every other operation.
   Scale scale(std::int32_t rank) const;
 
-  // Writes elements [0, count) of the input of `rank`.
-  void fill_input(std::int32_t rank, std::uint64_t count, std::byte* input) const;
+  // Writes elements [first, first + count) of the input of `rank`.
+  void fill_input(std::int32_t rank, std::uint64_t first, std::uint64_t count, std::byte* input) const;
 
-  // How many of the elements [0, count) are not what they should be.
-  std::uint64_t count_wrong_input(std::int32_t rank, std::uint64_t count, const std::byte* input) const;
-  std::uint64_t count_wrong_result(std::uint64_t count, const std::byte* result) const;
+  // How many of the elements [first, first + count) of one rank's input, or of the reduction of all, are not what they
+  // should be.
+  std::uint64_t count_wrong_input(std::int32_t rank, std::uint64_t first, std::uint64_t count,
+                                  const std::byte* input) const;
+  std::uint64_t count_wrong_result(std::uint64_t first, std::uint64_t count, const std::byte* result) const;
 
   static constexpr std::size_t kBlock = 512;  // elements that are made at a time
 

@@ -9,7 +9,9 @@
 #include <system_error>
 #include <utility>
 
+#include "algorithms/algorithms.h"
 #include "base/assert.h"
+#include "base/config.h"
 
 namespace tutti::tool {
 namespace {
@@ -63,25 +65,85 @@ Status resolve_list(std::string_view option, const std::string& text, std::optio
   return {};
 }
 
+std::string collective_names() {
+  std::vector<std::string> names;
+  for (const PerfCollective& each : perf_collectives()) names.push_back(name_of(each));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// The algorithms that serve the collective.
+std::vector<Algorithm> algorithms_for(const PerfCollective& collective) {
+  return is_exchange(collective) ? std::vector{Algorithm::kDirect} : algorithms_of(collective.kind);
+}
+
+Status resolve_algorithm(const PerfArguments& arguments, PerfOptions& options) {
+  if (arguments.algorithm == "auto") return {};
+  const std::vector<Algorithm> known = algorithms_for(options.collective);
+  const std::optional<Algorithm> algorithm = parse_algorithm(arguments.algorithm);
+  if (!algorithm || std::find(known.begin(), known.end(), *algorithm) == known.end()) {
+    return invalid(fmt::format("--algorithm {}: {}; {} has auto, {}", arguments.algorithm,
+                               algorithm ? "not one for this collective" : "unknown", arguments.collective,
+                               names_of(std::span<const Algorithm>(known))));
+  }
+  options.algorithm = *algorithm;
+  return {};
+}
+
+Status resolve_in_place(const PerfArguments& arguments, PerfOptions& options) {
+  if (arguments.in_place != "0" && arguments.in_place != "1" && arguments.in_place != "both") {
+    return invalid(fmt::format("--in-place {}: unknown; 0, 1 or both", arguments.in_place));
+  }
+  if (arguments.in_place == "1" && !has_in_place(options.collective)) {
+    return invalid(fmt::format("--in-place 1: {} has no in-place form", arguments.collective));
+  }
+  options.in_place = arguments.in_place != "0" && has_in_place(options.collective);
+  options.out_of_place = arguments.in_place != "1";
+  return {};
+}
+
 Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   TUTTI_TRY(resolve_list("--datatype", arguments.data_type, parse_data_type(arguments.data_type), all_data_types(),
                          options.types));
   TUTTI_TRY(resolve_list("--op", arguments.op, parse_reduce_op(arguments.op), all_reduce_ops(), options.ops));
-  const std::optional<Algorithm> algorithm = parse_algorithm(arguments.algorithm);
-  if (!algorithm) {
-    return invalid(
-        fmt::format("--algorithm {}: unknown; one of auto, {}", arguments.algorithm, names_of(all_algorithms())));
-  }
-  options.algorithm = *algorithm;
+  // Inputs for kMax use all the values that a type can tell apart.
+  if (!adds(options.collective)) options.ops = {ReduceOp::kMax};
+  if (!has_buffers(options.collective)) options.types = {DataType::kFloat32};
+  TUTTI_TRY(resolve_algorithm(arguments, options));
   if (arguments.memory != "plain" && arguments.memory != "registered") {
     return invalid(fmt::format("--memory {}: unknown; plain or registered", arguments.memory));
   }
   options.memory = arguments.memory == "plain" ? MemoryKind::kPlain : MemoryKind::kRegistered;
-  if (arguments.in_place != "0" && arguments.in_place != "1" && arguments.in_place != "both") {
-    return invalid(fmt::format("--in-place {}: unknown; 0, 1 or both", arguments.in_place));
+  if (!arguments.transport.empty() && !parse_transport(arguments.transport)) {
+    return invalid(fmt::format("--transport {}: unknown; auto, shm or tcp", arguments.transport));
   }
-  options.in_place = arguments.in_place != "0";
-  options.out_of_place = arguments.in_place != "1";
+  options.transport = arguments.transport;
+  return resolve_in_place(arguments, options);
+}
+
+Status resolve_numbers(const PerfArguments& arguments, PerfOptions& options) {
+  if (arguments.iterations < 0 || arguments.warmup_iterations < 0)
+    return invalid("--iters and --warmup_iters can't be negative");
+  if (arguments.check != 0 && arguments.check != 1) return invalid(fmt::format("--check {}: 0 or 1", arguments.check));
+  if (arguments.ranks && *arguments.ranks < 1)
+    return invalid(fmt::format("--ranks {}: must be at least 1", *arguments.ranks));
+  if (arguments.nodes && *arguments.nodes < 1)
+    return invalid(fmt::format("--nodes {}: must be at least 1", *arguments.nodes));
+  if (arguments.nodes.value_or(1) > 1 && arguments.transport == "shm")
+    return invalid(fmt::format("--nodes {}: --transport shm reaches no other machine", *arguments.nodes));
+  if (arguments.corrupt && (*arguments.corrupt < 0 || arguments.check == 0))
+    return invalid(fmt::format("--corrupt {}: takes a rank, and needs the check", *arguments.corrupt));
+  if (arguments.corrupt && !has_buffers(options.collective))
+    return invalid(fmt::format("--corrupt {}: {} has no result", *arguments.corrupt, arguments.collective));
+  if (!(arguments.timeout_s >= 0 && arguments.timeout_s <= 86'400))
+    return invalid("--timeout-s must lie between 0 and 86400");
+  options.iterations = arguments.iterations;
+  options.warmup_iterations = arguments.warmup_iterations;
+  options.check = arguments.check == 1;
+  options.root = arguments.root;
+  options.ranks = arguments.ranks.value_or(0);
+  options.nodes = arguments.nodes.value_or(0);
+  options.corrupt = arguments.corrupt.value_or(-1);
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
   return {};
 }
 
@@ -110,39 +172,45 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
 
 Result<PerfOptions> resolve(const PerfArguments& arguments) {
   PerfOptions options;
-  if (arguments.collective != "all_reduce") {
-    return invalid(fmt::format("\"{}\": unknown collective; there is all_reduce", arguments.collective));
+  const std::optional<PerfCollective> collective = parse_perf_collective(arguments.collective);
+  if (!collective) {
+    return invalid(fmt::format("\"{}\": unknown collective; one of {}", arguments.collective, collective_names()));
   }
+  options.collective = *collective;
   TUTTI_TRY(resolve_sizes(arguments, options));
   TUTTI_TRY(resolve_names(arguments, options));
-  if (arguments.iterations < 0 || arguments.warmup_iterations < 0)
-    return invalid("--iters and --warmup_iters can't be negative");
-  if (arguments.check != 0 && arguments.check != 1) return invalid(fmt::format("--check {}: 0 or 1", arguments.check));
-  if (arguments.ranks && *arguments.ranks < 1)
-    return invalid(fmt::format("--ranks {}: must be at least 1", *arguments.ranks));
-  if (!(arguments.timeout_s >= 0 && arguments.timeout_s <= 86'400))
-    return invalid("--timeout-s must lie between 0 and 86400");
-  options.iterations = arguments.iterations;
-  options.warmup_iterations = arguments.warmup_iterations;
-  options.check = arguments.check == 1;
-  options.root = arguments.root;
-  options.ranks = arguments.ranks.value_or(0);
+  TUTTI_TRY(resolve_numbers(arguments, options));
   options.threads = arguments.threads;
-  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
   options.json_path = arguments.json_path;
+  options.csv_path = arguments.csv_path;
   return options;
 }
 
-std::vector<std::uint64_t> sweep_counts(const PerfOptions& options, DataType type) {
-  std::vector<std::uint64_t> counts;
+Status check_ranks(const PerfOptions& options, std::int32_t ranks) {
+  if (options.root < 0 || options.root >= ranks)
+    return invalid(fmt::format("--root {}: no rank of the job", options.root));
+  if (options.nodes > ranks)
+    return invalid(fmt::format("--nodes {}: {} ranks are on {} machines at most", options.nodes, ranks, ranks));
+  if (options.corrupt >= ranks) return invalid(fmt::format("--corrupt {}: no rank of the job", options.corrupt));
+  if (options.algorithm == Algorithm::kAuto || is_exchange(options.collective)) return {};
+  Collective collective;
+  collective.kind = options.collective.kind;
+  collective.ranks = static_cast<std::uint32_t>(ranks);
+  const Result<Generator> generator = find_generator(collective, options.algorithm);
+  if (!generator) return invalid("--algorithm: " + generator.error().message);
+  return {};
+}
+
+std::vector<std::uint64_t> sweep_elements(const PerfOptions& options, DataType type, std::int32_t ranks) {
+  std::vector<std::uint64_t> elements;
   std::uint64_t bytes = options.min_bytes;
-  while (bytes <= options.max_bytes && counts.size() < kMaxSizes) {
-    const std::uint64_t count = std::max<std::uint64_t>(1, bytes / size_of(type));
-    if (counts.empty() || counts.back() != count) counts.push_back(count);
+  while (bytes <= options.max_bytes && elements.size() < kMaxSizes) {
+    const std::uint64_t message = message_elements(options.collective, ranks, bytes, size_of(type));
+    if (elements.empty() || elements.back() != message) elements.push_back(message);
     bytes =
         options.step_bytes > 0 ? bytes + options.step_bytes : std::max<std::uint64_t>(1, bytes) * options.step_factor;
   }
-  return counts;
+  return elements;
 }
 
 }  // namespace tutti::tool

@@ -5,15 +5,22 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 
 #include "base/assert.h"
 #include "tools/bound.h"
+#include "tools/perf_collective.h"
 #include "tools/perf_data.h"
+#include "tutti/group.h"
 
 namespace tutti::tool {
 namespace {
@@ -25,6 +32,8 @@ constexpr std::int64_t kMaxIterations = 2000;
 constexpr std::size_t kGuardBytes = 64;  // behind each buffer's elements; must not change
 constexpr std::byte kGuard{0xa5};
 constexpr std::size_t kAlignment = 4096;
+constexpr std::int32_t kLateRanks = 8;         // that a barrier is checked with
+constexpr std::chrono::milliseconds kLate{1};  // what they come late by
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -63,14 +72,44 @@ class Buffer {
   std::byte* data_ = nullptr;
 };
 
-// What one row measures.
+template <class Number>
+Result<Number> reduce_number(Communicator& communicator, Number number, DataType type, ReduceOp op) {
+  Number result{};
+  TUTTI_TRY(communicator.all_reduce(&number, &result, 1, type, op));
+  return result;
+}
+
+// What one column of a row measures, and this rank's side of it.
 struct Case {
   DataType type;
   ReduceOp op;
-  std::uint64_t count;
-  std::size_t bytes;
   bool in_place;
+  RankCall call;
+
+  std::size_t bytes(std::uint64_t elements) const { return elements * size_of(type); }
+  std::size_t input_bytes() const { return in_place ? 0 : bytes(call.input_elements); }
+  std::size_t output_bytes() const {  // in place: of what holds both
+    if (!in_place) return bytes(call.output_elements);
+    return bytes(
+        std::max(call.in_place_input_at + call.input_elements, call.in_place_output_at + call.output_elements));
+  }
 };
+
+// The elements of an input that a call must leave as they are.
+struct Untouched {
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+};
+
+std::array<Untouched, 2> untouched_input(const Case& one) {
+  const RankCall& call = one.call;
+  if (!one.in_place || call.output_elements == 0) return {Untouched{.first = 0, .count = call.input_elements}};
+  const std::uint64_t start = call.in_place_input_at;
+  const std::uint64_t end = start + call.input_elements;
+  const std::uint64_t before = std::clamp(call.in_place_output_at, start, end);
+  const std::uint64_t behind = std::clamp(call.in_place_output_at + call.output_elements, start, end);
+  return {Untouched{.first = 0, .count = before - start}, Untouched{.first = behind - start, .count = end - behind}};
+}
 
 class Sweep {
  public:
@@ -83,63 +122,73 @@ class Sweep {
 
  private:
   Status allocate_buffers();
-  Status run_row(DataType type, ReduceOp op, std::uint64_t count);
+  Status run_row(DataType type, ReduceOp op, std::uint64_t elements);
+  Algorithm algorithm_of(DataType type, std::uint64_t elements) const;
   Result<PerfMeasurement> measure(const Case& one, const DataPattern& pattern);
+  Case make_case(DataType type, ReduceOp op, std::uint64_t elements, bool in_place) const;
   void prepare(const Case& one, const DataPattern& pattern);
   Status call(const Case& one, const DataPattern& pattern);
+  void corrupt(const Case& one);
   std::uint64_t count_wrong(const Case& one, const DataPattern& pattern) const;
+  Result<std::optional<std::uint64_t>> check_barrier(const Case& one, const DataPattern& pattern);
+  std::byte* input_of(const Case& one) const;
+  std::byte* output_of(const Case& one) const;
   Result<double> warm_up(const Case& one, const DataPattern& pattern);
   Result<std::int64_t> agree_on_iterations(double call_us);
   Result<double> time_calls(const Case& one, const DataPattern& pattern, std::int64_t iterations);
+  std::int32_t rank() const { return communicator_.rank(); }
   Status barrier();
   Status settle();
-  template <class Number>
-  Result<Number> reduce_number(Number number, DataType type, ReduceOp op);
 
   Communicator& communicator_;
   const PerfOptions& options_;
   PerfReport* const report_;
   BoundMeter bound_;
+  Group group_;
   Buffer input_;
   Buffer output_;
   std::uint64_t wrong_ = 0;  // so far, the same on all ranks
 };
 
-template <class Number>
-Result<Number> Sweep::reduce_number(Number number, DataType type, ReduceOp op) {
-  Number result{};
-  TUTTI_TRY(communicator_.all_reduce(&number, &result, 1, type, op));
-  return result;
-}
-
 Status Sweep::barrier() {
-  const Result<std::int32_t> all = reduce_number(std::int32_t{1}, DataType::kInt32, ReduceOp::kSum);
+  const Result<std::int32_t> all = reduce_number(communicator_, std::int32_t{1}, DataType::kInt32, ReduceOp::kSum);
   if (!all) return all.error();
   return {};
 }
 
 Status Sweep::allocate_buffers() {
-  std::size_t bytes = 0;
+  std::size_t input_bytes = 0;
+  std::size_t output_bytes = 0;
   for (DataType type : options_.types) {
-    const std::vector<std::uint64_t> counts = sweep_counts(options_, type);
-    bytes = std::max(bytes, *std::max_element(counts.begin(), counts.end()) * size_of(type));
+    for (std::uint64_t elements : sweep_elements(options_, type, communicator_.size())) {
+      for (const bool in_place : {false, true}) {
+        if (in_place && !options_.in_place) continue;
+        const Case one = make_case(type, options_.ops.front(), elements, in_place);
+        input_bytes = std::max(input_bytes, one.input_bytes());
+        output_bytes = std::max(output_bytes, one.output_bytes());
+      }
+    }
   }
   for (Buffer* buffer : {&input_, &output_}) {
-    Result<Buffer> made = Buffer::create(communicator_, options_.memory, bytes + kGuardBytes);
+    const std::size_t bytes = (buffer == &input_ ? input_bytes : output_bytes) + kGuardBytes;
+    Result<Buffer> made = Buffer::create(communicator_, options_.memory, bytes);
     if (!made) return made.error();
     *buffer = std::move(*made);
-    std::memset(buffer->data(), 0, bytes + kGuardBytes);  // pages are taken now, not in a timed call
+    std::memset(buffer->data(), 0, bytes);  // pages are taken now, not in a timed call
   }
   return {};
 }
 
-// The scheduler moves ranks about when a job starts; what is timed meanwhile says nothing.
+// The scheduler moves ranks about when a job starts; what is timed meanwhile says nothing. Who wants no warm-up calls
+// wants none of these either.
 Status Sweep::settle() {
+  if (options_.warmup_iterations == 0) return {};
   const double end_us = now_us() + kSettleUs;
   for (bool over = false; !over;) {
     for (int call = 0; call < 50; ++call) TUTTI_TRY(barrier());
-    const bool mine = communicator_.rank() == 0 && now_us() >= end_us;
-    const Result<std::int32_t> all = reduce_number(std::int32_t{mine ? 1 : 0}, DataType::kInt32, ReduceOp::kMax);
+    const bool mine = rank() == 0 && now_us() >= end_us;
+    const Result<std::int32_t> all =
+        reduce_number(communicator_, std::int32_t{mine ? 1 : 0}, DataType::kInt32, ReduceOp::kMax);
     if (!all) return all.error();
     over = *all != 0;
   }
@@ -152,29 +201,38 @@ Result<std::uint64_t> Sweep::run() {
   if (report_ != nullptr) TUTTI_TRY(report_->print_header());
   for (DataType type : options_.types) {
     for (ReduceOp op : options_.ops) {
-      for (std::uint64_t count : sweep_counts(options_, type)) TUTTI_TRY(run_row(type, op, count));
+      for (std::uint64_t elements : sweep_elements(options_, type, communicator_.size()))
+        TUTTI_TRY(run_row(type, op, elements));
     }
   }
   if (report_ != nullptr) TUTTI_TRY(report_->print_footer());
   return wrong_;
 }
 
-Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t count) {
+Algorithm Sweep::algorithm_of(DataType type, std::uint64_t elements) const {
+  if (options_.algorithm != Algorithm::kAuto) return options_.algorithm;
+  const PerfCollective& collective = options_.collective;
+  if (is_exchange(collective)) return Algorithm::kDirect;
+  std::uint64_t count = shown_count(collective, communicator_.size(), elements);
+  if (collective.variable) count /= static_cast<std::uint64_t>(communicator_.size());  // the mean block decides
+  return communicator_.auto_algorithm(collective.kind, count, type);
+}
+
+Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   PerfRow row;
   row.type = type;
   row.op = op;
-  row.count = count;
-  row.algorithm = options_.algorithm == Algorithm::kAuto
-                      ? communicator_.auto_algorithm(CollectiveKind::kAllReduce, count, type)
-                      : options_.algorithm;
+  row.elements = elements;
+  row.algorithm = algorithm_of(type, elements);
   // The others wait in the barrier, asleep: the bound has the machine's cores to itself.
-  if (report_ != nullptr) row.bound_us = bound_.measure_us(type, op, count);
+  if (report_ != nullptr && has_bound(options_.collective, report_->job())) {
+    row.bound_us = bound_.measure_us(type, op, elements);
+  }
   TUTTI_TRY(barrier());
   const DataPattern pattern(type, op, communicator_.size());
   for (const bool in_place : {false, true}) {
     if (in_place ? !options_.in_place : !options_.out_of_place) continue;
-    const Case one{.type = type, .op = op, .count = count, .bytes = count * size_of(type), .in_place = in_place};
-    Result<PerfMeasurement> measurement = measure(one, pattern);
+    Result<PerfMeasurement> measurement = measure(make_case(type, op, elements, in_place), pattern);
     if (!measurement) return measurement.error();
     (in_place ? row.in_place : row.out_of_place) = *measurement;
   }
@@ -188,7 +246,9 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
   prepare(one, pattern);
   if (options_.check) {
     TUTTI_TRY(call(one, pattern));
+    corrupt(one);
     wrong += count_wrong(one, pattern);
+    if (rank() == options_.corrupt) prepare(one, pattern);
   }
   const Result<double> call_us = warm_up(one, pattern);
   if (!call_us) return call_us.error();
@@ -197,45 +257,118 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
   const Result<double> time_us = time_calls(one, pattern, *iterations);
   if (!time_us) return time_us.error();
   PerfMeasurement measurement{.time_us = *time_us, .iterations = *iterations, .wrong = {}};
-  if (options_.check) {
-    if (one.in_place) {
-      prepare(one, pattern);
-      TUTTI_TRY(call(one, pattern));
-    }
-    wrong += count_wrong(one, pattern);
-    const Result<std::int64_t> total =
-        reduce_number(static_cast<std::int64_t>(wrong), DataType::kInt64, ReduceOp::kSum);
-    if (!total) return total.error();
-    measurement.wrong = static_cast<std::uint64_t>(*total);
-    wrong_ += *measurement.wrong;
+  if (!options_.check) return measurement;
+  if (!has_buffers(options_.collective)) {
+    const Result<std::optional<std::uint64_t>> early = check_barrier(one, pattern);
+    if (!early) return early.error();
+    if (!*early) return measurement;
+    wrong += **early;
   }
+  if (one.in_place) {
+    prepare(one, pattern);
+    TUTTI_TRY(call(one, pattern));
+  }
+  corrupt(one);
+  wrong += count_wrong(one, pattern);
+  const Result<std::int64_t> total =
+      reduce_number(communicator_, static_cast<std::int64_t>(wrong), DataType::kInt64, ReduceOp::kSum);
+  if (!total) return total.error();
+  measurement.wrong = static_cast<std::uint64_t>(*total);
+  wrong_ += *measurement.wrong;
   return measurement;
 }
 
+Case Sweep::make_case(DataType type, ReduceOp op, std::uint64_t elements, bool in_place) const {
+  return {.type = type,
+          .op = op,
+          .in_place = in_place,
+          .call = make_rank_call(options_.collective, rank(), communicator_.size(), options_.root, elements)};
+}
+
+std::byte* Sweep::input_of(const Case& one) const {
+  return one.in_place ? output_.data() + one.bytes(one.call.in_place_input_at) : input_.data();
+}
+
+std::byte* Sweep::output_of(const Case& one) const {
+  return one.in_place ? output_.data() + one.bytes(one.call.in_place_output_at) : output_.data();
+}
+
 void Sweep::prepare(const Case& one, const DataPattern& pattern) {
-  pattern.fill_input(communicator_.rank(), one.count, one.in_place ? output_.data() : input_.data());
-  if (!one.in_place) std::memset(output_.data(), static_cast<int>(kGuard), one.bytes);
-  for (const Buffer* buffer : {&input_, &output_}) {
-    std::memset(buffer->data() + one.bytes, static_cast<int>(kGuard), kGuardBytes);
+  std::memset(output_.data(), static_cast<int>(kGuard), one.output_bytes() + kGuardBytes);
+  pattern.fill_input(rank(), 0, one.call.input_elements, input_of(one));
+  std::memset(input_.data() + one.input_bytes(), static_cast<int>(kGuard), kGuardBytes);
+}
+
+// A rank passes null for a buffer that it has not.
+Status Sweep::call(const Case& one, const DataPattern& pattern) {
+  const RankCall& side = one.call;
+  const void* const input = side.input_elements > 0 ? input_of(one) : nullptr;
+  void* const output = side.output_elements > 0 ? output_of(one) : nullptr;
+  if (options_.collective.kind == CollectiveKind::kSendReceive) {
+    const std::int32_t ranks = communicator_.size();
+    TUTTI_TRY(group_.send(communicator_, input, side.count, one.type, (rank() + 1) % ranks));
+    TUTTI_TRY(group_.receive(communicator_, output, side.count, one.type, (rank() + ranks - 1) % ranks));
+    return group_.run();
+  }
+  const CallOptions extras{
+      .algorithm = options_.algorithm, .scale = pattern.scale(rank()), .timeout = options_.timeout};
+  return communicator_.run({.kind = options_.collective.kind,
+                            .input = input,
+                            .output = output,
+                            .count = side.count,
+                            .type = one.type,
+                            .op = one.op,
+                            .root = options_.root,
+                            .variable = options_.collective.variable,
+                            .input_counts = {.counts = side.input_counts},
+                            .output_counts = {.counts = side.output_counts}},
+                           extras);
+}
+
+// --corrupt: what a broken transport or plan would leave behind, so that a check of the check is possible.
+void Sweep::corrupt(const Case& one) {
+  if (rank() != options_.corrupt) return;
+  if (one.call.output_elements > 0) {
+    *output_of(one) ^= std::byte{1};
+  } else if (one.call.input_elements > 0) {
+    *input_of(one) ^= std::byte{1};
   }
 }
 
-Status Sweep::call(const Case& one, const DataPattern& pattern) {
-  const CallOptions extras{
-      .algorithm = options_.algorithm, .scale = pattern.scale(communicator_.rank()), .timeout = options_.timeout};
-  return communicator_.all_reduce(one.in_place ? output_.data() : input_.data(), output_.data(), one.count, one.type,
-                                  one.op, extras);
-}
-
 std::uint64_t Sweep::count_wrong(const Case& one, const DataPattern& pattern) const {
-  std::uint64_t wrong = pattern.count_wrong_result(one.count, output_.data());
-  if (!one.in_place) wrong += pattern.count_wrong_input(communicator_.rank(), one.count, input_.data());
-  for (const Buffer* buffer : {&input_, &output_}) {
-    const std::byte* const guard = buffer->data() + one.bytes;
+  std::uint64_t wrong = 0;
+  for (const Piece& piece : one.call.expected) {
+    const std::byte* const elements = output_of(one) + one.bytes(piece.output_at);
+    wrong += piece.from == Piece::kAllRanks
+                 ? pattern.count_wrong_result(piece.input_at, piece.count, elements)
+                 : pattern.count_wrong_input(piece.from, piece.input_at, piece.count, elements);
+  }
+  for (const Untouched& part : untouched_input(one)) {
+    wrong += pattern.count_wrong_input(rank(), part.first, part.count, input_of(one) + one.bytes(part.first));
+  }
+  for (const std::byte* guard : {input_.data() + one.input_bytes(), output_.data() + one.output_bytes()}) {
     wrong +=
         static_cast<std::uint64_t>(std::count_if(guard, guard + kGuardBytes, [](std::byte b) { return b != kGuard; }));
   }
   return wrong;
+}
+
+// How often this rank has left a barrier before the last rank came, each rank being the last one once (of the first
+// kLateRanks). Nothing where ranks are on several machines, whose clocks cannot be compared.
+Result<std::optional<std::uint64_t>> Sweep::check_barrier(const Case& one, const DataPattern& pattern) {
+  if (communicator_.nodes() > 1) return std::optional<std::uint64_t>();
+  std::uint64_t early = 0;
+  for (std::int32_t late = 0; late < std::min(communicator_.size(), kLateRanks); ++late) {
+    TUTTI_TRY(barrier());
+    if (rank() == late) std::this_thread::sleep_for(kLate);
+    const double came_us = now_us();
+    TUTTI_TRY(call(one, pattern));
+    const double left_us = now_us();
+    const Result<double> last_us = reduce_number(communicator_, came_us, DataType::kFloat64, ReduceOp::kMax);
+    if (!last_us) return last_us.error();
+    if (left_us < *last_us) ++early;
+  }
+  return std::optional(early);
 }
 
 // Microseconds of a call here, without the first one where there are more.
@@ -254,12 +387,12 @@ Result<double> Sweep::warm_up(const Case& one, const DataPattern& pattern) {
 Result<std::int64_t> Sweep::agree_on_iterations(double call_us) {
   if (options_.iterations > 0) return options_.iterations;
   std::int64_t wish = 0;
-  if (communicator_.rank() == 0) {
+  if (rank() == 0) {
     const double calls = std::ceil(kTargetUs / std::max(call_us, 0.01));
     wish = static_cast<std::int64_t>(
         std::clamp(calls, static_cast<double>(kMinIterations), static_cast<double>(kMaxIterations)));
   }
-  return reduce_number(wish, DataType::kInt64, ReduceOp::kMax);
+  return reduce_number(communicator_, wish, DataType::kInt64, ReduceOp::kMax);
 }
 
 Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, std::int64_t iterations) {
@@ -267,10 +400,21 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
   const double start_us = now_us();
   for (std::int64_t i = 0; i < iterations; ++i) TUTTI_TRY(call(one, pattern));
   const double mean_us = (now_us() - start_us) / static_cast<double>(iterations);
-  return reduce_number(mean_us, DataType::kFloat64, ReduceOp::kMax);
+  return reduce_number(communicator_, mean_us, DataType::kFloat64, ReduceOp::kMax);
 }
 
 }  // namespace
+
+Result<std::string> agree_on_transport(Communicator& communicator) {
+  // The further back, the more it says: one rank alone on its machine has TCP to all, and the job both.
+  static constexpr std::array<std::string_view, 3> kNames = {"shm", "tcp", "mixed"};
+  const auto place = std::find(kNames.begin(), kNames.end(), communicator.transport());
+  TUTTI_ASSERT(place != kNames.end());
+  const Result<std::int32_t> all =
+      reduce_number(communicator, static_cast<std::int32_t>(place - kNames.begin()), DataType::kInt32, ReduceOp::kMax);
+  if (!all) return all.error();
+  return std::string(kNames[static_cast<std::size_t>(*all)]);
+}
 
 Result<std::uint64_t> run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report) {
   return Sweep(communicator, options, report).run();

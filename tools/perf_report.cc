@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kernels/cpu/reduce.h"
 #include "tools/system_error.h"
@@ -14,7 +16,7 @@ namespace tutti::tool {
 namespace {
 
 constexpr int kSchemaVersion = 1;
-constexpr const char* kTransport = "shm";
+constexpr std::string_view kNone = "none";  // the type or operation of a collective that has none
 
 // Two decimals where they mean something, within 10 columns.
 std::string time_text(double time_us) {
@@ -26,14 +28,6 @@ Status print(const std::string& text) {
     return system_error("cannot write to stdout", errno);
   }
   return {};
-}
-
-std::string measurement_text(const std::optional<PerfMeasurement>& measurement, std::uint64_t bytes,
-                             std::int32_t ranks) {
-  if (!measurement) return fmt::format("{:>10} {:>8} {:>8} {:>6}", "-", "-", "-", "-");
-  const std::string wrong = measurement->wrong ? std::to_string(*measurement->wrong) : "N/A";
-  return fmt::format("{:>10} {:>8.2f} {:>8.2f} {:>6}", time_text(measurement->time_us),
-                     algbw_GBps(bytes, measurement->time_us), busbw_GBps(bytes, measurement->time_us, ranks), wrong);
 }
 
 // The faster of the two ways against the bound, in percent. A single rank has nothing to do in place.
@@ -52,39 +46,72 @@ double algbw_GBps(std::uint64_t bytes, double time_us) {
   return time_us > 0 ? static_cast<double>(bytes) / time_us / 1e3 : 0;
 }
 
-double busbw_GBps(std::uint64_t bytes, double time_us, std::int32_t ranks) {
-  return algbw_GBps(bytes, time_us) * 2 * (ranks - 1) / ranks;
+bool has_bound(const PerfCollective& collective, const PerfJob& job) {
+  return collective.kind == CollectiveKind::kAllReduce && job.transport == "shm";
 }
 
-PerfReport::PerfReport(const PerfOptions& options, std::int32_t ranks, int cores)
-    : options_(options), ranks_(ranks), cores_(cores) {}
+PerfReport::PerfReport(const PerfOptions& options, PerfJob job)
+    : options_(options), job_(std::move(job)), bounded_(has_bound(options.collective, job_)) {}
+
+std::uint64_t PerfReport::bytes_of(const PerfRow& row) const { return row.elements * size_of(row.type); }
+
+double PerfReport::busbw_GBps(const PerfRow& row, double time_us) const {
+  return algbw_GBps(bytes_of(row), time_us) * busbw_factor(options_.collective, job_.ranks);
+}
+
+std::string PerfReport::type_text(const PerfRow& row) const {
+  return std::string(has_buffers(options_.collective) ? to_string(row.type) : kNone);
+}
+
+std::string PerfReport::op_text(const PerfRow& row) const {
+  return std::string(adds(options_.collective) ? to_string(row.op) : kNone);
+}
+
+std::string PerfReport::measurement_text(const PerfRow& row, const std::optional<PerfMeasurement>& measurement) const {
+  if (!measurement) return fmt::format("{:>10} {:>8} {:>8} {:>6}", "-", "-", "-", "-");
+  const std::string wrong = measurement->wrong ? std::to_string(*measurement->wrong) : "N/A";
+  return fmt::format("{:>10} {:>8.2f} {:>8.2f} {:>6}", time_text(measurement->time_us),
+                     algbw_GBps(bytes_of(row), measurement->time_us), busbw_GBps(row, measurement->time_us), wrong);
+}
 
 Status PerfReport::print_header() const {
-  std::string text =
-      fmt::format("# tutti {} perf all_reduce: {} ranks ({}), {} memory, shm transport, {} cores\n", version(), ranks_,
-                  options_.threads ? "threads" : "processes", to_string(options_.memory), cores_);
+  std::string text = fmt::format("# tutti {} perf {}: {} ranks ({}), ", version(), name_of(options_.collective),
+                                 job_.ranks, options_.threads ? "threads" : "processes");
+  if (has_root(options_.collective)) text += fmt::format("root {}, ", options_.root);
+  text += fmt::format("{} memory, {} transport, {} cores{}\n", to_string(options_.memory), job_.transport, job_.cores,
+                      job_.nodes > 1 ? fmt::format(", {} nodes", job_.nodes) : "");
   text += fmt::format("# warm-up calls: {}, timed calls: {}, results checked: {}\n", options_.warmup_iterations,
                       options_.iterations > 0 ? std::to_string(options_.iterations) : "by time",
                       options_.check ? "yes" : "no");
-  text += fmt::format("#\n# {:>11} {:>12} {:>8} {:>9} {:>11} | {:^35} | {:^35} | {:>10} {:>8}\n", "", "", "", "", "",
-                      "out-of-place", "in-place", "", "");
+  const auto line = [&](std::string_view size, std::string_view count, std::string_view type, std::string_view op,
+                        std::string_view algorithm, const std::string& out, const std::string& in,
+                        const std::string& bound) {
+    text += fmt::format("# {:>11} {:>12} {:>8} {:>9} {:>17} | {:^35} | {:^35}{}\n", size, count, type, op, algorithm,
+                        out, in, bounded_ ? bound : "");
+  };
+  const auto bound = [](std::string_view left, std::string_view right) {
+    return fmt::format(" | {:>10} {:>8}", left, right);
+  };
   const std::string columns = fmt::format("{:>10} {:>8} {:>8} {:>6}", "time", "algbw", "busbw", "#wrong");
-  text += fmt::format("# {:>11} {:>12} {:>8} {:>9} {:>11} | {} | {} | {:>10} {:>8}\n", "size", "count", "type", "redop",
-                      "algorithm", columns, columns, "bound", "of-bound");
   const std::string units = fmt::format("{:>10} {:>8} {:>8} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
-  text += fmt::format("# {:>11} {:>12} {:>8} {:>9} {:>11} | {} | {} | {:>10} {:>8}\n", "(B)", "(elements)", "", "", "",
-                      units, units, "(us)", "(%)");
+  text += "#\n";
+  line("", "", "", "", "", "out-of-place", "in-place", bound("", ""));
+  line("size", "count", "type", "redop", "algorithm", columns, columns, bound("bound", "of-bound"));
+  line("(B)", "(elements)", "", "", "", units, units, bound("(us)", "(%)"));
   return print(text);
 }
 
 Status PerfReport::print_row(const PerfRow& row) const {
-  const std::uint64_t bytes = row.count * size_of(row.type);
-  const std::optional<double> percent = of_bound_percent(row, ranks_);
-  return print(fmt::format("  {:>11} {:>12} {:>8} {:>9} {:>11} | {} | {} | {:>10} {:>8}\n", bytes, row.count,
-                           to_string(row.type), to_string(row.op), to_string(row.algorithm),
-                           measurement_text(row.out_of_place, bytes, ranks_),
-                           measurement_text(row.in_place, bytes, ranks_), row.bound_us ? time_text(*row.bound_us) : "-",
-                           percent ? fmt::format("{:.1f}", *percent) : "-"));
+  std::string bound;
+  if (bounded_) {
+    const std::optional<double> percent = of_bound_percent(row, job_.ranks);
+    bound = fmt::format(" | {:>10} {:>8}", row.bound_us ? time_text(*row.bound_us) : "-",
+                        percent ? fmt::format("{:.1f}", *percent) : "-");
+  }
+  return print(fmt::format("  {:>11} {:>12} {:>8} {:>9} {:>17} | {} | {}{}\n", bytes_of(row),
+                           shown_count(options_.collective, job_.ranks, row.elements), type_text(row), op_text(row),
+                           to_string(row.algorithm), measurement_text(row, row.out_of_place),
+                           measurement_text(row, row.in_place), bound));
 }
 
 Status PerfReport::add(const PerfRow& row) {
@@ -92,11 +119,11 @@ Status PerfReport::add(const PerfRow& row) {
   return print_row(row);
 }
 
-std::uint64_t PerfReport::wrong() const {
-  std::uint64_t wrong = 0;
+std::optional<std::uint64_t> PerfReport::wrong() const {
+  std::optional<std::uint64_t> wrong;
   for (const PerfRow& row : rows_) {
     for (const auto* measurement : {&row.out_of_place, &row.in_place}) {
-      if (*measurement) wrong += (*measurement)->wrong.value_or(0);
+      if (*measurement && (*measurement)->wrong) wrong = wrong.value_or(0) + *(*measurement)->wrong;
     }
   }
   return wrong;
@@ -108,7 +135,7 @@ double PerfReport::mean_busbw_GBps() const {
   for (const PerfRow& row : rows_) {
     for (const auto* measurement : {&row.out_of_place, &row.in_place}) {
       if (!*measurement) continue;
-      total += busbw_GBps(row.count * size_of(row.type), (*measurement)->time_us, ranks_);
+      total += busbw_GBps(row, (*measurement)->time_us);
       ++measurements;
     }
   }
@@ -116,51 +143,77 @@ double PerfReport::mean_busbw_GBps() const {
 }
 
 Status PerfReport::print_footer() const {
-  const std::string verdict = !options_.check ? "N/A" : wrong() == 0 ? "0 OK" : fmt::format("{} FAILED", wrong());
+  const std::optional<std::uint64_t> sum = wrong();
+  const std::string verdict = !sum ? "N/A" : *sum == 0 ? "0 OK" : fmt::format("{} FAILED", *sum);
   return print(
       fmt::format("# Out of bounds values : {}\n# Avg bus bandwidth    : {:.4g} GB/s\n", verdict, mean_busbw_GBps()));
 }
 
+std::vector<nlohmann::ordered_json> PerfReport::json_rows() const {
+  const nlohmann::ordered_json root =
+      has_root(options_.collective) ? nlohmann::ordered_json(options_.root) : nlohmann::ordered_json();
+  std::vector<nlohmann::ordered_json> rows;
+  for (const PerfRow& row : rows_) {
+    for (const bool in_place : {false, true}) {
+      const std::optional<PerfMeasurement>& measurement = in_place ? row.in_place : row.out_of_place;
+      if (!measurement) continue;
+      nlohmann::ordered_json item;
+      item["collective"] = name_of(options_.collective);
+      item["algorithm"] = to_string(row.algorithm);
+      item["transport"] = job_.transport;
+      item["memory"] = to_string(options_.memory);
+      item["in_place"] = in_place;
+      item["type"] = type_text(row);
+      item["op"] = op_text(row);
+      item["root"] = root;
+      item["ranks"] = job_.ranks;
+      item["nodes"] = job_.nodes;
+      item["bytes"] = bytes_of(row);
+      item["count"] = shown_count(options_.collective, job_.ranks, row.elements);
+      item["iterations"] = measurement->iterations;
+      item["time_us"] = measurement->time_us;
+      item["algbw_GBps"] = algbw_GBps(bytes_of(row), measurement->time_us);
+      item["busbw_GBps"] = busbw_GBps(row, measurement->time_us);
+      item["wrong"] = measurement->wrong ? nlohmann::ordered_json(*measurement->wrong) : nlohmann::ordered_json();
+      item["bound_us"] = row.bound_us ? nlohmann::ordered_json(*row.bound_us) : nlohmann::ordered_json();
+      rows.push_back(std::move(item));
+    }
+  }
+  return rows;
+}
+
 std::string PerfReport::to_json(const std::string& date) const {
+  const std::optional<std::uint64_t> sum = wrong();
   nlohmann::ordered_json document;
   document["schema"] = "tutti-perf";
   document["version"] = kSchemaVersion;
   document["tutti_version"] = version();
   document["date"] = date;
-  document["host"] = {{"cores", cores_}, {"simd", kernels::target_name()}};
-  document["ranks"] = ranks_;
+  document["host"] = {{"cores", job_.cores}, {"simd", kernels::target_name()}};
+  document["ranks"] = job_.ranks;
   document["ranks_are"] = options_.threads ? "threads" : "processes";
   document["warmup_iterations"] = options_.warmup_iterations;
-  document["checked"] = options_.check;
-  document["wrong"] = options_.check ? nlohmann::ordered_json(wrong()) : nlohmann::ordered_json();
+  document["checked"] = sum.has_value();
+  document["wrong"] = sum ? nlohmann::ordered_json(*sum) : nlohmann::ordered_json();
   document["avg_busbw_GBps"] = mean_busbw_GBps();
-  document["rows"] = nlohmann::ordered_json::array();
-  for (const PerfRow& row : rows_) {
-    const std::uint64_t bytes = row.count * size_of(row.type);
-    for (const bool in_place : {false, true}) {
-      const std::optional<PerfMeasurement>& measurement = in_place ? row.in_place : row.out_of_place;
-      if (!measurement) continue;
-      nlohmann::ordered_json item;
-      item["collective"] = "all_reduce";
-      item["algorithm"] = to_string(row.algorithm);
-      item["transport"] = kTransport;
-      item["memory"] = to_string(options_.memory);
-      item["in_place"] = in_place;
-      item["type"] = to_string(row.type);
-      item["op"] = to_string(row.op);
-      item["ranks"] = ranks_;
-      item["bytes"] = bytes;
-      item["count"] = row.count;
-      item["iterations"] = measurement->iterations;
-      item["time_us"] = measurement->time_us;
-      item["algbw_GBps"] = algbw_GBps(bytes, measurement->time_us);
-      item["busbw_GBps"] = busbw_GBps(bytes, measurement->time_us, ranks_);
-      item["wrong"] = measurement->wrong ? nlohmann::ordered_json(*measurement->wrong) : nlohmann::ordered_json();
-      item["bound_us"] = row.bound_us ? nlohmann::ordered_json(*row.bound_us) : nlohmann::ordered_json();
-      document["rows"].push_back(std::move(item));
-    }
-  }
+  document["rows"] = json_rows();
   return document.dump(2) + "\n";
+}
+
+// No value needs quoting: names have neither commas nor quotes.
+std::string PerfReport::to_csv() const {
+  std::string text;
+  for (const nlohmann::ordered_json& row : json_rows()) {
+    std::vector<std::string> keys;
+    std::vector<std::string> values;
+    for (const auto& [key, value] : row.items()) {
+      keys.push_back(key);
+      values.push_back(value.is_null() ? "" : value.is_string() ? value.get<std::string>() : value.dump());
+    }
+    if (text.empty()) text = fmt::format("{}\n", fmt::join(keys, ","));
+    text += fmt::format("{}\n", fmt::join(values, ","));
+  }
+  return text;
 }
 
 }  // namespace tutti::tool

@@ -1,13 +1,16 @@
-// What `tutti perf` tells: a table for people while it measures, and a JSON file for programs (docs/perf-json.md).
+// What `tutti perf` tells: a table for people while it measures, and JSON and CSV files for programs
+// (docs/perf-json.md).
 //
 // Used by rank 0's thread only.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tools/perf_collective.h"
 #include "tools/perf_options.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
@@ -24,21 +27,30 @@ struct PerfMeasurement {
 struct PerfRow {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  std::uint64_t count = 0;
+  std::uint64_t elements = 0;              // of the whole message
   Algorithm algorithm = Algorithm::kRing;  // as carried out, never kAuto
   std::optional<PerfMeasurement> out_of_place;
   std::optional<PerfMeasurement> in_place;
   std::optional<double> bound_us;
 };
 
-// GB/s, 1 GB = 1e9 bytes. `busbw`: the bytes that each rank's link would have to carry for this algbw, 2 (n - 1) / n of
-// them.
+// Who takes part, and how the ranks reach each other.
+struct PerfJob {
+  std::int32_t ranks = 1;
+  std::int32_t nodes = 1;  // machines, or what --nodes and TUTTI_NODE_ID make of them
+  int cores = 1;           // that rank 0 may use
+  std::string transport;   // "shm", "tcp", "mixed"
+};
+
+// Whether a row has a bound: that of tools/bound.h is one for an all-reduce within one machine's memory only.
+bool has_bound(const PerfCollective& collective, const PerfJob& job);
+
+// GB/s, 1 GB = 1e9 bytes.
 double algbw_GBps(std::uint64_t bytes, double time_us);
-double busbw_GBps(std::uint64_t bytes, double time_us, std::int32_t ranks);
 
 class PerfReport {
  public:
-  PerfReport(const PerfOptions& options, std::int32_t ranks, int cores);
+  PerfReport(const PerfOptions& options, PerfJob job);
 
   // Errors: kSystem, stdout can't be written.
   Status print_header() const;
@@ -46,16 +58,24 @@ class PerfReport {
   Status print_footer() const;
 
   std::string to_json(const std::string& date) const;
+  std::string to_csv() const;
 
-  std::uint64_t wrong() const;
+  const PerfJob& job() const { return job_; }
 
  private:
   Status print_row(const PerfRow& row) const;
+  std::uint64_t bytes_of(const PerfRow& row) const;
+  double busbw_GBps(const PerfRow& row, double time_us) const;
+  std::string measurement_text(const PerfRow& row, const std::optional<PerfMeasurement>& measurement) const;
+  std::string type_text(const PerfRow& row) const;
+  std::string op_text(const PerfRow& row) const;
+  std::optional<std::uint64_t> wrong() const;  // nothing where nothing was checked
   double mean_busbw_GBps() const;
+  std::vector<nlohmann::ordered_json> json_rows() const;
 
   const PerfOptions options_;
-  const std::int32_t ranks_;
-  const int cores_;
+  const PerfJob job_;
+  const bool bounded_;
   std::vector<PerfRow> rows_;
 };
 

@@ -214,6 +214,11 @@ class TUTTI_API Communicator {
 
   std::int32_t rank() const;
   std::int32_t size() const;
+  // Machines that the ranks are on: ranks of one can share memory.
+  std::int32_t nodes() const;
+  // How this rank reaches the others: "shm" (shared memory), "tcp", or "mixed" (the one inside its machine, the other
+  // across). Alone it has "shm".
+  std::string transport() const;
   // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
 

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -63,6 +64,10 @@ class CommunicatorImpl {
   std::uint32_t rank() const { return rank_; }
   bool own_process() const { return getpid() == process_; }
   std::uint32_t ranks() const { return ranks_; }
+  std::uint32_t nodes() const {  // they are numbered 0, 1, ...
+    return world_.nodes.empty() ? 1 : *std::max_element(world_.nodes.begin(), world_.nodes.end()) + 1;
+  }
+  std::string transport_name() const { return std::string(world_.transport->name()); }
   Status run(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   Status transfer(Direction direction, const void* data, std::size_t count, DataType type, std::int32_t peer,

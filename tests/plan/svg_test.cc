@@ -37,6 +37,38 @@ TEST(Svg, DrawsEveryStepAndEveryMessage) {
   }
 }
 
+// 5 ranks on 2 machines, too: 2 and 3.
+TEST(Svg, DrawsEveryAlgorithmOfEveryCollective) {
+  const std::vector<std::vector<std::uint32_t>> shapes = {{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 0, 0, 0, 0}, {0, 0, 1, 1, 1}};
+  std::size_t drawn = 0;
+  for (const CollectiveKind kind : all_collectives()) {
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      for (const std::vector<std::uint32_t>& nodes : shapes) {
+        Collective collective;
+        collective.kind = kind;
+        collective.ranks = static_cast<std::uint32_t>(nodes.size());
+        if (nodes.back() > 0) collective.nodes = nodes;
+        const auto generator = find_generator(collective, algorithm);
+        ASSERT_TRUE(generator.ok()) << to_string(kind) << " " << to_string(algorithm);
+        const Plan plan = build_plan(*generator);
+        std::size_t messages = 0;
+        for (const RankPlan& rank : plan.ranks) {
+          for (const Channel& channel : rank.channels) {
+            for (const Step& step : channel.steps) messages += step.receive_count;
+          }
+        }
+        const auto svg = to_svg(plan);
+        ASSERT_TRUE(svg.ok()) << to_string(kind) << " " << to_string(algorithm) << ": " << svg.error().message;
+        EXPECT_EQ(count_of(*svg, "<path"), messages) << to_string(kind) << " " << to_string(algorithm);
+        EXPECT_THAT(*svg, testing::AllOf(HasSubstr(std::string(to_string(kind))),
+                                         HasSubstr(std::string(to_string(algorithm))), testing::EndsWith("</svg>\n")));
+        ++drawn;
+      }
+    }
+  }
+  EXPECT_GT(drawn, 100u);
+}
+
 TEST(Svg, DrawsCollectivesThatMove) {
   for (const CollectiveKind kind : {CollectiveKind::kBroadcast, CollectiveKind::kAllGather, CollectiveKind::kAllToAll,
                                     CollectiveKind::kGather, CollectiveKind::kScatter}) {

@@ -43,6 +43,10 @@ constexpr std::string_view kPlanCommandsMayUse = " src/plan src/algorithms ";
 constexpr std::string_view kJobCommand = "tools/perf_command.cc";
 constexpr std::string_view kJobCommandMayUse = " src/runtime ";
 
+// Nor is which algorithms a collective has, which `tutti perf` must know to refuse the others before it starts ranks.
+constexpr std::string_view kAlgorithmOption = "tools/perf_options.cc";
+constexpr std::string_view kAlgorithmOptionMayUse = " src/algorithms ";
+
 const Folder* find_folder(std::string_view path) {
   const Folder* best = nullptr;
   for (const Folder& folder : kFolders) {
@@ -64,7 +68,8 @@ bool may_include(std::string_view path, const Folder& from, const Folder& to) {
   const std::string word = " " + std::string(to.path) + " ";
   return from.may_use.find(word) != std::string_view::npos ||
          (is_plan_command(path) && kPlanCommandsMayUse.find(word) != std::string_view::npos) ||
-         (path == kJobCommand && kJobCommandMayUse.find(word) != std::string_view::npos);
+         (path == kJobCommand && kJobCommandMayUse.find(word) != std::string_view::npos) ||
+         (path == kAlgorithmOption && kAlgorithmOptionMayUse.find(word) != std::string_view::npos);
 }
 
 void check_file(const std::string& path, const SourceFile& file, std::vector<Finding>& findings) {

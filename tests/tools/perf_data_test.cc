@@ -22,7 +22,7 @@ constexpr std::uint64_t kCount = 1531;  // no multiple of a block
 std::vector<std::byte> input_of(const DataPattern& pattern, DataType type, std::int32_t rank,
                                 std::uint64_t count = kCount) {
   std::vector<std::byte> data(count * size_of(type));
-  pattern.fill_input(rank, count, data.data());
+  pattern.fill_input(rank, 0, count, data.data());
   return data;
 }
 
@@ -65,7 +65,7 @@ TEST_P(EveryTypeAndOp, ResultIsTheSameInEveryOrderWithRoundingAfterEveryStep) {
     std::vector<std::int32_t> order(static_cast<std::size_t>(ranks));
     std::iota(order.begin(), order.end(), 0);
     for (int trial = 0; trial < 3; ++trial) {
-      EXPECT_EQ(pattern.count_wrong_result(kCount, reduce_stepwise(pattern, type, op, order).data()), 0u)
+      EXPECT_EQ(pattern.count_wrong_result(0, kCount, reduce_stepwise(pattern, type, op, order).data()), 0u)
           << ranks << " ranks, trial " << trial << ", seed 7";
       std::shuffle(order.begin(), order.end(), random);
     }
@@ -81,7 +81,8 @@ TEST_P(EveryTypeAndOp, MissingOrDoubledRankShows) {
       std::vector<std::int32_t> order(static_cast<std::size_t>(ranks));
       std::iota(order.begin(), order.end(), 0);
       order[static_cast<std::size_t>(odd_one)] = (odd_one + 1) % ranks;  // missing here, doubled there
-      const std::uint64_t wrong = pattern.count_wrong_result(kCount, reduce_stepwise(pattern, type, op, order).data());
+      const std::uint64_t wrong =
+          pattern.count_wrong_result(0, kCount, reduce_stepwise(pattern, type, op, order).data());
       EXPECT_GT(wrong, idempotent ? kCount / 16 : kCount / 4) << ranks << " ranks, " << odd_one << " missing";
     }
   }
@@ -108,13 +109,27 @@ TEST_P(EveryTypeAndOp, OneFlippedBitIsOneWrongElement) {
   const DataPattern pattern(type, op, 3);
   std::vector<std::byte> result = reduce_stepwise(pattern, type, op, {0, 1, 2});
   std::vector<std::byte> input = input_of(pattern, type, 2);
-  EXPECT_EQ(pattern.count_wrong_input(2, kCount, input.data()), 0u);
+  EXPECT_EQ(pattern.count_wrong_input(2, 0, kCount, input.data()), 0u);
   for (std::uint64_t element : {std::uint64_t{0}, std::uint64_t{511}, std::uint64_t{512}, kCount - 1}) {
     result[element * size_of(type)] ^= std::byte{1};
     input[element * size_of(type)] ^= std::byte{1};
   }
-  EXPECT_EQ(pattern.count_wrong_result(kCount, result.data()), 4u);
-  EXPECT_EQ(pattern.count_wrong_input(2, kCount, input.data()), 4u);
+  EXPECT_EQ(pattern.count_wrong_result(0, kCount, result.data()), 4u);
+  EXPECT_EQ(pattern.count_wrong_input(2, 0, kCount, input.data()), 4u);
+}
+
+TEST_P(EveryTypeAndOp, PartOfAnInputOrResultIsThatPartOfTheWhole) {
+  const auto [type, op] = GetParam();
+  constexpr std::uint64_t kFirst = 517;  // inside a block
+  const DataPattern pattern(type, op, 3);
+  const std::vector<std::byte> input = input_of(pattern, type, 1);
+  std::vector<std::byte> part((kCount - kFirst) * size_of(type));
+  pattern.fill_input(1, kFirst, kCount - kFirst, part.data());
+  EXPECT_EQ(std::memcmp(part.data(), &input[kFirst * size_of(type)], part.size()), 0);
+  EXPECT_EQ(pattern.count_wrong_input(1, kFirst, kCount - kFirst, part.data()), 0u);
+  EXPECT_GT(pattern.count_wrong_input(1, kFirst + 1, kCount - kFirst, part.data()), kCount / 4) << "shifted by one";
+  const std::vector<std::byte> result = reduce_stepwise(pattern, type, op, {0, 1, 2});
+  EXPECT_EQ(pattern.count_wrong_result(kFirst, kCount - kFirst, &result[kFirst * size_of(type)]), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(PerfData, EveryTypeAndOp,
@@ -142,7 +157,7 @@ TEST(PerfData, ExpectedFloatAverageIsOneCorrectlyRoundedDivision) {
   std::vector<float> expected(kCount);
   for (std::size_t i = 0; i < kCount; ++i)
     expected[i] = static_cast<float>(sums[i] / 7);  // 64 bits, then 24: no tie is near
-  EXPECT_EQ(pattern.count_wrong_result(kCount, std::as_bytes(std::span(expected)).data()), 0u);
+  EXPECT_EQ(pattern.count_wrong_result(0, kCount, std::as_bytes(std::span(expected)).data()), 0u);
 }
 
 TEST(PerfData, ExpectedIntegersWrapAndAveragesTruncateTowardsZero) {
@@ -162,7 +177,7 @@ TEST(PerfData, ExpectedIntegersWrapAndAveragesTruncateTowardsZero) {
     expected[i] = static_cast<std::int8_t>(sum / 5);
   }
   EXPECT_TRUE(wrapped && truncated_negative);
-  EXPECT_EQ(pattern.count_wrong_result(kCount, std::as_bytes(std::span(expected)).data()), 0u);
+  EXPECT_EQ(pattern.count_wrong_result(0, kCount, std::as_bytes(std::span(expected)).data()), 0u);
 }
 
 float float16_value(std::uint16_t bits) {

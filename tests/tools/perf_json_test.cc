@@ -1,4 +1,5 @@
-// --json's file against docs/perf-json.md: a reader that knows only that page can read what a real run writes.
+// The files of --json and --csv against docs/perf-json.md: a reader that knows only that page can read what a real run
+// writes.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -8,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -23,10 +26,10 @@ class PerfJson : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // Exit status of `tutti perf all_reduce ARGUMENTS --json FILE`, output discarded.
-  int run(const std::string& arguments) {
+  // Exit status of `tutti perf COLLECTIVE ARGUMENTS --json FILE`, output discarded.
+  int run(const std::string& arguments, const std::string& collective = "all_reduce") {
     const std::string command =
-        "'" TUTTI_TOOL "' perf all_reduce " + arguments + " --json '" + file() + "' >/dev/null 2>&1";
+        "'" TUTTI_TOOL "' perf " + collective + " " + arguments + " --json '" + file() + "' >/dev/null 2>&1";
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
@@ -62,7 +65,9 @@ TEST_F(PerfJson, HasEveryFieldOfTheSchema) {
     EXPECT_TRUE(row.at("in_place").is_boolean());
     EXPECT_EQ(row.at("type"), "int32");
     EXPECT_EQ(row.at("op"), "max");
+    EXPECT_TRUE(row.at("root").is_null());
     EXPECT_EQ(row.at("ranks"), 3);
+    EXPECT_EQ(row.at("nodes"), 1);
     EXPECT_EQ(row.at("bytes").get<int>(), row.at("count").get<int>() * 4);
     EXPECT_EQ(row.at("iterations"), 4);
     const double time_us = row.at("time_us");
@@ -74,6 +79,87 @@ TEST_F(PerfJson, HasEveryFieldOfTheSchema) {
   }
   EXPECT_EQ(document.at("rows").at(0).at("in_place"), false);
   EXPECT_EQ(document.at("rows").at(1).at("in_place"), true);
+}
+
+TEST_F(PerfJson, SaysWhatTheRanksReallyUsed) {
+  const std::string common = "--ranks 3 -b 600 -e 600 -n 2 -w 0 ";
+  ASSERT_EQ(run(common + "--nodes 2 -r 1 --memory registered", "gather"), 0);
+  for (const nlohmann::json& row : read().at("rows")) {
+    EXPECT_EQ(row.at("collective"), "gather");
+    EXPECT_EQ(row.at("transport"), "mixed");
+    EXPECT_EQ(row.at("nodes"), 2);
+    EXPECT_EQ(row.at("root"), 1);
+    EXPECT_EQ(row.at("op"), "none");
+    EXPECT_EQ(row.at("bytes"), 600);
+    EXPECT_EQ(row.at("count"), 50);
+    EXPECT_NEAR(row.at("busbw_GBps").get<double>(), row.at("algbw_GBps").get<double>() * 2 / 3, 1e-9);
+    EXPECT_TRUE(row.at("bound_us").is_null());
+  }
+  ASSERT_EQ(run(common + "--transport tcp"), 0);
+  EXPECT_EQ(read().at("rows").at(0).at("transport"), "tcp");
+  EXPECT_EQ(read().at("rows").at(0).at("nodes"), 1);
+  EXPECT_TRUE(read().at("rows").at(0).at("bound_us").is_null()) << "the bound is that of shared memory";
+  ASSERT_EQ(run(common + "--nodes 3 --threads", "barrier"), 0);
+  EXPECT_EQ(read().at("rows").size(), 1u);
+  EXPECT_EQ(read().at("rows").at(0).at("transport"), "tcp") << "each alone on its machine";
+  EXPECT_EQ(read().at("rows").at(0).at("type"), "none");
+  EXPECT_EQ(read().at("checked"), false) << "clocks of several machines";
+}
+
+std::vector<std::string> split(const std::string& line) {
+  std::vector<std::string> cells(1);
+  for (const char c : line) {
+    if (c == ',')
+      cells.emplace_back();
+    else
+      cells.back() += c;
+  }
+  return cells;
+}
+
+TEST_F(PerfJson, TableOfCommaSeparatedValuesHasTheSameRows) {
+  const std::string table = (folder_ / "result.csv").string();
+  ASSERT_EQ(run("--threads --ranks 2 -b 8 -e 16 -n 2 -w 0 --csv '" + table + "'", "reduce_scatter"), 0);
+  std::ifstream stream(table);
+  std::string line;
+  ASSERT_TRUE(std::getline(stream, line));
+  const std::vector<std::string> keys = split(line);
+  const nlohmann::json document = read();
+  ASSERT_EQ(document.at("rows").size(), 4u);
+  for (const nlohmann::json& row : document.at("rows")) {
+    ASSERT_TRUE(std::getline(stream, line));
+    const std::vector<std::string> cells = split(line);
+    ASSERT_EQ(cells.size(), keys.size());
+    ASSERT_EQ(row.size(), keys.size());
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const nlohmann::json& value = row.at(keys[i]);
+      EXPECT_EQ(cells[i], value.is_null()     ? ""
+                          : value.is_string() ? value.get<std::string>()
+                                              : value.dump())
+          << keys[i];
+    }
+  }
+  EXPECT_FALSE(std::getline(stream, line));
+}
+
+TEST_F(PerfJson, LinksStayAndOpenFilesAreWrittenToAtTheirEnd) {
+  const fs::path target = folder_ / "target.json";
+  std::ofstream(target) << "old";
+  fs::create_symlink("target.json", file());
+  ASSERT_EQ(run("--threads --ranks 1 -b 8 -e 8 -n 1 -w 0"), 0);
+  EXPECT_TRUE(fs::is_symlink(file()));
+  EXPECT_EQ(read().at("schema"), "tutti-perf");
+  // As /dev/stdout leads to a file that stdout goes to.
+  const std::string out = (folder_ / "out").string();
+  const std::string link = (folder_ / "link").string();
+  fs::create_symlink("/proc/self/fd/1", link);
+  const std::string command = "'" TUTTI_TOOL "' perf barrier --threads -n 1 -w 0 --csv '" + link + "' >'" + out + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(fs::read_symlink(link), "/proc/self/fd/1");
+  std::stringstream text;
+  text << std::ifstream(out).rdbuf();
+  EXPECT_TRUE(text.str().starts_with("# tutti ")) << text.str();
+  EXPECT_NE(text.str().find("\ncollective,algorithm,"), std::string::npos) << text.str();
 }
 
 TEST_F(PerfJson, ProcessesSayNullWhereNothingWasChecked) {

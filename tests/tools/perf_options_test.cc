@@ -32,7 +32,9 @@ PerfArguments sizes(std::string min_bytes, std::string max_bytes) {
   return arguments;
 }
 
-Counts counts(const PerfArguments& arguments, DataType type) { return sweep_counts(resolve(arguments).value(), type); }
+Counts counts(const PerfArguments& arguments, DataType type, std::int32_t ranks = 3) {
+  return sweep_elements(resolve(arguments).value(), type, ranks);
+}
 
 TEST(Sweep, RoundsDownToWholeElementsAndNeverBelowOne) {
   EXPECT_EQ(counts(sizes("0", "0"), DataType::kFloat32), Counts({1}));
@@ -49,6 +51,17 @@ TEST(Sweep, GrowsByFactorOrByStepAndEndsAtTheMaximum) {
   EXPECT_EQ(counts(arguments, DataType::kInt8), Counts({8, 24, 72}));
   arguments.step_bytes = "40";
   EXPECT_EQ(counts(arguments, DataType::kInt8), Counts({8, 48, 88}));
+}
+
+TEST(Sweep, BlocksAreEqualOrTogetherTheMessageAndABarrierHasNone) {
+  PerfArguments arguments = sizes("4", "64");
+  arguments.step_factor = "4";
+  arguments.collective = "all_gather";
+  EXPECT_EQ(counts(arguments, DataType::kFloat32), Counts({3, 15})) << "4 and 16 bytes both are one element a block";
+  arguments.collective = "scatter_v";
+  EXPECT_EQ(counts(arguments, DataType::kFloat32), Counts({1, 4, 16}));
+  arguments.collective = "barrier";
+  EXPECT_EQ(counts(arguments, DataType::kFloat32), Counts({0}));
 }
 
 TEST(Sweep, FromZeroEnds) { EXPECT_EQ(counts(sizes("0", "4"), DataType::kInt8), Counts({1, 2, 4})); }
@@ -81,6 +94,36 @@ TEST(Resolve, InPlaceChoosesTheColumns) {
   EXPECT_TRUE(resolve(arguments)->in_place);
 }
 
+TEST(Resolve, WhatACollectiveHasNotIsNotSwept) {
+  PerfArguments arguments;
+  arguments.collective = "all_to_all_v";
+  arguments.op = "all";
+  arguments.data_type = "all";
+  EXPECT_EQ(resolve(arguments)->ops.size(), 1u);
+  EXPECT_EQ(resolve(arguments)->types.size(), all_data_types().size());
+  EXPECT_FALSE(resolve(arguments)->in_place);
+  EXPECT_TRUE(resolve(arguments)->out_of_place);
+  arguments.collective = "barrier";
+  EXPECT_EQ(resolve(arguments)->types.size(), 1u);
+}
+
+TEST(CheckRanks, NamesWhatDoesNotFitTheJob) {
+  const auto message = [](auto change) {
+    PerfOptions options;
+    change(options);
+    const Status fits = check_ranks(options, 4);
+    return fits ? "" : fits.error().message;
+  };
+  EXPECT_EQ(message([](PerfOptions& o) { o.root = 3, o.nodes = 4, o.corrupt = 3; }), "");
+  EXPECT_EQ(message([](PerfOptions& o) { o.root = 4; }), "--root 4: no rank of the job");
+  EXPECT_EQ(message([](PerfOptions& o) { o.root = -1; }), "--root -1: no rank of the job");
+  EXPECT_EQ(message([](PerfOptions& o) { o.nodes = 5; }), "--nodes 5: 4 ranks are on 4 machines at most");
+  EXPECT_EQ(message([](PerfOptions& o) { o.corrupt = 4; }), "--corrupt 4: no rank of the job");
+  PerfOptions direct;
+  direct.algorithm = Algorithm::kTwoShot;
+  EXPECT_NE(check_ranks(direct, 1025).error().message.find("at most 1024 ranks"), std::string::npos);
+}
+
 TEST(Resolve, SaysWhichOptionIsWrong) {
   const auto refused = [](auto change, const std::string& part) {
     PerfArguments arguments;
@@ -90,7 +133,17 @@ TEST(Resolve, SaysWhichOptionIsWrong) {
     EXPECT_EQ(options.error().code, ErrorCode::kInvalidArgument);
     EXPECT_NE(options.error().message.find(part), std::string::npos) << options.error().message;
   };
-  refused([](PerfArguments& a) { a.collective = "all_gather"; }, "all_gather");
+  refused([](PerfArguments& a) { a.collective = "all_gather_x"; }, "one of all_reduce, broadcast");
+  refused([](PerfArguments& a) { a.collective = "barrier_v"; }, "barrier_v");
+  refused([](PerfArguments& a) { a.collective = "gather", a.algorithm = "two_shot"; },
+          "--algorithm two_shot: not one for this collective; gather has auto, binomial, direct");
+  refused([](PerfArguments& a) { a.collective = "send_recv", a.algorithm = "ring"; }, "send_recv has auto, direct");
+  refused([](PerfArguments& a) { a.collective = "all_to_all_v", a.in_place = "1"; }, "no in-place form");
+  refused([](PerfArguments& a) { a.transport = "rdma"; }, "--transport rdma");
+  refused([](PerfArguments& a) { a.transport = "shm", a.nodes = 2; }, "--nodes 2");
+  refused([](PerfArguments& a) { a.nodes = 0; }, "--nodes 0");
+  refused([](PerfArguments& a) { a.corrupt = 0, a.check = 0; }, "--corrupt 0");
+  refused([](PerfArguments& a) { a.corrupt = 0, a.collective = "barrier"; }, "--corrupt 0");
   refused([](PerfArguments& a) { a.min_bytes = "8", a.max_bytes = "4"; }, "--minbytes 8");
   refused([](PerfArguments& a) { a.min_bytes = "many"; }, "--minbytes many");
   refused([](PerfArguments& a) { a.step_bytes = "0"; }, "--stepbytes");

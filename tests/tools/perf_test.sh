@@ -48,6 +48,58 @@ every_algorithm_is_right() {
   done
 }
 
+# Every collective, with memory of both kinds, with the options given.
+every_collective_is_right() { # RANKS ROOT ARGS...
+  local ranks=$1 root=$2
+  shift 2
+  local collective memory verdict rows
+  for collective in all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter barrier send_recv \
+    all_gather_v reduce_scatter_v all_to_all_v gather_v scatter_v; do
+    for memory in plain registered; do
+      "$tutti" perf $collective --threads --ranks $ranks -r $root --memory $memory -b 4 -e 400000 -f 100000 \
+        -n 2 -w 0 "$@" >"$here/out" 2>"$here/err" || fail "'$collective $memory $*' ends with status $?"
+      verdict='0 OK'
+      [ "$collective $*" != 'barrier --nodes 2' ] || verdict='N/A' # clocks of several machines
+      grep -q "^# Out of bounds values : $verdict\$" "$here/out" || fail "'$collective $memory $*' has no good verdict"
+      rows=2
+      [ $collective != barrier ] || rows=1
+      [ "$(grep -c '^ ' "$here/out")" = $rows ] || fail "'$collective $memory $*' prints not $rows rows"
+    done
+  done
+}
+
+every_collective_is_right_over_shm() { every_collective_is_right 3 1 --transport shm; }
+
+every_collective_is_right_over_tcp() { every_collective_is_right 3 1 --transport tcp; }
+
+every_collective_is_right_over_two_nodes() { every_collective_is_right 3 1 --nodes 2; }
+
+every_collective_is_right_for_one_rank() { every_collective_is_right 1 0 --nodes 1; }
+
+nodes_split_a_job_of_processes() {
+  "$tutti" run -n 5 -- "$tutti" perf all_gather_v --nodes 2 -b 64 -e 64 -n 2 -w 0 >"$here/out" 2>"$here/err" ||
+    fail "status $?"
+  grep -q 'perf all_gather_v: 5 ranks .* mixed transport, .* 2 nodes' "$here/out" || fail 'no two machines'
+  "$tutti" perf broadcast --ranks 5 --nodes 2 -r 4 -b 64 -e 64 -n 2 -w 0 >"$here/out" 2>"$here/err" ||
+    fail "status $?"
+  grep -q 'perf broadcast: 5 ranks (processes), root 4, .* mixed transport, .* 2 nodes' "$here/out" || fail 'the header'
+}
+
+# Each rank's own status, whichever of them has the wrong element, and in whichever buffer.
+a_wrong_element_fails_every_rank() {
+  local collective rank
+  for collective in all_reduce all_to_all_v gather send_recv; do
+    for rank in 0 2; do
+      "$tutti" run -n 3 --no-prefix -- sh -c '"$@"; echo "status $?"' sh \
+        "$tutti" perf $collective -b 4000 -e 4000 -n 2 -w 0 --corrupt $rank >"$here/out" 2>"$here/err"
+      [ "$(grep -c '^status 1$' "$here/out")" = 3 ] || fail "not all ranks fail in $collective, rank $rank is wrong"
+      grep -q '^# Out of bounds values : [1-9][0-9]* FAILED$' "$here/out" || fail 'no bad verdict'
+    done
+  done
+  "$tutti" perf all_reduce --threads --ranks 3 -b 8 -e 8 -n 1 -w 0 --corrupt 2 >"$here/out" 2>"$here/err"
+  [ $? = 1 ] || fail 'threads do not notice'
+}
+
 columns_follow_in_place() {
   expect_good 1 --threads --in-place 1 -b 64 -e 64 -n 2
   awk -F '|' '/^ /{ exit !($2 ~ /-/ && $3 !~ / - /) }' "$here/out" || fail 'in place only'
@@ -71,12 +123,17 @@ bad_options_are_refused() {
   grep -q 'unknown command prf; did you mean perf?' "$here/err" || fail 'no nearest command'
   local args
   for args in '-b 8 -e 4' '-b many' '-d float8' '-o xor' '--memory device' '-r 2' '--algorithm star' '-f 1' '--bogus' \
-    '--ranks 0x' '--in-place 2' '--json /nonexistent/file' '--ranks 100000'; do
+    '--ranks 0x' '--in-place 2' '--json /nonexistent/file' '--csv /nonexistent/file' '--ranks 100000' '--transport ib' \
+    '--nodes 0' '--nodes 3' '--nodes 2 --transport shm' '--algorithm pairwise' '--corrupt 2'; do
     # shellcheck disable=SC2086
     perf $args
     [ $status = 2 ] || fail "'$args' ends with status $status"
     [ -s "$here/err" ] && [ ! -s "$here/out" ] || fail "'$args' is not refused in words"
   done
+  "$tutti" perf all_gather --algorithm two_shot >"$here/out" 2>"$here/err" && fail 'an algorithm of another collective'
+  grep -q 'all_gather has auto, ring, ' "$here/err" || fail 'no list of the algorithms'
+  "$tutti" run -n 2 -- "$tutti" perf gather -r 2 >"$here/out" 2>"$here/err"
+  [ $? = 2 ] || fail 'a root outside of the job'
   "$tutti" perf all_gather_scatter >"$here/out" 2>"$here/err"
   [ $? = 2 ] || fail 'an unknown collective is accepted'
 }
