@@ -1,4 +1,4 @@
-// TcpTransport: ranks that reach each other by TCP, on one machine or on many. See docs/decisions/0006-tcp.md.
+// TcpTransport: ranks that reach each other by TCP, on one machine or on many. See docs/decisions/0009-tcp.md.
 //
 // Thread-safety as in transport.h. Messages are slots or delivered, never published: there is no memory that both ends
 // see, so windows are plain memory and are never found. Ranks that were given no address here are reached otherwise;
