@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::uint32_t kMaxRanks = 4096;         // of one plan; a ring of so many has 34 million steps
 constexpr std::uint32_t kFullRanks = 256;         // beyond: result and no deadlock, staged, one tile and call
-constexpr std::uint64_t kMostSteps = 40'000'000;  // of one plan: some 3 GiB
+constexpr std::uint64_t kMostSteps = 35'000'000;  // of one plan: some 3 GiB
 constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
 constexpr std::uint32_t kMutatedVariants = 4;  // up to here with every root and all shapes of machines, else the first
 constexpr std::uint32_t kMostMutatedRanks = 12;  // with --mutations: every rank count up to here

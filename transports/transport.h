@@ -79,6 +79,8 @@ class ReceiveConnection {
   // kDelivered. A message of another length is left for front().
   virtual Arrival arrival(const CallTag& call, std::span<std::byte> place = {}) = 0;
   virtual bool wants_place() const { return false; }
+  // Of a peer that has left or is lost: what it sent before may still be on its way on this connection.
+  virtual bool may_bring_more() { return false; }
   virtual CallTag mismatched_tag() const = 0;
   virtual Message front() = 0;  // after arrival() said kMessage; stays valid until release()
   virtual void release() = 0;

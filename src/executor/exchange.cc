@@ -131,7 +131,7 @@ std::vector<const Transfer*> Exchange::unfinished() const {
 bool Exchange::stalled(const Transfer& transfer) const {
   if (!numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) return false;
   if (transfer.direction == Direction::kSend) return !transfer.send->ready();
-  return transfer.receive->arrival(transfer.tag, {}) == Arrival::kNothing;
+  return !transfer.receive->may_bring_more() && transfer.receive->arrival(transfer.tag, {}) == Arrival::kNothing;
 }
 
 std::string Exchange::waits_for() const {

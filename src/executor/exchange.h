@@ -84,7 +84,8 @@ class Exchange {
   const std::optional<BadMessage>& bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : none_; }
   // Transfers that have not ended; they stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
-  // True when it is this transfer's turn and nothing can move now: no message is there, or no credit.
+  // True when it is this transfer's turn and nothing can move now, nor will, with a peer that has gone: no message is
+  // there or on its way, or there is no credit.
   bool stalled(const Transfer& transfer) const;
   // "no message from rank 2; no credit from rank 3", the first few.
   std::string waits_for() const;

@@ -181,7 +181,9 @@ std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
     const PeerStatus status = transport_.peer_status(transfer->peer);
     // What a peer has sent before it went away may still be on its way: that ends by itself or by the deadline.
     if (status.life == PeerLife::kAborted || (status.life != PeerLife::kLive && exchange.stalled(*transfer))) {
-      return gone(describe(*transfer), transfer->peer, status.life);
+      Diagnosis diagnosis = gone(describe(*transfer), transfer->peer, status.life);
+      diagnosis.error.message += "; this rank waits for " + exchange.waits_for();
+      return diagnosis;
     }
   }
   return std::nullopt;

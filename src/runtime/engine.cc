@@ -17,9 +17,10 @@ constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
 constexpr std::int64_t kLetGoNs =
     1'000'000'000;  // longest wait for peers that may still store into a failed call's output
 constexpr std::int64_t kAllEnterNs =
-    200'000'000;                               // longest wait for all ranks' arguments before a mismatch is reported
-constexpr std::size_t kMaxQueued = 4096;       // operations under way on one communicator
-constexpr std::uint32_t kRoundsPerClock = 64;  // pauses between two looks at the clock
+    200'000'000;  // longest wait for all ranks' arguments before a mismatch is reported
+constexpr std::int64_t kSuspicionNs = 100'000'000;  // how long a transfer must look hopeless before it is given up
+constexpr std::size_t kMaxQueued = 4096;            // operations under way on one communicator
+constexpr std::uint32_t kRoundsPerClock = 64;       // pauses between two looks at the clock
 
 Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
@@ -321,6 +322,10 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   const Diagnostician doctor(rank_, ranks_, *world_.transport);
   if (operation.plan == nullptr) {
     std::optional<Diagnosis> diagnosis = doctor.look(*operation.exchange);
+    if (!diagnosis) operation.suspected_ns = 0;
+    // A connection that the peer opened before it went away may not have come yet, though its goodbye has.
+    if (diagnosis && operation.suspected_ns == 0) operation.suspected_ns = now_ns;
+    if (diagnosis && now_ns - operation.suspected_ns < kSuspicionNs) diagnosis.reset();
     if (!diagnosis && late) diagnosis = doctor.timed_out(*operation.exchange, timeout_ms);
     return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
   }

@@ -37,9 +37,10 @@ struct Operation {
   std::unique_ptr<Exchange> exchange;
   std::int64_t timeout_ns = 0;
   bool started = false;
-  std::int64_t deadline_ns = 0;  // set when it starts, moved on when it has made progress
-  bool progressed = false;       // since the driver last looked at the clock; the driver's
-  Status result;                 // valid once done
+  std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress
+  std::int64_t suspected_ns = 0;  // when an exchange first looked as if its peer had gone; 0: not
+  bool progressed = false;        // since the driver last looked at the clock; the driver's
+  Status result;                  // valid once done
   std::atomic<bool> done = false;
 };
 

@@ -31,6 +31,7 @@ class RemoteSendConnection final : public SendConnection {
     TUTTI_ASSERT(false, "a remote peer's output cannot be stored to");
   }
   bool drained() override { return remote_->drained(); }
+  bool handed_over() override { return remote_->handed_over(); }
 
  private:
   std::unique_ptr<SendConnection> remote_;

@@ -19,6 +19,7 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   bool wants_place() const override { return true; }
+  bool may_bring_more() override { return claim() && !ended_ && !corrupt_; }  // a goodbye may have been seen ahead
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override;
   void release() override;
