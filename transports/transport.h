@@ -64,7 +64,7 @@ class SendConnection {
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
   virtual bool drained() = 0;  // the receiver has released everything that was sent
   // Everything that was sent is with the system or with the receiver: this process need do nothing more for it.
-  virtual bool handed_over() { return true; }
+  virtual bool handed_over() = 0;
 };
 
 enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn };

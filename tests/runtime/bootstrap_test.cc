@@ -360,7 +360,7 @@ TEST(Hub, IsFoundBehindForeignListenersOnItsPorts) {
   });
   RendezvousOptions lonely = job(1, 2, 0);
   lonely.ports = {ports[0], ports[1]};
-  lonely.timeout_ms = 300;
+  lonely.timeout_ms = 2000;
   expect_words(failure_of(lonely), "another job of Tutti");
   shutdown(foreign_fd, SHUT_RDWR);
   echo.join();

@@ -63,6 +63,7 @@ class FakeSend final : public SendConnection {
   }
   void send_published(const WindowRef&, std::uint64_t, const CallTag&) override { ADD_FAILURE() << "has no windows"; }
   void send_delivered(std::uint64_t, const CallTag&) override { ADD_FAILURE() << "has no windows"; }
+  bool handed_over() override { return true; }
   bool drained() override {
     const std::scoped_lock lock(net_.mutex);
     return queue_.empty();

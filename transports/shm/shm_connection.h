@@ -22,6 +22,7 @@ class ShmSendConnection final : public SendConnection {
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override;
+  bool handed_over() override { return true; }  // it is in shared memory
 
  private:
   void post(Carrier carrier, const WindowRef& place, std::uint64_t bytes, const CallTag& tag);

@@ -64,6 +64,7 @@ class SimSend final : public SendConnection {
     send({.tag = tag, .carrier = Carrier::kDelivered, .bytes = bytes, .slot = {}, .published = nullptr});
   }
   bool drained() override { return wire_.sent == wire_.released; }
+  bool handed_over() override { return true; }
 
  private:
   void send(SimWorld::Packet packet) {
