@@ -13,8 +13,9 @@
 // Buffers: host memory, aligned to the element. Input and output are the same memory only in the collective's in-place
 // form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null for a buffer that it
 // has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of every collective:
-// kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. After an error the output (in place: the buffer) holds
-// unspecified values.
+// kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. Ranks may end a failed call differently: one that has all
+// it needs ends it well while another gives up. After an error the output (in place: the buffer) holds unspecified
+// values.
 //
 // Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
 // shared with the child, not copied.

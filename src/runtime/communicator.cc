@@ -67,7 +67,10 @@ Status CommunicatorImpl::use_plan(const UserPlan& plan, const PlanUse& use) {
         fmt::format("the plan is for {} ranks, this communicator has {}", collective.ranks, ranks_));
   }
   if (!collective.nodes.empty() && collective.nodes != world_.nodes) {
-    return invalid_argument("the plan deals the ranks to machines in another way than they are");
+    return invalid_argument(
+        "the plan deals the ranks to machines in another way than they are: leave out its \"nodes\", or run it where "
+        "it was "
+        "made for");
   }
   if (use.min_bytes > use.max_bytes) {
     return invalid_argument(
@@ -254,7 +257,10 @@ Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t coun
   collective.kind = kind;
   collective.ranks = ranks_;
   collective.nodes = world_.nodes;
-  return choose_algorithm(collective, std::min(count, kMaxBytes / element_bytes) * element_bytes);
+  const std::uint64_t bytes = std::min(count, kMaxBytes / element_bytes) * element_bytes;
+  const std::scoped_lock lock(mutex_);
+  if (find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
+  return choose_algorithm(collective, bytes);
 }
 
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {

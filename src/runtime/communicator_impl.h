@@ -125,7 +125,7 @@ class CommunicatorImpl {
   std::vector<std::uint32_t> members_;
   World world_;
   std::chrono::milliseconds timeout_;
-  std::mutex mutex_;  // orders submissions; guards plans_ and what follows them
+  mutable std::mutex mutex_;  // orders submissions; guards plans_ and what follows them
   Connections connections_;
   std::map<PlanKey, std::unique_ptr<BoundPlan>> plans_;
   PlanKey last_key_;  // of the plan used last
