@@ -81,7 +81,7 @@ class Exchange {
   bool progress();
   bool done();
   // What was wrong with the first message that did not fit. Nothing while the exchange can still go on.
-  const std::optional<BadMessage>& bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : none_; }
+  std::optional<BadMessage> bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : std::nullopt; }
   // Transfers that have not ended; they stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
   // True when it is this transfer's turn and nothing can move now, nor will, with a peer that has gone: no message is
@@ -93,7 +93,6 @@ class Exchange {
   void give_up();
   // By give_up(): of these nothing has moved.
   const std::vector<Transfer>& untouched() const { return untouched_; }
-  const std::vector<Transfer>& transfers() const { return transfers_; }
   const Transfer* bad_transfer() const { return bad_transfer_; }
 
  private:
@@ -118,7 +117,6 @@ class Exchange {
   PairNumbers& numbers_;
   bool broken_ = false;  // by a message that no sound peer sends
   std::optional<BadMessage> bad_;
-  const std::optional<BadMessage> none_;
   const Transfer* bad_transfer_ = nullptr;
   std::vector<Transfer> untouched_;
 };

@@ -42,6 +42,7 @@ Result<Config> config_for(const CommunicatorOptions& options) {
   }
   if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
   if (!options.node_id.empty()) config->node_id = options.node_id;
+  if (!options.interface.empty()) config->interface = options.interface;
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;

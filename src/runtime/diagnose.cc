@@ -191,7 +191,7 @@ std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
 
 Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
   const Transfer& transfer = *exchange.bad_transfer();
-  const BadMessage& message = *exchange.bad_message();
+  const BadMessage message = *exchange.bad_message();
   const auto culprit = static_cast<std::int32_t>(transfer.peer);
   if (message.kind == Arrival::kMismatch) {
     const CallArgument argument = first_difference(transfer.tag, message.tag);

@@ -185,8 +185,11 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   lock.lock();
   if (ended.operation == nullptr) return;
   if (ended.error && ended.error->scope >= ErrorScope::kConnection && !broken_) broken_ = *ended.error;
-  if (ended.operation->exchange != nullptr) {
-    const std::vector<Transfer>& untouched = ended.operation->exchange->untouched();
+  if (ended.operation->plan == nullptr) {
+    // Without an exchange it never began: a connection could not be opened.
+    const Operation& operation = *ended.operation;
+    const std::vector<Transfer>& untouched =
+        operation.exchange == nullptr ? operation.transfers : operation.exchange->untouched();
     for (auto transfer = untouched.rbegin(); transfer != untouched.rend(); ++transfer) {
       numbers_.give_back(transfer->peer, transfer->direction, transfer->tag.sequence);
     }

@@ -197,10 +197,4 @@ Result<std::string> data_address(const Config& config, const std::string& toward
   return config_error(fmt::format("there is no route to {}, where the ranks met: set TUTTI_INTERFACE", towards));
 }
 
-Result<ListenPlace> data_place(const Config& config, const std::string& towards) {
-  auto address = data_address(config, towards);
-  if (!address) return address.error();
-  return ListenPlace{*address, config.port_range.first, config.port_range.last};
-}
-
 }  // namespace tutti

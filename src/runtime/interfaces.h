@@ -43,12 +43,4 @@ Result<std::string> outward_address();
 // Errors: kConfig.
 Result<std::string> data_address(const Config& config, const std::string& towards);
 
-// The same with the ports to choose from (TUTTI_PORT_RANGE; 0: any).
-struct ListenPlace {
-  std::string address;
-  std::uint16_t first_port = 0;
-  std::uint16_t last_port = 0;
-};
-Result<ListenPlace> data_place(const Config& config, const std::string& towards);
-
 }  // namespace tutti

@@ -19,23 +19,6 @@
 
 namespace tutti::test {
 
-// How the ranks of a test are connected.
-struct WorldKind {
-  const char* name;
-  std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
-  const char* transport;  // "auto" or "tcp"
-};
-inline constexpr WorldKind kWorlds[] = {{"Shm", 1, "auto"}, {"Tcp", 1, "tcp"}, {"Mixed", 2, "auto"}};
-
-inline Communicators make_world(const WorldKind& world, std::int32_t ranks) {
-  CommunicatorOptions options;
-  options.timeout = std::chrono::seconds(20);
-  options.transport = world.transport;
-  auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
-  EXPECT_TRUE(made.ok()) << to_string(made.error());
-  return std::move(*made);
-}
-
 // ---- elements of any type as exact numbers ----
 
 // `value` must be a whole number that the type holds exactly.

@@ -13,22 +13,9 @@ namespace {
 
 using testing::HasSubstr;
 
-struct World {
-  const char* name;
-  const char* transport;
-  std::int32_t nodes;
-};
-
-class Split : public testing::TestWithParam<World> {
+class Split : public testing::TestWithParam<WorldKind> {
  protected:
-  static Communicators world(std::int32_t size) {
-    CommunicatorOptions options;
-    options.timeout = std::chrono::seconds(20);
-    options.transport = GetParam().transport;
-    auto ranks = Communicator::create_all(size, options, GetParam().nodes);
-    EXPECT_TRUE(ranks.ok()) << to_string(ranks.error());
-    return std::move(*ranks);
-  }
+  static Communicators world(std::int32_t size) { return make_world(GetParam(), size); }
 };
 
 TEST_P(Split, GroupsByColourAndOrdersByKey) {
@@ -98,8 +85,7 @@ TEST_P(Split, CommunicatorsRunAtTheSameTime) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Split,
-                         testing::Values(World{"Shm", "auto", 1}, World{"Tcp", "tcp", 1}, World{"Mixed", "auto", 2}),
+INSTANTIATE_TEST_SUITE_P(Worlds, Split, testing::ValuesIn(kWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(Split, RefusesNegativeColoursWithoutAWord) {

@@ -14,22 +14,9 @@ namespace {
 
 using testing::HasSubstr;
 
-struct World {
-  const char* name;
-  const char* transport;
-  std::int32_t nodes;
-};
-
-class Interplay : public testing::TestWithParam<World> {
+class Interplay : public testing::TestWithParam<WorldKind> {
  protected:
-  static Communicators world(std::int32_t size, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-    CommunicatorOptions options;
-    options.timeout = timeout;
-    options.transport = GetParam().transport;
-    auto ranks = Communicator::create_all(size, options, GetParam().nodes);
-    EXPECT_TRUE(ranks.ok()) << to_string(ranks.error());
-    return std::move(*ranks);
-  }
+  static Communicators world(std::int32_t size) { return make_world(GetParam(), size); }
 };
 
 void pause_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
@@ -169,8 +156,7 @@ TEST_P(Interplay, ThreadsShareACommunicatorWithoutStalls) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Interplay,
-                         testing::Values(World{"Shm", "auto", 1}, World{"Tcp", "tcp", 1}, World{"Mixed", "auto", 2}),
+INSTANTIATE_TEST_SUITE_P(Worlds, Interplay, testing::ValuesIn(kWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
 // Nobody receives anything when both send; the later one still finds out.

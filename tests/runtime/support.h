@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +25,24 @@ inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds tim
   auto ranks = Communicator::create_all(size, options);
   EXPECT_TRUE(ranks.ok()) << to_string(ranks.error());
   return std::move(*ranks);
+}
+
+// How the ranks of a test are connected.
+struct WorldKind {
+  const char* name;
+  std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
+  const char* transport;  // "auto" or "tcp"
+};
+inline constexpr WorldKind kWorlds[] = {{"Shm", 1, "auto"}, {"Tcp", 1, "tcp"}, {"Mixed", 2, "auto"}};
+
+inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
+                                std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  CommunicatorOptions options;
+  options.timeout = timeout;
+  options.transport = world.transport;
+  auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
+  EXPECT_TRUE(made.ok()) << to_string(made.error());
+  return std::move(*made);
 }
 
 // body(communicator of this rank), one thread per rank.

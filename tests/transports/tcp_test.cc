@@ -307,7 +307,7 @@ TEST(TcpDoorbell, RingsFromOtherThreadsAndWatchesMoreSources) {
   }
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  ASSERT_TRUE(world.ranks[0]->add_wait_source(ends[0]).ok());
+  ASSERT_TRUE(world.ranks[0]->doorbell().add_wait_source(ends[0]).ok());
   bell.arm();
   ASSERT_EQ(write(ends[1], "x", 1), 1);
   const std::int64_t start_ns = clock.now_ns();

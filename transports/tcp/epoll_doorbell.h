@@ -30,8 +30,6 @@ class EpollDoorbell final : public PollDoorbell {
   Status add_wait_source(int fd) override;
   // A source that stays ready until `service` has been called, which sleep() does before it returns.
   Status add_serviced(int fd, std::function<void()> service);
-  // The epoll descriptor, for sleeping together with what is no descriptor of ours: armed first, as for sleep().
-  int wait_fd() const { return epoll_.get(); }
 
  private:
   EpollDoorbell(Socket epoll, Socket event) : epoll_(std::move(epoll)), event_(std::move(event)) {}

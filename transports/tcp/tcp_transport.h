@@ -47,9 +47,6 @@ class TcpTransport final : public Transport {
   void announce_abort() override { links_->pusher().abort(); }
 
   std::string troubles() override { return links_->troubles(); }
-  // For sleeping on more than this transport's sockets: see EpollDoorbell.
-  int wait_fd() { return links_->doorbell().wait_fd(); }
-  Status add_wait_source(int fd) { return links_->doorbell().add_wait_source(fd); }
 
  private:
   explicit TcpTransport(std::shared_ptr<TcpLinks> links) : links_(std::move(links)) {}
