@@ -26,6 +26,12 @@ Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
 }
 
+// What a connection that could not be opened costs: descriptors may be free again later.
+Error cost_of_one_call(Error error) {
+  if (error.code == ErrorCode::kSystem) error.scope = ErrorScope::kCall;
+  return error;
+}
+
 }  // namespace
 
 Engine::~Engine() {
@@ -253,7 +259,7 @@ std::optional<Error> Engine::start(Operation& operation) {
   operation.deadline_ns = world_.clock->now_ns() + operation.timeout_ns;
   if (operation.plan == nullptr) {
     for (Transfer& transfer : operation.transfers) {
-      if (Status opened = open(transfer, connections_); !opened.ok()) return opened.error();
+      if (Status opened = open(transfer, connections_); !opened.ok()) return cost_of_one_call(opened.error());
     }
     operation.exchange =
         std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_);
@@ -263,9 +269,7 @@ std::optional<Error> Engine::start(Operation& operation) {
     world_.transport->enter_call(operation.call.tag, {});
     world_.transport->leave_call(operation.call.tag,
                                  CallFailure{.code = opened.error().code, .culprit = static_cast<std::int32_t>(rank_)});
-    Error error = opened.error();
-    if (error.code == ErrorCode::kSystem) error.scope = ErrorScope::kCall;  // descriptors may be free again later
-    return error;
+    return cost_of_one_call(opened.error());
   }
   if (execution_plan_ != operation.plan) {
     execution_ = std::make_unique<Execution>(*operation.plan, *world_.transport);

@@ -2,6 +2,7 @@
 // that fail and those that follow. Over every way in which ranks can be connected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -198,6 +199,30 @@ TEST(Group, TooLargeForTheQueueIsRefusedWhole) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(out, std::vector<float>(5000, 0.0f)) << "nothing has happened";
+}
+
+// The peer has not met the send that never began: the next one takes its number.
+TEST(Descriptors, ThatRunOutCostOneSendOnly) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer needs descriptors of its own";
+#endif
+  Communicators ranks = make_world(kWorlds[1], 2);
+  int word = 5;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status refused = ranks[0]->send(&word, 1, DataType::kInt32, 1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kSystem);
+  on_every_rank(ranks, [](Communicator& rank) {
+    int text = rank.rank() == 0 ? 6 : 0;
+    const Status moved =
+        rank.rank() == 0 ? rank.send(&text, 1, DataType::kInt32, 1) : rank.receive(&text, 1, DataType::kInt32, 0);
+    EXPECT_TRUE(moved.ok()) << to_string(moved.error());
+    EXPECT_EQ(text, 6);
+  });
 }
 
 TEST(Fork, AChildMayDestroyItsCopyAfterBackgroundWork) {
