@@ -11,6 +11,8 @@
 // dropped.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/call_tag.h"
 #include "base/wait.h"
@@ -117,6 +120,26 @@ class Window {
   virtual std::size_t size() const = 0;
 };
 
+// Slates: what one rank shows to all others at once, in a call that is too short for messages. It alone writes its own,
+// all ranks of the communicator read. Each rank has kSlates of them, used in turn: a mark, which stands beside those of
+// the other ranks, so that few pages and lines are looked at, and room for a payload that is too long for the mark.
+// `number` hands over what was written before it; whoever has read looks at it again, for a rank that has given the
+// call up may have written the next one.
+inline constexpr std::size_t kSlates = 2;
+inline constexpr std::size_t kSlateBytes = 8192;
+struct alignas(128) SlateMark {       // two lines: processors fetch the second with the first
+  std::atomic<std::uint64_t> number;  // the call's sequence number; 0: none yet, or it is being written
+  std::atomic<std::uint64_t> digest;  // of the call's tag
+  std::array<std::byte, 48> payload;  // as much as fits
+};
+static_assert(offsetof(SlateMark, payload) + sizeof(SlateMark::payload) == 64);
+
+struct Slates {
+  std::uint32_t ranks = 0;                             // 0: there are none
+  std::array<SlateMark*, kSlates> marks{};             // [ranks]
+  std::array<std::vector<std::byte*>, kSlates> rooms;  // by rank, kSlateBytes each
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -155,6 +178,12 @@ class Transport {
   virtual WindowRef find_window(const void* data, std::size_t bytes) = 0;
   virtual Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) = 0;
   virtual Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) = 0;
+
+  // Every rank's slates; null where not all ranks of the communicator can see each other's memory. What stands there is
+  // a peer's: nothing in it is trusted.
+  virtual const Slates* slates() const { return nullptr; }
+  // Wakes the peers that sleep, after a slate was written (number: seq_cst).
+  virtual void ring_sleepers() {}
 
   // Moves what is queued between ranks beside the messages. Called now and then by a rank that waits.
   virtual void pump() = 0;

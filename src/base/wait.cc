@@ -10,19 +10,11 @@ namespace {
 constexpr std::uint32_t kFewestSpins = 10;
 constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
 
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 }  // namespace
 
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores) {
   if (ranks <= cores) return {.spins = 2000, .yields = 100};
-  return {.spins = 10, .yields = 100};
+  return {.spins = 2, .yields = 100};
 }
 
 void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) {

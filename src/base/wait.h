@@ -28,9 +28,20 @@ struct Idle {
   bool armed = false;
 };
 
+// Between two polls of a spinning wait: spares the other thread of the core, and power.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 class Waiter {
  public:
   virtual ~Waiter() = default;
+  // How many polls are worth while at the moment before the core is given away.
+  virtual std::uint32_t spins() const { return 0; }
   // One poll found nothing: relax, yield or sleep, by how long this wait has lasted. Sleeps at most `max_sleep_ns`.
   virtual void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) = 0;
   // Progress was made: the next wait starts anew.
@@ -62,7 +73,7 @@ class AdaptiveWaiter final : public Waiter {
  public:
   explicit AdaptiveWaiter(WaitLimits limits) : limits_(limits), spins_(limits.spins) {}
   void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override;
-  std::uint32_t spins() const { return spins_; }
+  std::uint32_t spins() const override { return spins_; }
 
  private:
   void ended(const Idle& idle) override;

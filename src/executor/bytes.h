@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "executor/bind.h"
+#include "executor/running.h"
 #include "plan/evaluate.h"
 #include "plan/layout.h"
 #include "transports/transport.h"
@@ -16,48 +17,24 @@
 
 namespace tutti {
 
-// One call's arguments, checked.
-struct Call {
-  CallTag tag;
-  DataType type = DataType::kFloat32;  // with `user`: not looked at
-  std::size_t element_bytes = 4;
-  ReduceOp op = ReduceOp::kSum;
-  Scale scale;
-  UserReduction user;  // user.combine is null but for a reduction of the caller's own
-  Lengths lengths;
-  bool in_place = false;  // some of input and output is the same memory
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  WindowRef input_window;  // where `input` lies in registered memory, if it does
-  WindowRef output_window;
-};
-
-// What a peer sent that it must not have sent.
-struct BadMessage {
-  std::uint32_t peer = 0;
-  Arrival kind = Arrival::kMismatch;  // kMismatch, kCorrupt or kWithdrawn
-  CallTag tag;                        // for kMismatch: the peer's
-};
-
-class Execution {
+class Execution final : public Running {
  public:
   // `plan` and `transport` outlive it.
   Execution(const BoundPlan& plan, Transport& transport);
-  ~Execution();
+  ~Execution() override;
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  void start(const Call& call);
-  // The output that peers may store to in this call: none where the plan and the call's being in place forbid it.
-  WindowRef offered() const {
+  void start(const Call& call) override;
+  // None where the plan and the call's being in place forbid it.
+  WindowRef offered() const override {
     return call_.in_place && !plan_.shape.windows_in_place ? WindowRef{} : call_.output_window;
   }
-  // Runs what can run now; true if any step ran. Stops at the first bad message.
-  bool progress();
-  bool done();
-  const std::optional<BadMessage>& bad_message() const { return bad_; }
+  bool progress() override;
+  bool done() override;
+  const std::optional<BadMessage>& bad_message() const override { return bad_; }
   // "channel 0 step 3 of 7, tile 0 of 2: no message from rank 2" for each channel that is not finished.
-  std::string waits_for();
+  std::string waits_for() override;
 
  private:
   class Domain;

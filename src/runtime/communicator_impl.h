@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -108,6 +109,8 @@ class CommunicatorImpl {
   };
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked) const;
   Result<std::shared_ptr<Operation>> prepare_collective(const CollectiveCall& call, const CallOptions& options);
+  std::optional<Status> run_at_once(const CollectiveCall& call, const CallOptions& options,
+                                    std::unique_lock<std::mutex>& lock);
   Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
   Result<BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
@@ -130,6 +133,7 @@ class CommunicatorImpl {
   std::map<PlanKey, std::unique_ptr<BoundPlan>> plans_;
   PlanKey last_key_;  // of the plan used last
   BoundPlan* last_plan_ = nullptr;
+  BoundPlan* one_shot_ = nullptr;  // that of all_reduce, once a call has gone by slates instead
   std::vector<ChosenPlan> user_plans_;
   std::atomic<bool> group_open_ = false;
   Engine engine_;  // last: ends before what it uses

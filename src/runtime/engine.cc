@@ -21,6 +21,8 @@ constexpr std::int64_t kAllEnterNs =
 constexpr std::int64_t kSuspicionNs = 100'000'000;  // how long a transfer must look hopeless before it is given up
 constexpr std::size_t kMaxQueued = 4096;            // operations under way on one communicator
 constexpr std::uint32_t kRoundsPerClock = 64;       // pauses between two looks at the clock
+constexpr std::uint32_t kShortPolls = 400;          // of slates, with the lock held: about 20 us
+constexpr std::uint32_t kEagerPolls = 30;           // of these, without a pause between
 
 Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
@@ -33,6 +35,11 @@ Error cost_of_one_call(Error error) {
 }
 
 }  // namespace
+
+Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
+    : rank_(rank), ranks_(ranks), world_(world), connections_(connections), numbers_(ranks) {
+  if (world.transport->slates() != nullptr) slates_ = std::make_unique<SlateRun>(rank, *world.transport);
+}
 
 Engine::~Engine() {
   {
@@ -91,6 +98,40 @@ Status Engine::wait(Operation& operation) {
     drive(lock, operation);
   }
   return operation.result;
+}
+
+// The peers are awaited for a moment only, for others may want the lock; then as for any operation.
+std::optional<Status> Engine::run_by_slates(BoundPlan& plan, const Call& call, std::int64_t timeout_ns,
+                                            std::unique_lock<std::mutex>& order) {
+  std::unique_lock lock(mutex_);
+  if (slates_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
+  Call numbered = call;
+  numbered.tag.sequence = ++last_sequence_;
+  const CallTag& tag = numbered.tag;
+  order.unlock();
+  world_.transport->enter_call(tag, {});
+  running_ = slates_.get();
+  running_->start(numbered);
+  const std::uint32_t polls = std::min(world_.waiter->spins(), kShortPolls);
+  for (std::uint32_t poll = 0; poll < polls && !running_->done(); ++poll) {
+    if (poll >= kEagerPolls) relax();
+    running_->progress();
+  }
+  if (running_->done() && !has_root(plan.shape.collective.kind)) {
+    world_.transport->leave_call(tag, std::nullopt);
+    return Status();
+  }
+  auto operation = std::make_shared<Operation>();  // as wherever operations are queued
+  operation->plan = &plan;
+  operation->by_slates = true;
+  operation->call = numbered;
+  operation->timeout_ns = timeout_ns;
+  operation->deadline_ns = world_.clock->now_ns() + timeout_ns;
+  operation->started = true;
+  queue_.push_back(operation);
+  submitted_.fetch_add(1, std::memory_order_release);
+  drive(lock, *operation);
+  return operation->result;
 }
 
 bool Engine::test(Operation& operation) {
@@ -237,7 +278,7 @@ Engine::Ended Engine::poll_active(bool& moved) {
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
-    const bool done = operation->plan != nullptr ? execution_->done() : operation->exchange->done();
+    const bool done = operation->plan != nullptr ? running_->done() : operation->exchange->done();
     if (done) return {.operation = operation, .error = disagreement_at_the_end(*operation)};
   }
   return {};
@@ -265,6 +306,12 @@ std::optional<Error> Engine::start(Operation& operation) {
         std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_);
     return std::nullopt;
   }
+  if (operation.by_slates) {
+    running_ = slates_.get();
+    world_.transport->enter_call(operation.call.tag, {});
+    running_->start(operation.call);
+    return std::nullopt;
+  }
   if (Status opened = open(*operation.plan, connections_); !opened.ok()) {
     world_.transport->enter_call(operation.call.tag, {});
     world_.transport->leave_call(operation.call.tag,
@@ -275,8 +322,9 @@ std::optional<Error> Engine::start(Operation& operation) {
     execution_ = std::make_unique<Execution>(*operation.plan, *world_.transport);
     execution_plan_ = operation.plan;
   }
-  execution_->start(operation.call);
-  world_.transport->enter_call(operation.call.tag, execution_->offered());
+  running_ = execution_.get();
+  running_->start(operation.call);
+  world_.transport->enter_call(operation.call.tag, running_->offered());
   if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
   return std::nullopt;
 }
@@ -294,9 +342,9 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
     if (!operation.exchange->bad_message()) return std::nullopt;
     return doctor.bad_transfer(*operation.exchange).error;
   }
-  moved = execution_->progress();
-  if (!execution_->bad_message()) return std::nullopt;
-  return give_up(operation, doctor.bad_message(operation.call, *execution_->bad_message()));
+  moved = running_->progress();
+  if (!running_->bad_message()) return std::nullopt;
+  return give_up(operation, doctor.bad_message(operation.call, *running_->bad_message()));
 }
 
 Engine::Ended Engine::pause(Idle& idle) {
@@ -338,7 +386,7 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   }
   connections_.drop_stale(operation.call.tag);
   std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
-  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, execution_->waits_for());
+  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, running_->waits_for());
   if (!diagnosis) return std::nullopt;
   return give_up(operation, std::move(*diagnosis));
 }

@@ -21,6 +21,7 @@
 
 #include "executor/bytes.h"
 #include "executor/exchange.h"
+#include "executor/slate.h"
 #include "runtime/diagnose.h"
 #include "runtime/world.h"
 #include "tutti/communicator.h"
@@ -32,6 +33,7 @@ namespace tutti {
 struct Operation {
   Call call;                        // of a collective; of an exchange: the tag says what for
   BoundPlan* plan = nullptr;        // null for an exchange
+  bool by_slates = false;           // a collective that needs no messages; the plan is what it stands for
   std::vector<Transfer> transfers;  // of an exchange
   std::vector<OwnCopy> own;         // likewise
   std::unique_ptr<Exchange> exchange;
@@ -47,8 +49,7 @@ struct Operation {
 class Engine {
  public:
   // `world` and `connections` outlive the engine.
-  Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
-      : rank_(rank), ranks_(ranks), world_(world), connections_(connections), numbers_(ranks) {}
+  Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections);
   // Ends what is under way with kAborted.
   ~Engine();
 
@@ -60,6 +61,11 @@ class Engine {
   // How many more operations may be submitted at the moment.
   std::size_t room();
   Status wait(Operation& operation);
+  // Submits a collective that goes by slates and waits for it; quickest when nothing else is under way. `call` has no
+  // sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
+  // them. Nothing: something else is under way, submit an operation.
+  std::optional<Status> run_by_slates(BoundPlan& plan, const Call& call, std::int64_t timeout_ns,
+                                      std::unique_lock<std::mutex>& order);
   bool test(Operation& operation);
 
   // From any thread.
@@ -116,10 +122,12 @@ class Engine {
   std::optional<Error> broken_;
   std::thread progress_thread_;
   std::vector<std::shared_ptr<Operation>> active_;  // the front collective and all exchanges; the driver's
-  std::unique_ptr<Execution> execution_;            // of the front collective; the driver's
+  std::unique_ptr<Execution> execution_;            // of the plan used last; the driver's
   const BoundPlan* execution_plan_ = nullptr;
-  bool last_failed_ = false;       // the driver's
-  std::int64_t last_look_ns_ = 0;  // the driver's
+  std::unique_ptr<SlateRun> slates_;  // where the transport has them; the driver's
+  Running* running_ = nullptr;        // the front collective, one of the two; the driver's
+  bool last_failed_ = false;          // the driver's
+  std::int64_t last_look_ns_ = 0;     // the driver's
 };
 
 }  // namespace tutti

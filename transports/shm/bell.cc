@@ -32,9 +32,15 @@ void BellDoorbell::arm() {
   Bell& bell = segment_.bell();
   seen_ = bell.rings.load(std::memory_order_seq_cst);
   bell.sleepers.store(kSleepsOnFutex, std::memory_order_seq_cst);
+  if (!armed_ && first_) first_->commons().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  armed_ = true;
 }
 
-void BellDoorbell::disarm() { segment_.bell().sleepers.store(kAwake, std::memory_order_relaxed); }
+void BellDoorbell::disarm() {
+  segment_.bell().sleepers.store(kAwake, std::memory_order_relaxed);
+  if (armed_ && first_) first_->commons().sleepers.fetch_sub(1, std::memory_order_relaxed);
+  armed_ = false;
+}
 
 void BellDoorbell::sleep(std::int64_t timeout_ns) {
   const timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};

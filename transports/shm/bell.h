@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/wait.h"
@@ -47,6 +48,8 @@ class Ringer {
 class BellDoorbell final : public Doorbell {
  public:
   explicit BellDoorbell(Segment segment, Ringer ringer) : segment_(std::move(segment)), ringer_(std::move(ringer)) {}
+  // From now on the sleeper is counted in the commons of that segment, so that peers may spare themselves a look.
+  void count_in(Segment first) { first_ = std::move(first); }
   void arm() override;
   void disarm() override;
   void sleep(std::int64_t timeout_ns) override;
@@ -54,8 +57,10 @@ class BellDoorbell final : public Doorbell {
 
  private:
   Segment segment_;
+  std::optional<Segment> first_;
   Ringer ringer_;
   std::uint32_t seen_ = 0;
+  bool armed_ = false;
 };
 
 // The owner's side where it sleeps on descriptors. The order of use: arm, poll once more, sleep until one of the

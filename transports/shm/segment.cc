@@ -13,10 +13,15 @@ constexpr std::size_t kHeaderBytes = 4096;  // header, board and bell share the 
 constexpr std::size_t kBoardOffset = kLine;
 constexpr std::size_t kBellOffset = kBoardOffset + sizeof(Board);
 static_assert(kBellOffset + sizeof(Bell) <= kHeaderBytes);
+constexpr std::size_t kRoomsOffset = kHeaderBytes;
+constexpr std::size_t kCommonsOffset = kRoomsOffset + kSlates * kSlateBytes;
+constexpr std::size_t kMarksOffset = kCommonsOffset + sizeof(Commons);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
-std::size_t control_bytes(std::uint32_t slots) {  // descriptors and the consumed line, whole pages
-  return (slots * sizeof(Descriptor) + sizeof(Consumed) + 4095) / 4096 * 4096;
+constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+std::size_t control_bytes(std::uint32_t slots) {  // descriptors and the consumed line
+  return whole_pages(slots * sizeof(Descriptor) + sizeof(Consumed));
 }
 
 template <class T>
@@ -51,7 +56,10 @@ CallTag AtomicTag::load() const {
 }
 
 std::size_t SegmentShape::inbox_bytes() const { return control_bytes(slots) + std::size_t{slots} * slot_bytes; }
-std::size_t SegmentShape::bytes() const { return kHeaderBytes + inbox_bytes() * ranks * kMaxLanes; }
+std::size_t SegmentShape::inboxes_offset() const {
+  return whole_pages(kMarksOffset + kSlates * ranks * sizeof(SlateMark));
+}
+std::size_t SegmentShape::bytes() const { return inboxes_offset() + inbox_bytes() * ranks * kMaxLanes; }
 
 Result<Segment> Segment::create(const SegmentShape& shape, std::uint32_t rank) {
   TUTTI_ASSERT(rank < shape.ranks && shape.slots > 0 && shape.slot_bytes % 4096 == 0);
@@ -87,10 +95,15 @@ Result<Segment> Segment::open(std::shared_ptr<Mapping> mapping, const SegmentSha
 
 Board& Segment::board() const { return *at<Board>(mapping_, kBoardOffset); }
 Bell& Segment::bell() const { return *at<Bell>(mapping_, kBellOffset); }
+Commons& Segment::commons() const { return *at<Commons>(mapping_, kCommonsOffset); }
+std::byte* Segment::room(std::size_t slate) const { return mapping_->data() + kRoomsOffset + slate * kSlateBytes; }
+SlateMark* Segment::marks(std::size_t slate) const {
+  return at<SlateMark>(mapping_, kMarksOffset + slate * shape_.ranks * sizeof(SlateMark));
+}
 
 Inbox Segment::inbox(std::uint32_t peer, std::uint16_t lane) const {
   TUTTI_ASSERT(peer < shape_.ranks && lane < kMaxLanes);
-  const std::size_t offset = kHeaderBytes + (std::size_t{peer} * kMaxLanes + lane) * shape_.inbox_bytes();
+  const std::size_t offset = shape_.inboxes_offset() + (std::size_t{peer} * kMaxLanes + lane) * shape_.inbox_bytes();
   return {.descriptors = at<Descriptor>(mapping_, offset),
           .consumed = at<Consumed>(mapping_, offset + shape_.slots * sizeof(Descriptor)),
           .slots = mapping_->data() + offset + control_bytes(shape_.slots)};

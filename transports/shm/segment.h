@@ -1,8 +1,10 @@
 // Segment: the shared memory that one rank owns and all ranks of its machine map. It holds the rank's status board, its
-// doorbell, and one inbox per (peer, lane): the receiving half of every connection to this rank.
+// doorbell, its slates, and one inbox per (peer, lane): the receiving half of every connection to this rank. Rank 0's
+// holds the slates' marks of all ranks, too.
 //
-// Who writes what: board and `consumed` counters the owner; descriptors and slots of inbox (peer, lane) that peer; the
-// doorbell anybody. All of it is atomics, or bytes handed over by one. Sparse: pages that nobody touches cost nothing.
+// Who writes what: board, slates and `consumed` counters the owner; marks the rank whose they are; descriptors and
+// slots of inbox (peer, lane) that peer; the doorbell anybody. All of it is atomics, or bytes handed over by one.
+// Sparse: pages that nobody touches cost nothing.
 #pragma once
 
 #include <array>
@@ -13,11 +15,12 @@
 
 #include "base/call_tag.h"
 #include "transports/shm/mapping.h"
+#include "transports/transport.h"
 
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 3;
+inline constexpr std::uint32_t kSegmentVersion = 4;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // bytes of a cache line
 
@@ -79,6 +82,11 @@ struct alignas(kLine) Bell {
 };
 static_assert(sizeof(Bell) == kLine);
 
+// What all ranks share; any of them writes.
+struct alignas(2 * kLine) Commons {
+  std::atomic<std::uint32_t> sleepers;  // ranks armed to sleep on their futex; too many where one was killed
+};
+
 struct alignas(kLine) SegmentHeader {
   std::uint32_t magic;
   std::uint32_t version;
@@ -96,8 +104,9 @@ struct SegmentShape {
   std::uint32_t slots = 4;
   std::uint32_t slot_bytes = 128 * 1024;  // multiple of 4096
 
-  std::size_t inbox_bytes() const;  // one (peer, lane)
-  std::size_t bytes() const;        // the whole segment
+  std::size_t inbox_bytes() const;     // one (peer, lane)
+  std::size_t inboxes_offset() const;  // where they begin
+  std::size_t bytes() const;           // the whole segment
   bool operator==(const SegmentShape&) const = default;
 };
 
@@ -118,6 +127,9 @@ class Segment {
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
   Board& board() const;
   Bell& bell() const;
+  Commons& commons() const;                   // that of rank 0's segment is the one in use
+  SlateMark* marks(std::size_t slate) const;  // [ranks], likewise
+  std::byte* room(std::size_t slate) const;   // the owner's, kSlateBytes long
   Inbox inbox(std::uint32_t peer, std::uint16_t lane) const;
 
  private:

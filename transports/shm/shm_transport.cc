@@ -102,7 +102,14 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
     if (!opened) return opened.error();
     transport->segment_ids_.push_back(offers[peer].id);
     transport->segments_.push_back(std::move(*opened));
+    if (peer != rank) transport->peers_.push_back(transport->ringer(peer));
   }
+  transport->slates_.ranks = shape.ranks;
+  for (std::size_t slate = 0; slate < kSlates; ++slate) {
+    transport->slates_.marks[slate] = transport->segments_[0].marks(slate);
+    for (const Segment& segment : transport->segments_) transport->slates_.rooms[slate].push_back(segment.room(slate));
+  }
+  transport->doorbell_.count_in(transport->segments_[0]);
   return transport;
 }
 
@@ -124,7 +131,7 @@ ShmTransport::~ShmTransport() {
 void ShmTransport::announce_leave() {
   std::uint32_t live = static_cast<std::uint32_t>(PeerLife::kLive);
   segments_[rank_].board().life.compare_exchange_strong(live, static_cast<std::uint32_t>(PeerLife::kLeft));
-  ring_all();
+  ring_peers();
 }
 
 Result<std::unique_ptr<SendConnection>> ShmTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
@@ -139,25 +146,32 @@ Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint3
       std::make_unique<ShmReceiveConnection>(segments_[rank_], ringer(peer), shape_, peer, lane, exchange_));
 }
 
-void ShmTransport::ring_all() {
-  for (std::uint32_t peer = 0; peer < shape_.ranks; ++peer) {
-    if (peer != rank_) ringer(peer).ring();
-  }
+void ShmTransport::ring_sleepers() {
+  if (segments_[0].commons().sleepers.load(std::memory_order_seq_cst) > 0) ring_peers();
+}
+
+void ShmTransport::ring_peers() {
+  for (const Ringer& peer : peers_) peer.ring();
 }
 
 void ShmTransport::set_life(PeerLife life) {
   segments_[rank_].board().life.store(static_cast<std::uint32_t>(life), std::memory_order_seq_cst);
-  ring_all();
+  ring_peers();
 }
 
 void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   Board& board = segments_[rank_].board();
   AtomicTag& record = board.calls[tag.sequence % kCallRecords];
-  record.sequence.store(0, std::memory_order_seq_cst);  // no call, while it changes
+  record.sequence.exchange(0, std::memory_order_acq_rel);  // no call, while it changes
   CallTag unpublished = tag;
   unpublished.sequence = 0;
   record.store(unpublished);
   record.sequence.store(tag.sequence, std::memory_order_release);
+  offers_ = output.window != 0;
+  if (!offers_) {  // and none stands there since the last call
+    board.entered.store(tag.sequence, std::memory_order_release);
+    return;
+  }
   board.changing.store(tag.sequence, std::memory_order_seq_cst);
   board.output_offset.store(output.offset, std::memory_order_relaxed);
   board.output_window.store(output.window, std::memory_order_relaxed);
@@ -166,6 +180,10 @@ void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
 
 void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) {
   Board& board = segments_[rank_].board();
+  if (!offers_ && !failure) {
+    board.left.store(tag.sequence, std::memory_order_release);
+    return;
+  }
   // A peer that enters the call from now on finds no offer; one that has entered it is waited for by the caller before
   // the buffers go back to the user. Both sides store first and load then, all seq_cst, so one of the two sees the
   // other.
@@ -179,7 +197,7 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
     record.sequence.store(tag.sequence, std::memory_order_seq_cst);
   }
   board.left.store(tag.sequence, std::memory_order_seq_cst);
-  if (failure) ring_all();
+  if (failure) ring_peers();
 }
 
 PeerStatus ShmTransport::peer_status(std::uint32_t peer) {

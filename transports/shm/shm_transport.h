@@ -82,6 +82,8 @@ class ShmTransport final : public Transport {
   WindowRef find_window(const void* data, std::size_t bytes) override;
   Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
+  const Slates* slates() const override { return &slates_; }
+  void ring_sleepers() override;
   void pump() override { exchange_->pump(); }
   void announce_leave() override;
   void announce_abort() override { set_life(PeerLife::kAborted); }
@@ -102,14 +104,17 @@ class ShmTransport final : public Transport {
                const std::shared_ptr<SegmentExchange>& exchange);
   Ringer ringer(std::uint32_t peer) const { return {segments_[peer], segment_ids_[peer], peer, exchange_}; }
   void set_life(PeerLife life);
-  void ring_all();
+  void ring_peers();
 
   pid_t process_;  // of the rank: a forked child that destroys its copy must not speak for the rank
   std::uint32_t rank_;
   SegmentShape shape_;
   OwnSegment own_;
-  std::vector<Segment> segments_;              // by rank
-  std::vector<std::uint32_t> segment_ids_;     // by rank, as their owners offer them
+  std::vector<Segment> segments_;           // by rank
+  std::vector<std::uint32_t> segment_ids_;  // by rank, as their owners offer them
+  Slates slates_;
+  std::vector<Ringer> peers_;                  // all but this rank
+  bool offers_ = false;                        // an output, in the call that this rank is in
   std::vector<PeerOutput> outputs_;            // by rank
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
   std::shared_ptr<WindowTable> windows_;       // likewise

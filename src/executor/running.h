@@ -1,0 +1,55 @@
+// Running: one call under way, as the engine drives it. Two kinds: Execution (bytes.h) runs a plan over connections,
+// SlateRun (slate.h) shows short values to all ranks at once. Belongs to the driver.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/call_tag.h"
+#include "plan/layout.h"
+#include "transports/transport.h"
+#include "tutti/types.h"
+#include "tutti/user_reduction.h"
+
+namespace tutti {
+
+// One call's arguments, checked.
+struct Call {
+  CallTag tag;
+  DataType type = DataType::kFloat32;  // with `user`: not looked at
+  std::size_t element_bytes = 4;
+  ReduceOp op = ReduceOp::kSum;
+  Scale scale;
+  UserReduction user;  // user.combine is null but for a reduction of the caller's own
+  Lengths lengths;
+  bool in_place = false;  // some of input and output is the same memory
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  WindowRef input_window;  // where `input` lies in registered memory, if it does
+  WindowRef output_window;
+};
+
+// What a peer sent that it must not have sent.
+struct BadMessage {
+  std::uint32_t peer = 0;
+  Arrival kind = Arrival::kMismatch;  // kMismatch, kCorrupt or kWithdrawn
+  CallTag tag;                        // for kMismatch: the peer's
+};
+
+class Running {
+ public:
+  virtual ~Running() = default;
+  // The next call. What it points to stays as it is until the call is done or given up.
+  virtual void start(const Call& call) = 0;
+  // The output that peers may store to in this call.
+  virtual WindowRef offered() const = 0;
+  // Runs what can run now; true if anything did. Stops at the first bad message.
+  virtual bool progress() = 0;
+  virtual bool done() = 0;
+  virtual const std::optional<BadMessage>& bad_message() const = 0;
+  // What it waits for, in words.
+  virtual std::string waits_for() = 0;
+};
+
+}  // namespace tutti
