@@ -182,8 +182,11 @@ class Transport {
   // Every rank's slates; null where not all ranks of the communicator can see each other's memory. What stands there is
   // a peer's: nothing in it is trusted.
   virtual const Slates* slates() const { return nullptr; }
-  // Wakes the peers that sleep, after a slate was written (number: seq_cst).
+  // Wakes the peers that sleep and await this rank, after it has written a slate (number: seq_cst).
   virtual void ring_sleepers() {}
+  // Whose slate this rank waits for, so that no other wakes it in vain; kAnyRank: whichever.
+  static constexpr std::uint32_t kAnyRank = ~std::uint32_t{0};
+  virtual void await_slate(std::uint32_t /*rank*/) {}
 
   // Moves what is queued between ranks beside the messages. Called now and then by a rank that waits.
   virtual void pump() = 0;

@@ -8,6 +8,7 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kFewestSpins = 10;
+constexpr std::uint32_t kFewestYields = 3;         // enough for all others of a core to have had it
 constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
 
 }  // namespace
@@ -21,7 +22,7 @@ void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_slee
   const std::uint32_t round = idle.rounds++;
   if (round < spins_) {
     relax();
-  } else if (round - spins_ < limits_.yields) {
+  } else if (round - spins_ < yields_) {
     sched_yield();
   } else if (!idle.armed) {
     doorbell.arm();  // the caller polls once more before the sleep
@@ -35,11 +36,12 @@ void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_slee
 }
 
 void AdaptiveWaiter::ended(const Idle& idle) {
-  if (idle.rounds > spins_) {
-    spins_ = std::max(spins_ / 2, std::min(limits_.spins, kFewestSpins));
-  } else {
-    spins_ = std::min(spins_ * 2, limits_.spins);
-  }
+  const auto learn = [](std::uint32_t& value, bool paid, std::uint32_t least, std::uint32_t most) {
+    value = paid ? std::min(value * 2, most) : std::max(value / 2, std::min(most, least));
+  };
+  const bool slept = idle.sleeps > 0 || idle.armed;
+  if (idle.rounds > spins_) learn(yields_, !slept, kFewestYields, limits_.yields);
+  learn(spins_, idle.rounds <= spins_, kFewestSpins, limits_.spins);
 }
 
 }  // namespace tutti

@@ -66,19 +66,22 @@ struct WaitLimits {
 // ranks than cores the awaited peer probably needs this very core, so it is given away after a few polls.
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 
-// Learns how long spinning pays: a peer that shares our core (because somebody else keeps the others busy) cannot
-// answer while we spin, so each wait that outlasts the spins halves them, and each that they satisfy doubles them
-// again, up to the limit.
+// Learns how long spinning and yielding pay: a peer that shares our core (because somebody else keeps the others busy)
+// cannot answer while we spin, and a yield hands the core to nobody outside our scheduling group (on Linux every
+// session is one, so ranks that were started by setsid must sleep to let each other run). So each wait that outlasts
+// the spins or yields halves them, and each that they satisfy doubles them again, up to the limit.
 class AdaptiveWaiter final : public Waiter {
  public:
-  explicit AdaptiveWaiter(WaitLimits limits) : limits_(limits), spins_(limits.spins) {}
+  explicit AdaptiveWaiter(WaitLimits limits) : limits_(limits), spins_(limits.spins), yields_(limits.yields) {}
   void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override;
   std::uint32_t spins() const override { return spins_; }
+  std::uint32_t yields() const { return yields_; }
 
  private:
   void ended(const Idle& idle) override;
   WaitLimits limits_;
   std::uint32_t spins_;
+  std::uint32_t yields_;
 };
 
 }  // namespace tutti

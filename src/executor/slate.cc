@@ -78,13 +78,17 @@ void SlateRun::start(const Call& call) {
 
 bool SlateRun::progress() {
   if (phase_ == Phase::kBeforeWriting) {
-    if (!others_have_read()) return false;
+    if (!others_have_read()) {
+      if (awaited_ != Transport::kAnyRank) transport_.await_slate(awaited_ = Transport::kAnyRank);
+      return false;
+    }
     write();
     next_ = 0;
     phase_ = Phase::kReading;
   }
   const std::uint32_t before = next_;
   if (phase_ == Phase::kReading && all_there() && finish()) phase_ = Phase::kDone;
+  if (phase_ == Phase::kReading && awaited_ != next_) transport_.await_slate(awaited_ = next_);
   return phase_ == Phase::kDone || next_ != before;
 }
 

@@ -65,9 +65,10 @@ class SlateRun final : public Running {
   std::uint64_t shown_bytes_ = 0;  // of what a rank shows that shows anything
   std::size_t turn_ = 0;           // which of its slates
   std::uint64_t digest_ = 0;
-  std::array<std::uint64_t, kSlates> used_{};  // by slate: the call that it was written for last
-  std::uint64_t all_seen_ = 0;                 // the last call in which all others were seen
-  std::uint32_t next_ = 0;                     // the first rank not known to have come as far as is waited for
+  std::array<std::uint64_t, kSlates> used_{};    // by slate: the call that it was written for last
+  std::uint64_t all_seen_ = 0;                   // the last call in which all others were seen
+  std::uint32_t next_ = 0;                       // the first rank not known to have come as far as is waited for
+  std::uint32_t awaited_ = Transport::kAnyRank;  // as the transport knows it
   Phase phase_ = Phase::kDone;
   std::vector<const std::byte*> sources_;
   const std::optional<BadMessage> none_;

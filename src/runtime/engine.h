@@ -86,7 +86,8 @@ class Engine {
 
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
   void background();
-  bool nothing_to_do() const { return queue_.empty() && exchanges_.empty(); }
+  bool nothing_to_do() const { return queue_.empty() && exchanges_.empty() && !between_queues_; }
+  void give_way(std::uint32_t submitted);
   void run(std::unique_lock<std::mutex>& lock, Until until);
   Ended drive_active(Until until, std::uint32_t submitted);
   Ended poll_active(bool& moved);
@@ -115,6 +116,7 @@ class Engine {
   std::uint64_t last_sequence_ = 0;
   PairNumbers numbers_;
   bool driven_ = false;                      // some thread drives
+  bool between_queues_ = false;              // what it drives is a call by slates that is not queued
   std::atomic<std::uint32_t> wanting_{0};    // threads that wait to drive
   std::atomic<std::uint32_t> submitted_{0};  // operations, ever: the driver looks at what is new
   bool background_wanted_ = false;           // an operation was submitted that nobody may wait for

@@ -33,6 +33,13 @@ class Ringer {
     const std::uint32_t sleeper = bell_->sleepers.load(std::memory_order_seq_cst);
     if (sleeper != kAwake) wake(sleeper);
   }
+  // The same for a slate that `writer` has written, which others than its readers need not be woken by.
+  void ring_for_slate(std::uint32_t writer) const {
+    const std::uint32_t sleeper = bell_->sleepers.load(std::memory_order_seq_cst);
+    if (sleeper == kAwake) return;
+    const std::uint32_t awaited = bell_->awaited.load(std::memory_order_relaxed);  // stored before the owner armed
+    if (awaited == 0 || awaited == writer + 1) wake(sleeper);
+  }
 
  private:
   void wake(std::uint32_t sleeper) const;

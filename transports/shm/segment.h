@@ -79,6 +79,7 @@ static_assert(sizeof(Board) == 5 * kLine);
 struct alignas(kLine) Bell {
   std::atomic<std::uint32_t> rings;     // futex word
   std::atomic<std::uint32_t> sleepers;  // while the owner is armed, how it wants to be woken: see bell.h
+  std::atomic<std::uint32_t> awaited;   // whose slate the owner waits for, plus 1; 0: anybody's
 };
 static_assert(sizeof(Bell) == kLine);
 

@@ -147,7 +147,12 @@ Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint3
 }
 
 void ShmTransport::ring_sleepers() {
-  if (segments_[0].commons().sleepers.load(std::memory_order_seq_cst) > 0) ring_peers();
+  if (segments_[0].commons().sleepers.load(std::memory_order_seq_cst) == 0) return;
+  for (const Ringer& peer : peers_) peer.ring_for_slate(rank_);
+}
+
+void ShmTransport::await_slate(std::uint32_t rank) {
+  segments_[rank_].bell().awaited.store(rank == kAnyRank ? 0 : rank + 1, std::memory_order_relaxed);
 }
 
 void ShmTransport::ring_peers() {

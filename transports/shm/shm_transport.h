@@ -84,6 +84,7 @@ class ShmTransport final : public Transport {
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
   const Slates* slates() const override { return &slates_; }
   void ring_sleepers() override;
+  void await_slate(std::uint32_t rank) override;
   void pump() override { exchange_->pump(); }
   void announce_leave() override;
   void announce_abort() override { set_life(PeerLife::kAborted); }
