@@ -189,7 +189,10 @@ class TUTTI_API Communicator {
   // Collective over this communicator, in the order of its calls: the ranks that give the same `colour` (>= 0) form a
   // new communicator, in the order of their `key`, and of their ranks here where keys are equal. A rank that gives
   // kNoColour takes part, and gets null. The new communicator shares nothing with this one that a call could disturb;
-  // the two end in any order. Errors: as a collective's, and kSystem naming the rank where set-up failed.
+  // the two end in any order. Over TCP the new one opens sockets of its own as its ranks first talk to each other.
+  // Errors: as a collective's; kInvalidArgument (a negative colour); kSystem naming the rank where it failed, told to
+  // all ranks of this communicator or of the same colour. This communicator works on (scope kCall) unless the scope
+  // says otherwise.
   static constexpr std::int32_t kNoColour = -1;
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
   // A new communicator of the same ranks. Collective.
