@@ -1,6 +1,7 @@
 #include "tools/verify_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -280,10 +281,11 @@ int verify_file(const std::string& path) {
   const PlanDescription& what = plan->description();
   const PlanProof& proof = plan->proof();
   fmt::print(
-      "proved {}{}{} of {} {}: result, no deadlock, no race, staged and through windows, in place and out of place, "
-      "over 2 tiles and 2 calls: {} steps, {} messages, {} race checks; digest {:08x}\n",
+      "proved {}{}{} of {} {}: result, no deadlock, no race, {}, over 2 tiles and 2 calls: {} steps, {} messages, {} "
+      "race checks; digest {:08x}\n",
       what.name, what.name.empty() ? "" : ", ", to_string(what.collective), what.ranks,
-      what.ranks == 1 ? "rank" : "ranks", proof.steps, proof.messages, proof.race_checks, plan->digest());
+      what.ranks == 1 ? "rank" : "ranks", proved_ways(proof.windows_in_place), proof.steps, proof.messages,
+      proof.race_checks, plan->digest());
   return kExitSuccess;
 }
 
@@ -317,7 +319,7 @@ void add_verify_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("verify", "Prove every algorithm of every collective, and test the verifier by mutations");
   const auto options = std::make_shared<VerifyCommand>();  // shared with the callback, which outlives this function
-  CLI::Option* ranks = command->add_option("--ranks", options->ranks, "Rank counts: A..B or A")
+  CLI::Option* ranks = command->add_option("--ranks", options->ranks, "Rank counts to prove: A..B or A")
                            ->capture_default_str()
                            ->check(check_rank_range);
   CLI::Option* collective = command->add_option("--collective", options->collective, "Only this one; default all")
@@ -326,7 +328,9 @@ void add_verify_command(CLI::App& app, int& exit_code) {
       command->add_option("--algorithm", options->algorithm, "Only this one; default all")->check(check_algorithm);
   CLI::Option* mutations = command->add_flag(
       "--mutations", options->more_mutations,
-      fmt::format("Mutate the plans of every rank count up to {} (some seconds) instead of a few", kMostMutatedRanks));
+      fmt::format("Mutate the plans of every rank count up to {} (some seconds) instead of {}; --ranks makes no "
+                  "difference to this",
+                  kMostMutatedRanks, fmt::join(kMutatedRanks, ", ")));
   command->add_option("--plan", options->plan_path, "Prove the plan in this file instead, see docs/plan-json.md")
       ->excludes(ranks, collective, algorithm, mutations);
   command->callback([options, &exit_code] {

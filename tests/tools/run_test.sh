@@ -123,6 +123,15 @@ command_line_is_checked() {
     expect "status of '$args'" $status 2
     [ -s "$here/err" ] || fail "'$args' is refused without a word"
   done
+  local own program
+  for own in '-n 2' '-n2' '--ranks=2 --no-prefix'; do
+    for program in 'sh -c x' 'env --timeout-s 5 --epochs 3' 'tutti perf all_reduce'; do
+      # shellcheck disable=SC2086
+      run $own $program
+      expect "status of '$own $program'" $status 2
+      expect_line err "-- is missing before the program; write \`tutti run $own -- $program\`"
+    done
+  done
 }
 
 stdin_goes_to_rank_0() {
