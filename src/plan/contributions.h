@@ -2,12 +2,15 @@
 //
 // Most values that a sensible plan makes are sums over ranks that stand side by side, in rank order, perhaps wrapping
 // round from the last rank to the first. Such a run is two numbers. Any other set of ranks is a bit set in a pool, and
-// its order is then known only through the hash of the expression.
+// its order is then known only through the hash of the expression. Equal sets are kept once, and unions that were made
+// lately are remembered: the sums of all chunks of a step's kind hold the same ranks, so plans of thousands of ranks
+// and millions of sums have few sets. The pool's bound is the number of different sets.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace tutti {
@@ -46,11 +49,23 @@ class Contributions {
   std::uint32_t distance(std::uint32_t from, std::uint32_t to) const {
     return to >= from ? to - from : to + ranks_ - from;
   }
-  std::uint32_t shared_rank(const Value& a, const Value& b) const;
+  // What adding two sets of ranks gives.
+  struct Union {
+    std::uint64_t left = 0;  // who was added, see key_of(); 0: nothing yet
+    std::uint64_t right = 0;
+    std::uint32_t shared = 0;  // a rank that both hold, or kNobody
+    std::uint32_t set = 0;     // where none is shared
+  };
+  static std::uint64_t key_of(const Value& value);
+  std::uint32_t shared_by_runs(const Value& a, const Value& b) const;
+  const Union& unite(const Value& a, const Value& b);
+  std::uint32_t intern(Bits bits);
   Bits bits_of(const Value& value) const;
 
   std::uint32_t ranks_;
   std::deque<Bits> sets_;
+  std::unordered_map<std::uint64_t, std::uint32_t> set_of_hash_;
+  std::vector<Union> unions_;  // by the hash of both keys, a later one in the place of an earlier one
 };
 
 }  // namespace tutti

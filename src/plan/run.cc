@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "plan/own_order.h"
 
 namespace tutti {
 
@@ -71,7 +72,10 @@ void Run::begin_call(std::uint32_t rank) {
 }
 
 Status Run::start() {
-  if (options_.races && (options_.windows || channels_share_memory(*wiring_.plan, options_))) {
+  const bool shared = options_.windows || channels_share_memory(*wiring_.plan, options_);
+  if (shared && options_.own_order_only) {
+    counts_.race_free = own_order_suffices(*wiring_.plan, options_);
+  } else if (shared) {
     auto races = Races::create(wiring_, rules_, options_, slots_);
     if (!races.ok()) return races.error();
     races_.emplace(std::move(races).value());
