@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
-#include <utility>
 
 namespace tutti {
 namespace {
@@ -27,14 +27,34 @@ Value Contributions::input(std::uint32_t rank, std::uint32_t chunk, std::uint32_
   return {.expression = leaf_expression(rank), .chunk = chunk, .generation = generation, .first = rank, .count = 1};
 }
 
-Contributions::Bits Contributions::bits_of(const Value& value) const {
-  if (value.set != 0) return sets_[value.set - 1];
-  Bits bits((ranks_ + 63) / 64, 0);
-  for (std::uint32_t i = 0; i < value.count; ++i) {
-    const std::uint32_t rank = (value.first + i) % ranks_;
-    bits[rank / 64] |= std::uint64_t{1} << (rank % 64);
+void Contributions::list(const Value& value, std::vector<Interval>& intervals) const {
+  if (value.set != 0) {
+    const std::span<const Interval> known = intervals_of(sets_[value.set - 1]);
+    intervals.assign(known.begin(), known.end());
+    return;
   }
-  return bits;
+  const std::uint32_t end = value.first + value.count;
+  intervals.clear();
+  if (end > ranks_) intervals.push_back({.begin = 0, .end = end - ranks_});
+  intervals.push_back({.begin = value.first, .end = std::min(end, ranks_)});
+}
+
+// Merges left_ and right_ into merged_. Returns the first rank that both hold, or kNobody.
+std::uint32_t Contributions::merge() {
+  merged_.clear();
+  std::size_t l = 0;
+  std::size_t r = 0;
+  while (l < left_.size() || r < right_.size()) {
+    const bool from_left = r == right_.size() || (l < left_.size() && left_[l].begin < right_[r].begin);
+    const Interval next = from_left ? left_[l++] : right_[r++];
+    if (!merged_.empty() && next.begin < merged_.back().end) return next.begin;
+    if (!merged_.empty() && next.begin == merged_.back().end) {
+      merged_.back().end = next.end;
+    } else {
+      merged_.push_back(next);
+    }
+  }
+  return kNobody;
 }
 
 // A rank that both runs hold, or kNobody.
@@ -50,14 +70,15 @@ std::uint64_t Contributions::key_of(const Value& value) {
   return (std::uint64_t{value.first} << 32) | value.count;
 }
 
-// The pool's number for these ranks.
-std::uint32_t Contributions::intern(Bits bits) {
+// The pool's number for merged_.
+std::uint32_t Contributions::intern() {
   std::uint64_t hash = 0;
-  for (const std::uint64_t word : bits) hash = mix(hash, word);
+  for (const Interval& each : merged_) hash = mix(hash, (std::uint64_t{each.begin} << 32) | each.end);
   const auto [entry, added] = set_of_hash_.try_emplace(hash, static_cast<std::uint32_t>(sets_.size() + 1));
-  if (!added && sets_[entry->second - 1] == bits) return entry->second;
-  sets_.push_back(std::move(bits));  // also where another set has this hash: it then is kept more than once
-  return static_cast<std::uint32_t>(sets_.size());
+  if (!added && std::ranges::equal(intervals_of(sets_[entry->second - 1]), merged_)) return entry->second;
+  sets_.push_back({.first = intervals_.size(), .count = merged_.size()});
+  intervals_.insert(intervals_.end(), merged_.begin(), merged_.end());
+  return static_cast<std::uint32_t>(sets_.size());  // kept twice where another set has the same hash
 }
 
 const Contributions::Union& Contributions::unite(const Value& a, const Value& b) {
@@ -66,17 +87,10 @@ const Contributions::Union& Contributions::unite(const Value& a, const Value& b)
   const std::uint64_t right = key_of(b);
   Union& known = unions_[mix(left, right) & (unions_.size() - 1)];
   if (known.left == left && known.right == right) return known;
-  known = {.left = left, .right = right, .shared = kNobody, .set = 0};
-  Bits bits = bits_of(a);
-  const Bits more = bits_of(b);
-  for (std::size_t i = 0; i < bits.size(); ++i) {
-    if (const std::uint64_t both = bits[i] & more[i]; both != 0) {
-      known.shared = static_cast<std::uint32_t>(i * 64) + static_cast<std::uint32_t>(std::countr_zero(both));
-      return known;
-    }
-    bits[i] |= more[i];
-  }
-  known.set = intern(std::move(bits));
+  list(a, left_);
+  list(b, right_);
+  const std::uint32_t shared = merge();
+  known = {.left = left, .right = right, .shared = shared, .set = shared == kNobody ? intern() : 0};
   return known;
 }
 

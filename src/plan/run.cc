@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/assert.h"
 #include "plan/own_order.h"
@@ -61,6 +62,7 @@ void Run::begin_call(std::uint32_t rank) {
   state.outputs_written = 0;
   for (std::uint32_t t = wiring_.first_thread[rank]; t < wiring_.first_thread[rank + 1]; ++t) {
     threads_[t].cursor = {};
+    threads_[t].receives_there = 0;
     threads_[t].finished = false;
     wake(t);
     if (!options_.windows) continue;
@@ -100,6 +102,14 @@ void Run::end_call_if_done(std::uint32_t rank) {
   if (++state.call < options_.calls) begin_call(rank);
 }
 
+// Asked before a thread is advanced, as one step may wait for a thousand messages and is woken by each.
+bool Run::receives_there(Thread& state) {
+  if (program_->steps.empty()) return true;
+  const std::span<const std::uint16_t> ports = program_->receives(program_->steps[state.cursor.step]);
+  while (state.receives_there < ports.size() && receive_ready(ports[state.receives_there])) ++state.receives_there;
+  return state.receives_there == ports.size();
+}
+
 void Run::run_thread(std::uint32_t thread) {
   thread_ = thread;
   Thread& state = threads_[thread];
@@ -109,9 +119,11 @@ void Run::run_thread(std::uint32_t thread) {
   rank_ = info.rank;
   first_port_ = info.first_port;
   program_ = info.program;
+  if (!receives_there(state)) return;
   generation_base_ = 1 + ranks_[rank_].call * options_.tiles;
   const std::uint64_t ran = advance(*info.program, state.cursor, options_.tiles, ~std::uint64_t{0}, *this);
   counts_.steps += ran;
+  if (ran > 0) state.receives_there = 0;
   if (ran > 0 && !waiters_.empty()) {
     for (std::uint32_t waiter : waiters_[thread]) wake(waiter);
   }
