@@ -39,7 +39,8 @@ void Run::prepare_waiters() {
     const ThreadInfo& info = wiring_.threads[t];
     for (const After& after : info.program->after) {
       waiters_.resize(wiring_.threads.size());
-      waiters_[wiring_.first_thread[info.rank] + after.other_channel].push_back(t);
+      std::vector<std::uint32_t>& waiters = waiters_[wiring_.first_thread[info.rank] + after.other_channel];
+      if (waiters.empty() || waiters.back() != t) waiters.push_back(t);  // once, however many of its steps wait
     }
   }
 }
