@@ -15,7 +15,16 @@ ALL_REDUCE_SIZES = (8, KIB, 8 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 OTHER_SIZES = (KIB, MIB, 64 * MIB)
 QUICK_SIZES = (8, 64 * KIB, MIB)
 QUICK_OTHER_SIZES = (KIB, 64 * KIB, MIB)
-OTHER_COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier")
+OTHER_COLLECTIVES = (
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "barrier",
+)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 SECTIONS = ("memory", "loopback", "veth", "many", "sessions", "collectives", "tuned", "waiting")
 TUNED_FROM = MIB  # below it malloc keeps scratch memory anyway
@@ -83,7 +92,7 @@ def _cases_of(section: str, settings: Settings, cores: int) -> list[Case]:
 
 
 def parse_size(text: str) -> int:
-    """"64K" -> 65536; K, M and G are powers of 1024. Raises ValueError."""
+    """ "64K" -> 65536; K, M and G are powers of 1024. Raises ValueError."""
     factors = {"K": KIB, "M": MIB, "G": 1024 * MIB}
     factor = factors.get(text[-1:].upper(), 1)
     number = int(text[:-1] if factor > 1 else text)

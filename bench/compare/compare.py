@@ -99,7 +99,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--pause-ms", type=float, default=plain.pause_ms, help="how late rank 0 comes in `waiting`")
     add("--cell-limit-s", type=float, default=plain.cell_limit_s, help="a size that takes longer is cut off")
     add("--only", type=_words, default=(), help="names of variants: tutti_plain,ompi")
-    add("--output", type=Path, default=TREE / "docs", help="where performance.md goes; raw results in results/ below it")
+    add(
+        "--output", type=Path, default=TREE / "docs", help="where performance.md goes; raw results in results/ below it"
+    )
     add("--name", help="of the raw results, instead of DATE-compare")
     add("--bin", type=Path, default=TREE / "build/release/bin", help="where the drivers are")
     add("--report", type=Path, help="measures nothing: writes the report anew from these raw results")

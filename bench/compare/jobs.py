@@ -1,11 +1,12 @@
 """Starting a job's processes, watching them, and ending every one of them.
 
-The process that calls become_reaper() adopts whatever its jobs leave behind; after a job all of its descendants are ended
-by their ids. A job that brings no new size within the limit is cut off.
+The process that calls become_reaper() adopts whatever its jobs leave behind; after a job all of its descendants are
+ended by their ids. A job that brings no new size within the limit is cut off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -17,7 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cases import Case, Settings
 from peers import TUTTI_PORT, Place, Process, Variant, driver_arguments, launch
@@ -77,20 +78,32 @@ def _collect(pid: int) -> bool:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def clean_environment() -> dict[str, str]:
     """Ours, without what would tell a library that it is a rank of some other job or how to behave."""
-    foreign = ("TUTTI_", "OMPI_", "PMI", "UCX_", "MPI", "HYDRA_", "GLOO_", "COMPARE_", "SLURM_", "TORCHELASTIC_", "MALLOC_")
+    foreign = (
+        "TUTTI_",
+        "OMPI_",
+        "PMI",
+        "UCX_",
+        "MPI",
+        "HYDRA_",
+        "GLOO_",
+        "COMPARE_",
+        "SLURM_",
+        "TORCHELASTIC_",
+        "MALLOC_",
+    )
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MACHINES")
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in launchers}
 
 
-def run_job(variant: Variant, case: Case, sizes: tuple[int, ...], settings: Settings, bin_dir: Path, cores: int) -> Outcome:
+def run_job(
+    variant: Variant, case: Case, sizes: tuple[int, ...], settings: Settings, bin_dir: Path, cores: int
+) -> Outcome:
     """Runs one job to its end or its limit and returns what it has measured."""
     # In shared memory, which a control file should be in and a disk is not; anywhere else where there is none.
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -105,7 +118,9 @@ def run_job(variant: Variant, case: Case, sizes: tuple[int, ...], settings: Sett
             listener = socket.create_server(("127.0.0.1", 0), backlog=128)
             root, root_fd = f"127.0.0.1:{listener.getsockname()[1]}", listener.fileno()
         machines = tuple(os.environ.get("MACHINES", "").split())
-        place = Place(bin_dir, here, cores, machines, root, root_fd, Path(__file__).with_name("into_machine.sh").resolve())
+        place = Place(
+            bin_dir, here, cores, machines, root, root_fd, Path(__file__).with_name("into_machine.sh").resolve()
+        )
         options = driver_arguments(variant, case, sizes, settings.trials, settings.target_ms)
         options += ["--pause-ms", f"{settings.pause_ms:g}"]
         options += ["--control", str(here / "control"), "--results", str(here / "results")]
@@ -114,46 +129,56 @@ def run_job(variant: Variant, case: Case, sizes: tuple[int, ...], settings: Sett
     finally:
         if listener is not None:
             listener.close()
-        end_descendants()
         shutil.rmtree(here, ignore_errors=True)
 
 
 def _watch(processes: list[Process], here: Path, sizes: int, trials: int, limit_s: float) -> Outcome:
     log = here / "log"
     children: list[subprocess.Popen[bytes]] = []
-    failure = ""
-    with log.open("wb") as output:
-        for process in processes:
-            env = clean_environment() | {"TMPDIR": str(here)} | process.env
-            keeps = (process.keeps_fd,) if process.keeps_fd >= 0 else ()
-            try:
-                children.append(
-                    subprocess.Popen(
-                        process.arguments, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=keeps
-                    )
-                )
-            except OSError as error:
-                return Outcome([], f"failed: {error}")
-        done = 0
-        since = time.monotonic()
-        while any(child.poll() is None for child in children):
-            if any(child.returncode not in (None, 0) for child in children):
-                break  # the others would wait for it
-            finished = (here / "results").read_bytes().count(b"\n") // trials
-            if finished > done:
-                done, since = finished, time.monotonic()
-            if done < sizes and time.monotonic() - since > limit_s:
-                failure = f"cut off after {limit_s:g} s"
-                break
-            if done >= sizes and time.monotonic() - since > limit_s:
-                break  # it does not end, which is no fault of what was measured
-            time.sleep(_POLL_S)
+    try:
+        with log.open("wb") as output:
+            for process in processes:
+                children.append(_start(process, here, output))
+        failure = _wait(children, here / "results", sizes, trials, limit_s)
+    except OSError as error:
+        failure = f"failed: {error}"
+    finally:
+        end_descendants()
+        for child in children:
+            child.poll()  # its status was taken; now it knows
     records = [json.loads(line) for line in (here / "results").read_text().splitlines()]
     if not failure and len(records) < sizes * trials:
         failure = "failed: " + _last_lines(log)
     return Outcome(records, failure)
 
 
+def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    env = clean_environment() | {"TMPDIR": str(here)} | process.env
+    keeps = (process.keeps_fd,) if process.keeps_fd >= 0 else ()
+    return subprocess.Popen(
+        process.arguments, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=keeps
+    )
+
+
+def _wait(children: list[subprocess.Popen[bytes]], results: Path, sizes: int, trials: int, limit_s: float) -> str:
+    """Until all have ended, one has failed, or a size takes too long; why the job was cut off, or nothing."""
+    done = 0
+    since = time.monotonic()
+    while None in (statuses := [child.poll() for child in children]):
+        if any(statuses):
+            return ""  # a rank has failed, and the others would wait for it
+        finished = results.read_bytes().count(b"\n") // trials
+        if finished > done:
+            done, since = finished, time.monotonic()
+        if time.monotonic() - since > limit_s:
+            # A job that has measured everything and does not end is no fault of what was measured.
+            return f"cut off after {limit_s:g} s" if done < sizes else ""
+        time.sleep(_POLL_S)
+    return ""
+
+
 def _last_lines(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    return " ".join([line for line in lines if line and not line.startswith("---")][:_ERROR_LINES])[:300] or "no message"
+    return (
+        " ".join([line for line in lines if line and not line.startswith("---")][:_ERROR_LINES])[:300] or "no message"
+    )

@@ -1,8 +1,8 @@
 """The libraries that are compared, each in the variants that matter, and how their ranks are started. Pure functions.
 
-A variant is a library with settings; `launch()` says which processes make a job of it. Open MPI and MPICH are started by
-their own mpirun, Tutti and Gloo directly. Rank r is pinned to core r modulo cores by the drivers themselves, for all but
-Gloo, whose event-loop thread needs the other core.
+A variant is a library with settings; `launch()` says which processes make a job of it. Open MPI and MPICH are started
+by their own mpirun, Tutti and Gloo directly. Rank r is pinned to core r modulo cores by the drivers themselves, for all
+but Gloo, whose event-loop thread needs the other core.
 """
 
 from __future__ import annotations
@@ -63,7 +63,13 @@ def _gloo(place: str) -> list[Variant]:
         "gloo_legacy": ("legacy_ring", "AllreduceRing, the older class"),
     }
     return [
-        Variant(name, "gloo", place, f"Gloo, {what}, TCP; not pinned", driver=("--gloo-algorithm", algorithm, "--pinned", "0"))
+        Variant(
+            name,
+            "gloo",
+            place,
+            f"Gloo, {what}, TCP; not pinned",
+            driver=("--gloo-algorithm", algorithm, "--pinned", "0"),
+        )
         for name, (algorithm, what) in algorithms.items()
     ]
 
@@ -72,9 +78,17 @@ def variants(place: str) -> list[Variant]:
     """All variants that a place has, Tutti's first."""
     if place == "memory":
         return [
-            Variant("tutti_registered", "tutti", place, "Tutti, buffers from its allocator", driver=("--tutti-registered", "1")),
+            Variant(
+                "tutti_registered",
+                "tutti",
+                place,
+                "Tutti, buffers from its allocator",
+                driver=("--tutti-registered", "1"),
+            ),
             Variant("tutti_plain", "tutti", place, "Tutti, any buffers"),
-            Variant("ompi", "ompi", place, "Open MPI, pml ob1, btl vader (CMA)", mca=("pml", "ob1", "btl", "vader,self")),
+            Variant(
+                "ompi", "ompi", place, "Open MPI, pml ob1, btl vader (CMA)", mca=("pml", "ob1", "btl", "vader,self")
+            ),
             Variant(
                 "ompi_nocma",
                 "ompi",
@@ -82,7 +96,14 @@ def variants(place: str) -> list[Variant]:
                 "the same without single copy",
                 mca=("pml", "ob1", "btl", "vader,self", "btl_vader_single_copy_mechanism", "none"),
             ),
-            Variant("ompi_ucx", "ompi", place, "Open MPI, pml ucx, posix and cma", mca=_UCX_MCA, env={"UCX_TLS": "posix,cma"}),
+            Variant(
+                "ompi_ucx",
+                "ompi",
+                place,
+                "Open MPI, pml ucx, posix and cma",
+                mca=_UCX_MCA,
+                env={"UCX_TLS": "posix,cma"},
+            ),
             Variant("mpich", "mpich", place, "MPICH, ch4:ucx"),
             *_gloo(place),
         ]
@@ -91,7 +112,13 @@ def variants(place: str) -> list[Variant]:
     # UCX takes namespaces of one kernel for one machine, and so does MPICH: they are told to use nothing but TCP.
     tcp_env = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
     return [
-        Variant("tutti_tcp", "tutti", place, "Tutti, any buffers", env={"TUTTI_TRANSPORT": "tcp"} if place == "loopback" else {}),
+        Variant(
+            "tutti_tcp",
+            "tutti",
+            place,
+            "Tutti, any buffers",
+            env={"TUTTI_TRANSPORT": "tcp"} if place == "loopback" else {},
+        ),
         Variant(
             "ompi_tcp",
             "ompi",
@@ -171,14 +198,19 @@ def _open_mpi(variant: Variant, case: Case, place: Place, driver: list[str], env
     if case.place == "veth":
         prefix = [str(place.into_machine), place.machines[0]]
         slots = [case.ranks // len(place.machines)] * len(place.machines)
-        hosts += ["-H", ",".join(f"{name}:{n}" for name, n in zip(place.machines, slots)), "--map-by", "slot"]
+        hosts += [
+            "-H",
+            ",".join(f"{name}:{n}" for name, n in zip(place.machines, slots, strict=True)),
+            "--map-by",
+            "slot",
+        ]
         # Daemons that stayed in sessions of their own would keep the ranks' sched_yield from the other machine's ranks.
         mca += ["orte_leave_session_attached", "1"]
         mca += ["plm_rsh_agent", str(place.into_machine), "plm_rsh_no_tree_spawn", "1", "oob_tcp_if_include", "eth0"]
         # mpirun hands only what it is told to processes of other machines.
         for name in sorted(env):
             hosts += ["-x", name]
-    settings = [word for name, value in zip(mca[::2], mca[1::2]) for word in ("--mca", name, value)]
+    settings = [word for name, value in zip(mca[::2], mca[1::2], strict=True) for word in ("--mca", name, value)]
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | env
     run = [RUN_OPEN_MPI, "--bind-to", "none", *hosts, *settings, "-n", str(case.ranks)]
     return Process([*prefix, *run, *_session(case), *driver], env)

@@ -87,7 +87,9 @@ def _grid(plot: Plot, axes: _Axes) -> list[str]:
         parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,.10g}</text>')
     middle = (_TOP + bottom) / 2
-    parts.append(f'<text x="{(_LEFT + right) / 2:.1f}" y="{_HEIGHT - 12}" text-anchor="middle">{escape(plot.x_name)}</text>')
+    parts.append(
+        f'<text x="{(_LEFT + right) / 2:.1f}" y="{_HEIGHT - 12}" text-anchor="middle">{escape(plot.x_name)}</text>'
+    )
     parts.append(
         f'<text transform="translate(16 {middle:.1f}) rotate(-90)" text-anchor="middle">{escape(plot.y_name)}</text>'
     )

@@ -16,31 +16,43 @@ float32, sum, in place. Every library is driven by one harness, which is not par
 (private pages as the system gives them; *tutti_registered*: Tutti's allocator), every element checked before and after,
 the same number of calls by the same rule, a barrier of the harness's own. Rank r is pinned to core r modulo cores, Gloo
 aside, whose event loop needs the other core. Rounds are outermost, so that drift hits all alike. A figure is the median
-over all trials of all rounds in microseconds, in brackets the quartiles. With a core for each rank a trial's value is its
-median call after a barrier, mean over the ranks; with more ranks than cores calls back to back on the slowest rank, which
-have the hand-over of cores in them; for collectives with a root the median call after a barrier on the slowest rank.
-*best peer / tutti*: over 1 where Tutti is quicker. A cell that took longer than its limit is cut off and says so.
+over all trials of all rounds in microseconds, in brackets the quartiles. With a core for each rank a trial's value is
+its median call after a barrier, mean over the ranks; with more ranks than cores calls back to back on the slowest rank,
+which have the hand-over of cores in them; for collectives with a root the median call after a barrier on the slowest
+rank. *best peer / tutti*: over 1 where Tutti is quicker. A cell that took longer than its limit is cut off and says so.
 bench/README.md tells more.
 """
 
 _TITLES = {
     "memory": (
         "All-reduce in one machine's memory",
-        "The bound is the machine's own, measured in the same run: each core adds its share of all ranks' mapped buffers and\n"
-        "stores it to all (docs/run.md); at 8 B on two ranks, two threads that exchange one cache line. Gloo has TCP only.",
+        """\
+The bound is the machine's own, measured in the same run: each core adds its share of all ranks' mapped buffers and
+stores it to all (docs/run.md); at 8 B on two ranks, two threads that exchange one cache line. Gloo has TCP only.""",
     ),
     "tuned": (
         "All-reduce, peers' malloc tuned",
-        "Peers with MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=100000000000, so that scratch memory is not given back and\n"
-        "faulted in anew on every call. Tutti as it comes.",
+        """\
+Peers with MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=100000000000, so that scratch memory is not given back and
+faulted in anew on every call. Tutti as it comes.""",
     ),
     "loopback": ("All-reduce over TCP, loopback", "All libraries are told to use TCP, on lo."),
     "veth": (
         "All-reduce over TCP, two machines",
-        "Two network namespaces joined by veth pairs and a bridge; the first half of the ranks on one, the others on the other.\n"
-        "Ranks of one machine may share memory, where a library does that.",
+        """\
+Two network namespaces joined by veth pairs and a bridge; the first half of the ranks on one, the others on the other.
+Tutti and Open MPI's ob1 share memory inside a machine; UCX and MPICH take both for one machine, and so are told to use
+TCP alone.""",
     ),
 }
+
+_SESSIONS = "Each rank in a session, and so in a scheduling autogroup, of its own: sched_yield does not leave it."
+
+_COLLECTIVES = "The size is the larger side's, as nccl-tests counts."
+
+_WAITING = """\
+Processor time, user and system, of a process (all its threads), in percent of the time on the wall. Waiting: in an
+all-reduce of 8 B to which rank 0 comes late, mean of the others; idle: after some calls, none under way."""
 
 
 def write_report(results: Results, command: str, raw: Path, output: Path) -> list[Path]:
@@ -55,37 +67,42 @@ def write_report(results: Results, command: str, raw: Path, output: Path) -> lis
 
 def performance_text(results: Results, command: str, raw: Path, plots: list[str]) -> str:
     parts = ["# Performance beside other libraries", _head(results, command, raw), _METHOD]
-    for section, (title, text) in _TITLES.items():
-        ranks = sorted({cell.ranks for cell in results.of(section)})
-        if not ranks:
-            continue
-        parts.append(f"## {title}\n\n{text}")
-        for number in ranks:
-            parts.append(f"### {number} ranks")
-            name = plot_name(number)
-            if section == "memory" and name in plots:
-                parts.append(f"![time over size, {number} ranks]({name})")
-            parts.append(all_reduce_table(results, section, number, with_bound=section in ("memory", "tuned")))
-    if results.of("many"):
-        parts += ["## 8 B, many more ranks than cores", by_ranks_table(results, "many")]
-    if results.of("sessions"):
-        text = "Each rank in a session, and so in a scheduling autogroup, of its own: sched_yield does not leave it."
-        parts += [f"## 8 B, every rank started through setsid\n\n{text}", by_ranks_table(results, "sessions")]
-    if results.of("collectives"):
-        parts.append("## Other collectives, in one machine's memory\n\nThe size is the larger side's, as nccl-tests counts.")
-        for number in sorted({cell.ranks for cell in results.of("collectives")}):
-            parts += [f"### {number} ranks", collectives_table(results, number)]
-    if results.of("waiting"):
-        text = (
-            "Processor time, user and system, of a process (all its threads), in percent of the time on the wall. Waiting: in an\n"
-            "all-reduce of 8 B to which rank 0 comes late, mean of the others; idle: after some calls, none under way."
-        )
-        parts += [f"## Processor time without work\n\n{text}", waiting_table(results)]
+    for section in _TITLES:
+        parts += _all_reduce_parts(results, section, plots)
+    parts += _other_parts(results)
     found = notes(results)
     if found:
         more = [f"- and {len(found) - _MAX_NOTES} more, in the raw results"] if len(found) > _MAX_NOTES else []
         parts += ["## Cells without figures, or with fewer", "\n".join(found[:_MAX_NOTES] + more)]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _all_reduce_parts(results: Results, section: str, plots: list[str]) -> list[str]:
+    ranks = sorted({cell.ranks for cell in results.of(section)})
+    title, text = _TITLES[section]
+    parts = [f"## {title}\n\n{text}"] if ranks else []
+    for number in ranks:
+        parts.append(f"### {number} ranks")
+        name = plot_name(number)
+        if section == "memory" and name in plots:
+            parts.append(f"![time over size, {number} ranks]({name})")
+        parts.append(all_reduce_table(results, section, number, with_bound=section in ("memory", "tuned")))
+    return parts
+
+
+def _other_parts(results: Results) -> list[str]:
+    parts = []
+    if results.of("many"):
+        parts += ["## 8 B, many more ranks than cores", by_ranks_table(results, "many")]
+    if results.of("sessions"):
+        parts += [f"## 8 B, every rank started through setsid\n\n{_SESSIONS}", by_ranks_table(results, "sessions")]
+    if results.of("collectives"):
+        parts.append(f"## Other collectives, in one machine's memory\n\n{_COLLECTIVES}")
+        for number in sorted({cell.ranks for cell in results.of("collectives")}):
+            parts += [f"### {number} ranks", collectives_table(results, number)]
+    if results.of("waiting"):
+        parts += [f"## Processor time without work\n\n{_WAITING}", waiting_table(results)]
+    return parts
 
 
 def plot_name(ranks: int) -> str:

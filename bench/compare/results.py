@@ -1,4 +1,4 @@
-"""What a run has measured, as values, and its JSON. One Results object is filled by compare.py and read by report.py."""
+"""What a run has measured, as values, and its JSON. One Results is filled by compare.py and read by report.py."""
 
 from __future__ import annotations
 

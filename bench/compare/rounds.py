@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from cases import Case, Settings, all_cases, memory_needed, size_text
 from jobs import clean_environment, run_job
@@ -119,8 +120,10 @@ class Run:
 
 def settings_from(text: str) -> Settings:
     """The inverse of what is handed to the run between machines."""
-    data = json.loads(text)
-    return Settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+    data: dict[str, Any] = json.loads(text)
+    for name, value in data.items():
+        data[name] = tuple(value) if isinstance(value, list) else value
+    return Settings(**data)
 
 
 def _available_bytes() -> int:

@@ -41,9 +41,9 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 def headline(collective: str, ranks: int, cores: int) -> str:
     """The name of the time that counts.
 
-    A core for each rank: the median call after a barrier, mean over the ranks; preemption by strangers does not move it.
-    More ranks than cores: calls back to back, which have the hand-over of the cores in them. Where a root may leave
-    before the others have come, neither: the median call after a barrier, on the slowest rank.
+    A core for each rank: the median call after a barrier, mean over the ranks; preemption by strangers does not move
+    it. More ranks than cores: calls back to back, which have the hand-over of the cores in them. Where a root may
+    leave before the others have come, neither: the median call after a barrier, on the slowest rank.
     """
     if collective in ROOTED:
         return "slowest_median_us"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cases import size_text
 from results import Cell, Results
 from summary import geometric_mean, significant
-
-Number = Callable[[int], float | None]  # a value of a size
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -80,16 +78,15 @@ def all_reduce_table(results: Results, section: str, ranks: int, with_bound: boo
     rows = [[variant, *(grid.text(variant, size) for size in grid.sizes), ""] for variant in grid.variants]
     best = [grid.best_peer(size) for size in grid.sizes]
     rows.append(["**best peer**", *(f"{significant(b[1])} {b[0]}" if b else "-" for b in best), ""])
-    for ours in grid.ours:
-        rows.append(_ratio_row(f"best peer / {ours}", grid.sizes, lambda size: grid.speedup(ours, size)))
-    if any(variant.startswith("gloo") for variant in grid.variants) and not with_bound:
-        for ours in grid.ours:
-            rows.append(_ratio_row(f"best gloo / {ours}", grid.sizes, lambda size: grid.speedup(ours, size, "gloo")))
+    rows += [_ratio_row(f"best peer / {v}", [grid.speedup(v, size) for size in grid.sizes]) for v in grid.ours]
     if with_bound:
         bounds = [results.bound(ranks, size) for size in grid.sizes]
         rows.append(["bound", *(significant(bound) if bound else "-" for bound in bounds), ""])
         for ours in grid.ours:
-            rows.append(_ratio_row(f"{ours} / bound", grid.sizes, lambda size: _over_bound(results, grid, ours, size)))
+            rows.append(_ratio_row(f"{ours} / bound", [_over_bound(results, grid, ours, size) for size in grid.sizes]))
+    elif any(variant.startswith("gloo") for variant in grid.variants):
+        for ours in grid.ours:
+            rows.append(_ratio_row(f"best gloo / {ours}", [grid.speedup(ours, size, "gloo") for size in grid.sizes]))
     return markdown(head, rows)
 
 
@@ -98,8 +95,8 @@ def _over_bound(results: Results, grid: Grid, ours: str, size: int) -> float | N
     return time / bound if bound and time else None
 
 
-def _ratio_row(name: str, sizes: Sequence[int], ratio: Number) -> list[str]:
-    values = [ratio(size) for size in sizes]
+def _ratio_row(name: str, values: Sequence[float | None]) -> list[str]:
+    """The ratios, and their geometric mean behind them."""
     mean = geometric_mean(value for value in values if value is not None)
     return [f"**{name}**", *(_ratio_text(value) for value in values), _ratio_text(mean)]
 
@@ -116,7 +113,10 @@ def by_ranks_table(results: Results, section: str) -> str:
     variants = list(dict.fromkeys(cell.variant for cell in results.of(section)))
     rows = [[variant, *(grids[number].text(variant, size) for number in ranks), ""] for variant in variants]
     for ours in (variant for variant in variants if variant.startswith("tutti")):
-        rows.append(_ratio_row(f"best peer / {ours}", ranks, lambda number: grids[number].speedup(ours, size)))
+        rows.append(_ratio_row(f"best peer / {ours}", [grids[number].speedup(ours, size) for number in ranks]))
+    bounds = [results.bound(number, size) for number in ranks]
+    if any(bounds):
+        rows.append(["bound", *(significant(bound) if bound else "-" for bound in bounds), ""])
     return markdown(["us", *(f"{number} ranks" for number in ranks), "geometric mean"], rows)
 
 
