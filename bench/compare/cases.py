@@ -51,7 +51,7 @@ class Settings:
     sizes: tuple[int, ...] = ALL_REDUCE_SIZES
     other_sizes: tuple[int, ...] = OTHER_SIZES
     rounds: int = 5
-    trials: int = 3  # of each size in a round
+    trials: int = 2  # of each size in a round
     target_ms: float = 100.0
     pause_ms: float = 2000.0
     cell_limit_s: float = 60.0  # a size that takes longer is cut off

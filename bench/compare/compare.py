@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from cases import MAX_RANKS, QUICK_OTHER_SIZES, QUICK_SIZES, SECTIONS, Settings, parse_size
 from jobs import become_reaper, end_descendants
@@ -39,22 +40,30 @@ def main(arguments: list[str]) -> int:
     if options.inside is not None:
         return _run_inside(options)
     run = Run(_settings(options), options.bin, TREE)
-    results = Results(dataclasses.asdict(run.settings), _machine(run.cores), {}, _versions())
-    results.settings["command"] = shlex.join(["scripts/compare", *arguments])
     raw = options.output / "results" / f"{options.name or datetime.date.today().isoformat() + '-compare'}.json"
     raw.parent.mkdir(parents=True, exist_ok=True)
+    results = Results()
+    if options.add and raw.exists():
+        results = Results.from_json(raw.read_text(encoding="utf-8"))
+    results.machine = _machine(run.cores) | {"load": results.machine.get("load", [])}
+    results.versions = _versions()
+    results.settings.setdefault("runs", []).append(
+        {"command": shlex.join(["scripts/compare", *arguments])} | dataclasses.asdict(run.settings)
+    )
+    interrupted = False
     try:
         for number in range(run.settings.rounds):
             results.machine["load"].append(round(os.getloadavg()[0], 2))
             run.run_round(results, number)
             write_whole(raw, results.to_json())
     except KeyboardInterrupt:
+        interrupted = True
         print("compare: interrupted; the report has what was measured", file=sys.stderr)
     finally:
         end_descendants()
     write_whole(raw, results.to_json())
     _report(results, raw, options.output)
-    return _exit_status(results)
+    return 130 if interrupted else _exit_status(results)
 
 
 def _exit_status(results: Results) -> int:
@@ -62,7 +71,10 @@ def _exit_status(results: Results) -> int:
     bad = [c for c in results.cells.values() if c.wrong or (c.variant.startswith("tutti") and not c.times)]
     for cell in bad:
         where = f"{cell.section}, {cell.variant}, {cell.collective}, {cell.ranks} ranks, {cell.bytes} B"
-        print(f"compare: {where}: {cell.wrong} wrong elements; {cell.note or 'measured'}", file=sys.stderr)
+        print(
+            f"compare: {where}: {cell.wrong} wrong elements; {cell.note or ('measured' if cell.times else 'not measured')}",
+            file=sys.stderr,
+        )
     return 1 if bad or not results.cells else 0
 
 
@@ -77,7 +89,7 @@ def _run_inside(options: argparse.Namespace) -> int:
 
 def _report(results: Results, raw: Path, output: Path) -> None:
     link = Path(os.path.relpath(raw.resolve(), output.resolve()))
-    for path in write_report(results, results.settings.get("command", "scripts/compare"), link, output):
+    for path in write_report(results, link, output):
         print(f"compare: wrote {path}", file=sys.stderr)
 
 
@@ -94,7 +106,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--sizes", type=_sizes, help="of all-reduce: 8,1K,128M")
     add("--other-sizes", type=_sizes, help="of the other collectives")
     add("--rounds", type=int, help="5; 1 with --quick")
-    add("--trials", type=int, help="of each size in a round: 3; 1 with --quick")
+    add("--trials", type=int, help="of each size in a round: 2; 1 with --quick")
     add("--target-ms", type=float, default=plain.target_ms, help="what each of a trial's two loops aims at")
     add("--pause-ms", type=float, default=plain.pause_ms, help="how late rank 0 comes in `waiting`")
     add("--cell-limit-s", type=float, default=plain.cell_limit_s, help="a size that takes longer is cut off")
@@ -103,6 +115,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--output", type=Path, default=TREE / "docs", help="where performance.md goes; raw results in results/ below it"
     )
     add("--name", help="of the raw results, instead of DATE-compare")
+    add("--add", action="store_true", help="adds to the raw results of that name: a long run in several parts")
     add("--bin", type=Path, default=TREE / "build/release/bin", help="where the drivers are")
     add("--report", type=Path, help="measures nothing: writes the report anew from these raw results")
     add("--inside", nargs=3, help=argparse.SUPPRESS)
@@ -153,7 +166,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
-def _machine(cores: int) -> dict[str, object]:
+def _machine(cores: int) -> dict[str, Any]:
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
@@ -162,7 +175,6 @@ def _machine(cores: int) -> dict[str, object]:
         "cpu": cpu[0].partition(":")[2].strip() if cpu else "unknown",
         "memory_gib": round(memory / (1 << 30), 1),
         "kernel": platform.release(),
-        "load": [],
     }
 
 

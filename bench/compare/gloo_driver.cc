@@ -197,7 +197,7 @@ Status run(const Options& options) {
   auto control = Control::create(options.control, options.rank, options.ranks);
   if (!control) return control.error();
   std::unique_ptr<GlooLibrary> library;
-  const Status made =
+  Status made =
       guarded([&] { library = std::make_unique<GlooLibrary>(options.rank, options.ranks, options.gloo_algorithm); });
   if (!made) return made;
   const Status status = run_harness(options, **control, *library);

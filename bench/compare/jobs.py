@@ -23,6 +23,7 @@ from typing import IO, Any
 from cases import Case, Settings
 from peers import TUTTI_PORT, Place, Process, Variant, driver_arguments, launch
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 2.0  # for a launcher to end its ranks itself
 _POLL_S = 0.02
@@ -39,6 +40,11 @@ def become_reaper() -> None:
     """Orphans of this process's descendants become its children, so that none is lost from sight."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _die_with_parent() -> None:
+    """In a child: even where this program is killed by force, its launchers go, and their ranks with them."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:
@@ -156,7 +162,13 @@ def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[
     env = clean_environment() | {"TMPDIR": str(here)} | process.env
     keeps = (process.keeps_fd,) if process.keeps_fd >= 0 else ()
     return subprocess.Popen(
-        process.arguments, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=keeps
+        process.arguments,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=keeps,
+        preexec_fn=_die_with_parent,  # there is one thread here only
     )
 
 

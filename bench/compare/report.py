@@ -55,18 +55,18 @@ Processor time, user and system, of a process (all its threads), in percent of t
 all-reduce of 8 B to which rank 0 comes late, mean of the others; idle: after some calls, none under way."""
 
 
-def write_report(results: Results, command: str, raw: Path, output: Path) -> list[Path]:
+def write_report(results: Results, raw: Path, output: Path) -> list[Path]:
     """Writes performance.md and a plot for each number of ranks into `output`; returns what was written."""
     plots = _plots(results)
     for name, text in plots.items():
         write_whole(output / name, text)
     document = output / "performance.md"
-    write_whole(document, performance_text(results, command, raw, list(plots)))
+    write_whole(document, performance_text(results, raw, list(plots)))
     return [document, *(output / name for name in plots)]
 
 
-def performance_text(results: Results, command: str, raw: Path, plots: list[str]) -> str:
-    parts = ["# Performance beside other libraries", _head(results, command, raw), _METHOD]
+def performance_text(results: Results, raw: Path, plots: list[str]) -> str:
+    parts = ["# Performance beside other libraries", _head(results, raw), _METHOD]
     for section in _TITLES:
         parts += _all_reduce_parts(results, section, plots)
     parts += _other_parts(results)
@@ -109,11 +109,11 @@ def plot_name(ranks: int) -> str:
     return f"performance-{ranks}.svg"
 
 
-def _head(results: Results, command: str, raw: Path) -> str:
+def _head(results: Results, raw: Path) -> str:
     machine = results.machine
     lines = [
         f"Written by the run itself, on {machine.get('date', 'an unknown date')}; not to be edited:",
-        f"    {command}",
+        "\n".join(f"    {run['command']}" for run in results.settings.get("runs", [])),
         f"Raw results: [{raw.name}]({raw.as_posix()}). Machine: {machine.get('cores')} cores ({machine.get('cpu')}), "
         f"{machine.get('memory_gib')} GiB, Linux {machine.get('kernel')}. Load average before each round: "
         f"{', '.join(str(load) for load in machine.get('load', []))}.",

@@ -11,7 +11,8 @@ constexpr float kNoResult = -1.0F;
 float value_of(int rank, std::size_t i) { return static_cast<float>((rank + 1) * static_cast<int>(i % kPeriod)); }
 
 float sum_of(int ranks, std::size_t i) {
-  return static_cast<float>(ranks * (ranks + 1) / 2 * static_cast<int>(i % kPeriod));
+  const int rank_sum = ranks * (ranks + 1) / 2;
+  return static_cast<float>(rank_sum * static_cast<int>(i % kPeriod));
 }
 
 // Block `to` of all_to_all's input, so that blocks for different ranks differ.

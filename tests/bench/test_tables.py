@@ -13,7 +13,10 @@ from tables import Grid, all_reduce_table, collectives_table, markdown, notes, w
 def made(times: dict[str, list[float]], section: str = "memory", size: int = 8, ranks: int = 2) -> Results:
     """Results of one size: a variant's median times by its name."""
     results = Results(
-        {"command": "scripts/compare"}, {"cores": 2, "load": [0.1]}, {"memory/ompi": "Open MPI"}, {"Tutti": "x"}
+        {"runs": [{"command": "scripts/compare --quick"}]},
+        {"cores": 2, "load": [0.1]},
+        {"memory/ompi": "Open MPI"},
+        {"Tutti": "x"},
     )
     for variant, values in times.items():
         for value in values:
@@ -118,7 +121,7 @@ class ResultsTest(unittest.TestCase):
 class ReportTest(unittest.TestCase):
     def test_the_report_names_command_raw_results_and_sections(self) -> None:
         results = made({"tutti_plain": [1.0], "ompi": [4.0]})
-        text = performance_text(results, "scripts/compare --quick", Path("results/x.json"), [plot_name(2)])
+        text = performance_text(results, Path("results/x.json"), [plot_name(2)])
         for part in (
             "    scripts/compare --quick\n",
             "(results/x.json)",
