@@ -71,10 +71,8 @@ def _exit_status(results: Results) -> int:
     bad = [c for c in results.cells.values() if c.wrong or (c.variant.startswith("tutti") and not c.times)]
     for cell in bad:
         where = f"{cell.section}, {cell.variant}, {cell.collective}, {cell.ranks} ranks, {cell.bytes} B"
-        print(
-            f"compare: {where}: {cell.wrong} wrong elements; {cell.note or ('measured' if cell.times else 'not measured')}",
-            file=sys.stderr,
-        )
+        why = cell.note or ("measured" if cell.times else "not measured")
+        print(f"compare: {where}: {cell.wrong} wrong elements; {why}", file=sys.stderr)
     return 1 if bad or not results.cells else 0
 
 

@@ -26,7 +26,7 @@ constexpr double kWarmUpUs = 20'000;
 constexpr double kBatchUs = 2000;  // what an estimating batch aims at
 constexpr int kBatches = 8;
 constexpr double kMaxBatchCalls = 100;
-constexpr double kMaxEstimateUs = 300'000;  // all batches together, about
+constexpr double kMaxEstimateUs = 300'000;  // the batches of a loop together, about
 constexpr double kLeastCallUs = 0.05;       // guards divisions
 constexpr int kCallsBeforeIdle = 100;
 
@@ -42,6 +42,12 @@ double cpu_us() {
     return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_usec);
   };
   return us(usage.ru_utime) + us(usage.ru_stime);
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 void sleep_ms(double time_ms) { std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time_ms)); }
@@ -115,37 +121,60 @@ class Measurement {
     return {};
   }
 
-  // Sets how many calls a trial has. The best of some short batches counts, so that one preemption does not make the
-  // trials short. All ranks come to the same numbers.
-  Status estimate(double first_call_us) {
-    double call_us = first_call_us;
-    if (call_us < kLongCallUs) {
-      TUTTI_TRY(call(1));
-      double best_us = first_call_us;
-      double spent_us = 0;
-      int calls = 1;
-      for (int batch = 0; batch < kBatches && (batch < 2 || spent_us < kMaxEstimateUs); ++batch) {
-        control_.barrier();
-        const double start_us = now_us();
-        TUTTI_TRY(call(calls));
-        const double batch_us = control_.most(now_us() - start_us);
-        spent_us += batch_us;
-        best_us = std::min(best_us, std::max(batch_us / calls, kLeastCallUs));
-        calls = static_cast<int>(std::clamp(kBatchUs / best_us, 1.0, kMaxBatchCalls));
-      }
-      call_us = best_us;
+  // A call after a barrier, timed or not.
+  Status call_apart(int times) {
+    for (int i = 0; i < times; ++i) {
+      control_.barrier();
+      TUTTI_TRY(operation_());
     }
+    return {};
+  }
+
+  // Sets how many calls a trial's loops have. Each has its own estimate: where a root runs ahead or cores are handed
+  // over, a call after a barrier can take a thousand times one of many. All ranks come to the same numbers.
+  Status estimate(double first_call_us) {
+    double loop_us = first_call_us;
+    double apart_us = first_call_us;
+    if (first_call_us < kLongCallUs) {
+      TUTTI_TRY(call(1));
+      TUTTI_TRY(estimate_batches([&](int times) { return call(times); }, loop_us));
+      TUTTI_TRY(estimate_batches([&](int times) { return call_apart(times); }, apart_us));
+    }
+    loop_calls_ = calls_for(loop_us);
+    apart_calls_ = calls_for(apart_us);
+    warm_up_ = loop_us < kLongCallUs ? static_cast<int>(std::clamp(kWarmUpUs / loop_us, 1.0, double{kMaxCalls})) : 0;
+    warm_up_ = std::min(warm_up_, loop_calls_);
+    return {};
+  }
+
+  int calls_for(double call_us) const {
     const double least = call_us < kSecondUs ? 3 : 1;
-    calls_ = static_cast<int>(std::clamp(options_.target_ms * 1000 / call_us, least, double{kMaxCalls}));
-    warm_up_ =
-        call_us < kLongCallUs ? static_cast<int>(std::clamp(kWarmUpUs / call_us, 1.0, static_cast<double>(calls_))) : 0;
+    return static_cast<int>(std::clamp(options_.target_ms * 1000 / call_us, least, double{kMaxCalls}));
+  }
+
+  // Sets `call_us` to the median of some short batches, which one preemption does not move.
+  template <class Batch>
+  Status estimate_batches(const Batch& run, double& call_us) {
+    std::vector<double> times_us;
+    double spent_us = 0;
+    int calls = 1;
+    for (int batch = 0; batch < kBatches && (batch < 3 || spent_us < kMaxEstimateUs); ++batch) {
+      control_.barrier();
+      const double start_us = now_us();
+      TUTTI_TRY(run(calls));
+      const double batch_us = control_.most(now_us() - start_us);
+      spent_us += batch_us;
+      times_us.push_back(std::max(batch_us / calls, kLeastCallUs));
+      call_us = median(times_us);
+      calls = static_cast<int>(std::clamp(kBatchUs / call_us, 1.0, kMaxBatchCalls));
+    }
     return {};
   }
 
   Status run_trial(int trial) {
     control_.barrier();
     TUTTI_TRY(call(warm_up_));
-    std::vector<double> times_us(static_cast<std::size_t>(calls_));
+    std::vector<double> times_us(static_cast<std::size_t>(apart_calls_));
     double sum_us = 0;
     for (double& time_us : times_us) {
       control_.barrier();
@@ -154,24 +183,23 @@ class Measurement {
       time_us = now_us() - start_us;
       sum_us += time_us;
     }
-    const auto middle = times_us.begin() + calls_ / 2;
-    std::nth_element(times_us.begin(), middle, times_us.end());
-    const Control::Spread median = control_.spread(*middle);
-    const Control::Spread mean = control_.spread(sum_us / calls_);
+    const Control::Spread median_us = control_.spread(median(times_us));
+    const Control::Spread mean_us = control_.spread(sum_us / apart_calls_);
     TUTTI_TRY(call(std::min(warm_up_, 10)));
     control_.barrier();
     const double start_us = now_us();
-    TUTTI_TRY(call(calls_));
-    const double loop_us = control_.most((now_us() - start_us) / calls_);
+    TUTTI_TRY(call(loop_calls_));
+    const double loop_us = control_.most((now_us() - start_us) / loop_calls_);
     if (trial + 1 == options_.trials) TUTTI_TRY(check_again());
     const double wrong = control_.spread(static_cast<double>(wrong_)).mean * control_.ranks();
     write({{"measure", "time"},
            {"trial", trial},
-           {"calls", calls_},
-           {"median_us", median.mean},
-           {"slowest_median_us", median.most},
-           {"mean_us", mean.mean},
-           {"slowest_mean_us", mean.most},
+           {"calls", apart_calls_},
+           {"loop_calls", loop_calls_},
+           {"median_us", median_us.mean},
+           {"slowest_median_us", median_us.most},
+           {"mean_us", mean_us.mean},
+           {"slowest_mean_us", mean_us.most},
            {"loop_us", loop_us},
            {"wrong", wrong}});
     return {};
@@ -216,7 +244,8 @@ class Measurement {
   std::shared_ptr<float> other_;
   Buffers buffers_;
   Operation operation_;
-  int calls_ = 1;
+  int apart_calls_ = 1;  // each after a barrier
+  int loop_calls_ = 1;
   int warm_up_ = 0;
   std::uint64_t wrong_ = 0;
 };

@@ -2,8 +2,8 @@
 // of each rank.
 //
 // A size: every element of a first call's result is checked; short batches tell how long a call takes; a trial is a
-// warm-up, then N calls of {barrier of the control plane; clock; call; clock}, then N calls one after the other. N
-// fills the target time, at most kMaxCalls, at least 3 (1 where a call takes a second). After the last trial every
+// warm-up, then N calls of {barrier of the control plane; clock; call; clock}, then M calls one after the other. N and
+// M fill the target time, at most kMaxCalls, at least 3 (1 where a call takes a second). After the last trial every
 // element of one more call is checked.
 #pragma once
 
