@@ -84,7 +84,8 @@ TEST_F(PerfJson, HasEveryFieldOfTheSchema) {
 TEST_F(PerfJson, SaysWhatTheRanksReallyUsed) {
   const std::string common = "--ranks 3 -b 600 -e 600 -n 2 -w 0 ";
   ASSERT_EQ(run(common + "--nodes 2 -r 1 --memory registered", "gather"), 0);
-  for (const nlohmann::json& row : read().at("rows")) {
+  const nlohmann::json document = read();
+  for (const nlohmann::json& row : document.at("rows")) {
     EXPECT_EQ(row.at("collective"), "gather");
     EXPECT_EQ(row.at("transport"), "mixed");
     EXPECT_EQ(row.at("nodes"), 2);
