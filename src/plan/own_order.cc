@@ -3,7 +3,8 @@
 //
 // In place that is not enough for an input that one channel reads and another overwrites with the result. There the
 // value itself is the order. If a rank reads in[c] in one step only, whatever holds this rank's contribution to c came
-// from that step; the result that replaces in[c] holds it (the values are proved), so it was stored later. The way from
+// from that step; whatever replaces in[c] is the result (every store to an output is proved to be) and holds it, so it
+// was stored later. The way from
 // the read to the store leads through messages, program order and memory that is handed from step to step, and the
 // latter is checked here by waits alone: nothing is concluded from itself.
 #include "plan/own_order.h"

@@ -174,7 +174,9 @@ grandchildren_are_ended() {
 }
 
 closed_stdout_ends_the_job() {
-  "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; exec yes" 2>"$here/err" | head -n 3 >"$here/out"
+  local both="until [ -s $here/pid0 ] && [ -s $here/pid1 ]; do sleep 0.01; done"
+  "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; $both; exec yes" 2>"$here/err" |
+    head -n 3 >"$here/out"
   expect status "${PIPESTATUS[0]}" 141
   expect lines "$(grep -cE '^\[[01]\] y$' "$here/out")" 3
   expect_gone pid0 pid1
