@@ -2,6 +2,7 @@
 // understood; run and perf pass on the status of the first rank that failed (docs/run.md).
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -57,12 +58,44 @@ std::string unknown_word(const CLI::App& app, const std::vector<std::string>& wo
   return {};
 }
 
+// "tutti run -n 2 -- sh -c x" for the words of "tutti run -n 2 sh -c x": a program without the mark before it. Empty
+// where there is none, or where the fault lies before it.
+std::string marked_program(const CLI::App& run, const std::vector<std::string>& words) {
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (!words[i].starts_with("-")) {
+      const auto program = words.begin() + static_cast<std::ptrdiff_t>(i);
+      return fmt::format("tutti {} -- {}", fmt::join(words.begin(), program, " "),
+                         fmt::join(program, words.end(), " "));
+    }
+    const bool is_long = words[i].starts_with("--");
+    const std::string name = is_long ? words[i].substr(0, words[i].find('=')) : words[i].substr(0, 2);
+    const CLI::Option* option = run.get_option_no_throw(name);
+    if (option == nullptr) return {};
+    const bool value_follows = option->get_expected_min() > 0 && name == words[i];
+    if (value_follows) ++i;
+  }
+  return {};
+}
+
+// What is wrong with the command line, as well as can be said.
+std::string fault_of(const CLI::App& app, const std::vector<std::string>& words, bool has_mark,
+                     const CLI::ParseError& error) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  if (!has_mark && !commands.empty() && commands.front()->get_name() == "run") {
+    const std::string marked = marked_program(*commands.front(), words);
+    if (!marked.empty()) return fmt::format("-- is missing before the program; write `{}`", marked);
+  }
+  const std::string unknown = unknown_word(app, words);
+  return unknown.empty() ? error.what() : unknown;
+}
+
 int run_tool(std::vector<std::string> arguments) {
   int exit_status = kExitSuccess;
   CLI::App app("Tutti: collective communication, from the plan to the wire.", "tutti");
   app.set_version_flag("--version", "tutti " + std::string(version()));
   app.require_subcommand(1);
   std::vector<std::string> perf_arguments = arguments;
+  const bool has_mark = std::find(arguments.begin(), arguments.end(), "--") != arguments.end();
   std::vector<std::string> program = split_off_program(arguments);
   const bool stray_program = !program.empty() && (arguments.empty() || arguments.front() != "run");
   add_run_command(app, std::move(program), exit_status);
@@ -78,8 +111,7 @@ int run_tool(std::vector<std::string> arguments) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const std::vector<CLI::App*> commands = app.get_subcommands();
     const std::string command = commands.empty() ? "tutti" : "tutti " + commands.front()->get_name();
-    const std::string unknown = unknown_word(app, words);
-    fmt::print(stderr, "{}: {}\nSee {} --help.\n", command, unknown.empty() ? error.what() : unknown.c_str(), command);
+    fmt::print(stderr, "{}: {}\nSee {} --help.\n", command, fault_of(app, words, has_mark, error), command);
     return kExitUsage;
   }
   return exit_status;

@@ -200,7 +200,8 @@ std::string PerfReport::to_json(const std::string& date) const {
   return document.dump(2) + "\n";
 }
 
-// No value needs quoting: names have neither commas nor quotes.
+// A table is for people, too: six digits say more than a measurement knows. No value needs quoting: names have neither
+// commas nor quotes.
 std::string PerfReport::to_csv() const {
   std::string text;
   for (const nlohmann::ordered_json& row : json_rows()) {
@@ -208,7 +209,10 @@ std::string PerfReport::to_csv() const {
     std::vector<std::string> values;
     for (const auto& [key, value] : row.items()) {
       keys.push_back(key);
-      values.push_back(value.is_null() ? "" : value.is_string() ? value.get<std::string>() : value.dump());
+      values.push_back(value.is_null()           ? ""
+                       : value.is_string()       ? value.get<std::string>()
+                       : value.is_number_float() ? fmt::format("{:.6g}", value.get<double>())
+                                                 : value.dump());
     }
     if (text.empty()) text = fmt::format("{}\n", fmt::join(keys, ","));
     text += fmt::format("{}\n", fmt::join(values, ","));

@@ -10,13 +10,16 @@
 #include <utility>
 
 #include "algorithms/algorithms.h"
+#include "base/assert.h"
 #include "plan/collective.h"
 #include "plan/json.h"
+#include "plan/limits.h"
 #include "plan/svg.h"
 #include "plan/text.h"
 #include "plan/verify.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tutti/plan.h"
 
 namespace tutti::tool {
 namespace {
@@ -37,9 +40,11 @@ struct PlanOptions {
   std::string json_path;
 };
 
+// What the command line asks for and cannot be had is an error of the command line.
 int fail(const Error& error) {
   fmt::print(stderr, "tutti plan: {}\n", to_string(error));
-  return kExitFailure;
+  const bool asked_too_much = error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported;
+  return asked_too_much ? kExitUsage : kExitFailure;
 }
 
 Result<VerifyReport> prove(const Plan& plan) {
@@ -71,12 +76,35 @@ Status draw(const Plan& plan, const std::string& path) {
   return write_file(path, *svg);
 }
 
-void print_proof(const VerifyReport& report, std::uint32_t ranks) {
+// A file that could not be read back is not written.
+Status write_json(const Plan& plan, const PlanOptions& options) {
+  const auto refuse = [&](const std::string& reason) {
+    return Error{
+        .code = ErrorCode::kUnsupported,
+        .message = fmt::format("{} is not written, since it could not be read back: {}", options.json_path, reason)};
+  };
+  if (const Status fits = check_limits(plan); !fits.ok()) return refuse(fits.error().message);
+  const std::string text = to_json({.plan = plan, .name = options.algorithm});
+  if (text.size() > PlanLimits::kJsonBytes) {
+    return refuse(
+        fmt::format("the plan is too large: {} bytes of text, at most {} are taken; take fewer ranks, or "
+                    "build it with PlanBuilder",
+                    text.size(), PlanLimits::kJsonBytes));
+  }
+  return write_file(options.json_path, text);
+}
+
+Status write_files(const Plan& plan, const PlanOptions& options) {
+  if (!options.svg_path.empty()) TUTTI_TRY(draw(plan, options.svg_path));
+  return options.json_path.empty() ? Status() : write_json(plan, options);
+}
+
+void print_proof(const VerifyReport& report, const PlanShape& shape) {
   fmt::print(
-      "proved: result, no deadlock, no race, {}, in place and out of place, over 2 tiles and 2 calls: "
-      "{} steps, {} messages, {} race checks\n",
-      ranks <= kMaxWindowRanks ? "staged and through windows" : "staged", report.steps, report.messages,
-      report.race_checks);
+      "proved: result, no deadlock, no race, {}, over 2 tiles and 2 calls: {} steps, {} messages, {} race checks\n",
+      shape.collective.ranks <= kMaxWindowRanks ? proved_ways(shape.windows_in_place)
+                                                : "staged, in place and out of place",
+      report.steps, report.messages, report.race_checks);
 }
 
 // What can be said of a plan of too many ranks to be written out: one rank's steps.
@@ -120,23 +148,21 @@ int run_plan(const PlanOptions& options) {
   if (!generator.ok()) return fail(generator.error());
   if (options.ranks > kMaxProvedRanks) return print_unproved(*generator, options);
   const Plan plan = build_plan(*generator);
+  // First, so that a failure costs no proof and is not lost behind pages of steps.
+  if (const Status written = write_files(plan, options); !written.ok()) return fail(written.error());
   const Result<VerifyReport> report = prove(plan);
-  if (!options.svg_path.empty()) {  // first, so that a failure is not lost behind pages of steps
-    if (const Status drawn = draw(plan, options.svg_path); !drawn.ok()) return fail(drawn.error());
-  }
-  if (!options.json_path.empty()) {
-    const std::string name = fmt::format("{}, {} ranks", options.algorithm, options.ranks);
-    if (const Status written = write_file(options.json_path, to_json({.plan = plan, .name = name})); !written.ok()) {
-      return fail(written.error());
-    }
-  }
   print_steps(*generator, options);
   if (!report.ok()) return fail(report.error());
-  print_proof(*report, options.ranks);
+  print_proof(*report, plan.shape);
   return kExitSuccess;
 }
 
 }  // namespace
+
+std::string_view proved_ways(bool windows_in_place) {
+  return windows_in_place ? "staged and through windows, in place and out of place"
+                          : "staged in place and out of place, through windows out of place (calls in place use none)";
+}
 
 std::vector<std::string> planned_collectives() {
   std::vector<std::string> names;

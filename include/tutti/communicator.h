@@ -62,7 +62,8 @@ struct CommunicatorOptions {
   std::int32_t size = -1;             // number of ranks, 1 .. 65535
   std::string root;                   // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
   std::string job_id;                 // ranks with another job id are refused; at most 128 bytes; default "default"
-  std::string interface;              // network interface that rank 0 binds to when `root` has no host; default "lo"
+  std::string interface;              // network interface for this rank's data, and for meeting when `root` has no
+                                      // host; default: lo, and for data the one that leads to rank 0
   std::optional<UniqueId> unique_id;  // where to meet, in place of root, job_id and interface
   // How ranks may reach each other: "auto" (shared memory inside a machine, TCP across), "shm" (an error where that is
   // not enough) or "tcp" (even inside a machine). Empty: TUTTI_TRANSPORT, then "auto".
@@ -189,7 +190,10 @@ class TUTTI_API Communicator {
   // Collective over this communicator, in the order of its calls: the ranks that give the same `colour` (>= 0) form a
   // new communicator, in the order of their `key`, and of their ranks here where keys are equal. A rank that gives
   // kNoColour takes part, and gets null. The new communicator shares nothing with this one that a call could disturb;
-  // the two end in any order. Errors: as a collective's, and kSystem naming the rank where set-up failed.
+  // the two end in any order. Over TCP the new one opens sockets of its own as its ranks first talk to each other.
+  // Errors: as a collective's; kInvalidArgument (a negative colour); kSystem naming the rank where it failed, told to
+  // all ranks of this communicator or of the same colour. This communicator works on (scope kCall) unless the scope
+  // says otherwise.
   static constexpr std::int32_t kNoColour = -1;
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
   // A new communicator of the same ranks. Collective.

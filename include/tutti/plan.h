@@ -71,6 +71,9 @@ struct PlanDescription {
 
 // What the proof took: over two tiles, two calls, in place and out of place, staged and through windows.
 struct PlanProof {
+  // True: calls in place use windows, too. False: their messages take slots, since a peer might read an input that its
+  // owner has overwritten.
+  bool windows_in_place = false;
   std::uint64_t steps = 0;
   std::uint64_t messages = 0;
   std::uint64_t race_checks = 0;

@@ -5,6 +5,25 @@
 #include "tutti/types.h"
 
 namespace tutti {
+namespace {
+
+// "counts of blocks and plan with digest 0badcafe": what enters the digest of such a call. A digest tells that they
+// differ, never which of them.
+std::string describe_digest(const CallTag& tag) {
+  const CollectiveKind kind{tag.kind};
+  std::string what;
+  const auto add = [&](std::string_view part) { what += fmt::format("{}{}", what.empty() ? "" : " and ", part); };
+  if (tag.digest == 0) return "blocks of equal length";
+  if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter) add("counts of blocks");
+  if (uses_callers_plan(tag)) add("plan");
+  if (tag.type == kUserTag) add("reduction (its id, element_bytes and commutative)");
+  return fmt::format("{}{}digest {:08x}", what, what.empty() ? "" : " with ", tag.digest);
+}
+
+}  // namespace
+
+bool uses_callers_plan(const CallTag& tag) { return Algorithm{tag.algorithm} == Algorithm::kUser; }
+
 CallArgument first_difference(const CallTag& a, const CallTag& b) {
   if (a.sequence != b.sequence) return CallArgument::kSequence;
   if (a.kind != b.kind) return CallArgument::kCollective;
@@ -39,11 +58,17 @@ std::string describe(const CallTag& tag, CallArgument argument) {
     case CallArgument::kSequence: return fmt::format("call number {}", tag.sequence);
     case CallArgument::kCollective: return fmt::format("collective {}", to_string(CollectiveKind{tag.kind}));
     case CallArgument::kCount: return fmt::format("count {}", tag.count);
-    case CallArgument::kType: return fmt::format("type {}", to_string(DataType{tag.type}));
-    case CallArgument::kOp: return fmt::format("operation {}", to_string(ReduceOp{tag.op}));
-    case CallArgument::kAlgorithm: return fmt::format("algorithm {}", to_string(Algorithm{tag.algorithm}));
+    case CallArgument::kType:
+      if (tag.type == kUserTag) return "a reduction of the caller's own";
+      return fmt::format("type {}", to_string(DataType{tag.type}));
+    case CallArgument::kOp:
+      if (tag.op == kUserTag) return "a reduction of the caller's own";
+      return fmt::format("operation {}", to_string(ReduceOp{tag.op}));
+    case CallArgument::kAlgorithm:
+      return fmt::format("algorithm {}{}", to_string(Algorithm{tag.algorithm}),
+                         uses_callers_plan(tag) ? " (a plan given to use_plan())" : "");
     case CallArgument::kRoot: return fmt::format("root {}", tag.root);
-    case CallArgument::kDigest: return fmt::format("counts, plan or reduction with digest {:08x}", tag.digest);
+    case CallArgument::kDigest: return describe_digest(tag);
     case CallArgument::kTileBytes: return fmt::format("slot size (TUTTI_SLOT_BYTES) {}", tag.tile_bytes);
   }
   return "unknown argument";

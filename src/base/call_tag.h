@@ -41,9 +41,12 @@ enum class CallArgument : std::uint8_t {
 // The first argument in which the two differ.
 CallArgument first_difference(const CallTag& a, const CallTag& b);
 
+// Whether a plan given to Communicator::use_plan() carries it out.
+bool uses_callers_plan(const CallTag& tag);
+
 // "all_reduce #12 (8 float32, sum, ring)", "all_gather #3 (8 float32, ring)", "broadcast #4 (8 int8, root 2, tree)"
 std::string describe(const CallTag& tag);
-// "count 8", "type float32" ...: the named argument's value in `tag`.
+// "count 8", "type float32" ...: the named argument's value in `tag`. Of a digest: what enters it.
 std::string describe(const CallTag& tag, CallArgument argument);
 
 }  // namespace tutti

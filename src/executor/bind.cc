@@ -10,14 +10,17 @@ namespace tutti {
 namespace {
 
 Status check_transport(const PlanShape& shape, const Transport& transport) {
-  const auto unsupported = [&](const char* what, std::uint32_t wanted, std::uint32_t had) {
+  const auto unsupported = [&](const std::string& what, std::uint32_t had, const std::string& advice) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 fmt::format("{} needs {} {}, transport {} has {}", to_string(shape.algorithm), wanted, what,
-                             transport.name(), had)};
+                 fmt::format("the {} plan of {} needs {}, transport {} has {}{}", to_string(shape.algorithm),
+                             to_string(shape.collective.kind), what, transport.name(), had, advice)};
   };
-  if (shape.slots > transport.slots()) return unsupported("slots per connection", shape.slots, transport.slots());
+  if (shape.slots > transport.slots()) {
+    return unsupported(fmt::format("{} slots per connection", shape.slots), transport.slots(),
+                       fmt::format("; set TUTTI_SLOTS={} on all ranks", shape.slots));
+  }
   TUTTI_ASSERT(transport.lanes() > kPointToPointLane);
-  if (shape.lanes > kPointToPointLane) return unsupported("lanes", shape.lanes, kPointToPointLane);
+  if (shape.lanes > kPointToPointLane) return unsupported(fmt::format("{} lanes", shape.lanes), kPointToPointLane, "");
   return {};
 }
 

@@ -1,13 +1,16 @@
 // The value domain of the verifier: what a value of a plan is a sum of. Internal to this folder.
 //
 // Most values that a sensible plan makes are sums over ranks that stand side by side, in rank order, perhaps wrapping
-// round from the last rank to the first. Such a run is two numbers. Any other set of ranks is a bit set in a pool, and
-// its order is then known only through the hash of the expression.
+// round from the last rank to the first. Such a run is two numbers. Any other set of ranks is a row of intervals in a
+// pool, and its order is then known only through the hash of the expression. Equal sets are kept once, and unions that
+// were made lately are remembered: plans of thousands of ranks and millions of sums have far fewer sets. The pool's
+// bound is the number of different sets.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace tutti {
@@ -42,15 +45,44 @@ class Contributions {
   static std::uint64_t mix(std::uint64_t hash, std::uint64_t operand);
 
  private:
-  using Bits = std::vector<std::uint64_t>;
+  struct Interval {
+    std::uint32_t begin = 0;
+    std::uint32_t end = 0;
+
+    bool operator==(const Interval&) const = default;
+  };
+  struct Set {
+    std::size_t first = 0;  // into intervals_, ascending, none touching the next one
+    std::size_t count = 0;
+  };
   std::uint32_t distance(std::uint32_t from, std::uint32_t to) const {
     return to >= from ? to - from : to + ranks_ - from;
   }
-  std::uint32_t shared_rank(const Value& a, const Value& b) const;
-  Bits bits_of(const Value& value) const;
+  // What adding two sets of ranks gives.
+  struct Union {
+    std::uint64_t left = 0;  // who was added, see key_of(); 0: nothing yet
+    std::uint64_t right = 0;
+    std::uint32_t shared = 0;  // a rank that both hold, or kNobody
+    std::uint32_t set = 0;     // where none is shared
+  };
+  static std::uint64_t key_of(const Value& value);
+  std::uint32_t shared_by_runs(const Value& a, const Value& b) const;
+  const Union& unite(const Value& a, const Value& b);
+  std::uint32_t intern();
+  void list(const Value& value, std::vector<Interval>& intervals) const;
+  std::uint32_t merge();
+  std::span<const Interval> intervals_of(const Set& set) const {
+    return std::span(intervals_).subspan(set.first, set.count);
+  }
 
   std::uint32_t ranks_;
-  std::deque<Bits> sets_;
+  std::vector<Interval> intervals_;
+  std::vector<Set> sets_;
+  std::vector<Interval> left_;  // what unite() works on
+  std::vector<Interval> right_;
+  std::vector<Interval> merged_;
+  std::unordered_map<std::uint64_t, std::uint32_t> set_of_hash_;
+  std::vector<Union> unions_;  // by the hash of both keys, a later one in the place of an earlier one
 };
 
 }  // namespace tutti

@@ -168,7 +168,7 @@ bool PlanReader::key(const std::string& name) {
     std::vector<std::string_view> known;
     for (const Field& field : fields) known.push_back(field.name);
     const std::string_view nearest = nearest_name(std::string_view(name).substr(0, kShownToken), known);
-    return fail(fmt::format("unknown field \"{}\"; {}", shown(name),
+    return fail(fmt::format("has an unknown field \"{}\"; {}", shown(name),
                             nearest.empty() ? fmt::format("known are {}", fmt::join(known, ", "))
                                             : fmt::format("did you mean \"{}\"?", nearest)));
   }

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/assert.h"
 #include "plan/collective.h"
@@ -15,17 +14,15 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kMaxClockBytes = std::size_t{2} << 30;
-constexpr std::uint32_t kNoChannel = std::numeric_limits<std::uint32_t>::max();
 
 std::uint64_t step_key(std::uint32_t thread, std::uint32_t step) { return (std::uint64_t{thread} << 32) | step; }
 
-struct TileOf {
-  std::uint64_t tile;
-  std::uint32_t tiles;
-};
+void join_clock(std::span<std::uint32_t> into, std::span<const std::uint32_t> other) {
+  for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
+}
 
-// Places of one rank's memory: outputs and inputs of every tile, then scratch. An input that is the same memory as an
-// output has the output's place.
+}  // namespace
+
 std::size_t place_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles) {
   return (std::size_t{input_chunks(shape, rank)} + output_chunks(shape, rank)) * tiles + shape.scratch_chunks;
 }
@@ -40,12 +37,6 @@ std::size_t place_of(const PlanShape& shape, bool in_place, std::uint32_t rank, 
   return alias != kNoChunk ? at.tile * outputs + alias : outputs * at.tiles + at.tile * inputs + slice.chunk;
 }
 
-void join_clock(std::span<std::uint32_t> into, std::span<const std::uint32_t> other) {
-  for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
-}
-
-}  // namespace
-
 std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options) {
   std::vector<std::uint8_t> rules(wiring.sender_step.size(), 0);
   if (!options.windows) return rules;
@@ -59,26 +50,6 @@ std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOption
     }
   }
   return rules;
-}
-
-bool channels_share_memory(const Plan& plan, const VerifyOptions& options) {
-  std::vector<std::uint32_t> toucher;
-  for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    const std::vector<Channel>& channels = plan.ranks[rank].channels;
-    if (channels.size() < 2) continue;
-    toucher.assign(place_count(plan.shape, rank, 1), kNoChannel);
-    for (std::uint32_t c = 0; c < channels.size(); ++c) {
-      for (const Step& step : channels[c].steps) {
-        for (const Slice& slice : {step.source, step.sink}) {
-          if (slice.space == Space::kNone) continue;
-          const std::size_t place = place_of(plan.shape, options.in_place, rank, slice, {.tile = 0, .tiles = 1});
-          if (toucher[place] != kNoChannel && toucher[place] != c) return true;
-          toucher[place] = c;
-        }
-      }
-    }
-  }
-  return false;
 }
 
 Result<Races> Races::create(const Wiring& wiring, std::span<const std::uint8_t> rules, const VerifyOptions& options,

@@ -19,9 +19,14 @@ namespace tutti {
 enum MessageRule : std::uint8_t { kMayPublish = 1, kMayPush = 2 };
 std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options);
 
-// True when no memory of any rank is touched by more than one channel: then program order is all the order that is
-// needed.
-bool channels_share_memory(const Plan& plan, const VerifyOptions& options);
+// Places of one rank's memory: outputs and inputs of every tile, then scratch. An input that is the same memory as an
+// output has the output's place.
+struct TileOf {
+  std::uint64_t tile = 0;
+  std::uint32_t tiles = 1;
+};
+std::size_t place_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles);
+std::size_t place_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileOf at);
 
 class Races {
  public:

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/assert.h"
+#include "plan/own_order.h"
 
 namespace tutti {
 
@@ -37,7 +39,8 @@ void Run::prepare_waiters() {
     const ThreadInfo& info = wiring_.threads[t];
     for (const After& after : info.program->after) {
       waiters_.resize(wiring_.threads.size());
-      waiters_[wiring_.first_thread[info.rank] + after.other_channel].push_back(t);
+      std::vector<std::uint32_t>& waiters = waiters_[wiring_.first_thread[info.rank] + after.other_channel];
+      if (waiters.empty() || waiters.back() != t) waiters.push_back(t);  // once, however many of its steps wait
     }
   }
 }
@@ -60,6 +63,7 @@ void Run::begin_call(std::uint32_t rank) {
   state.outputs_written = 0;
   for (std::uint32_t t = wiring_.first_thread[rank]; t < wiring_.first_thread[rank + 1]; ++t) {
     threads_[t].cursor = {};
+    threads_[t].receives_there = 0;
     threads_[t].finished = false;
     wake(t);
     if (!options_.windows) continue;
@@ -71,7 +75,10 @@ void Run::begin_call(std::uint32_t rank) {
 }
 
 Status Run::start() {
-  if (options_.races && (options_.windows || channels_share_memory(*wiring_.plan, options_))) {
+  const bool shared = options_.windows || channels_share_memory(*wiring_.plan, options_);
+  if (shared && options_.own_order_only) {
+    counts_.race_free = own_order_suffices(*wiring_.plan, options_);
+  } else if (shared) {
     auto races = Races::create(wiring_, rules_, options_, slots_);
     if (!races.ok()) return races.error();
     races_.emplace(std::move(races).value());
@@ -96,6 +103,14 @@ void Run::end_call_if_done(std::uint32_t rank) {
   if (++state.call < options_.calls) begin_call(rank);
 }
 
+// Asked before a thread is advanced, as one step may wait for a thousand messages and is woken by each.
+bool Run::receives_there(Thread& state) {
+  if (program_->steps.empty()) return true;
+  const std::span<const std::uint16_t> ports = program_->receives(program_->steps[state.cursor.step]);
+  while (state.receives_there < ports.size() && receive_ready(ports[state.receives_there])) ++state.receives_there;
+  return state.receives_there == ports.size();
+}
+
 void Run::run_thread(std::uint32_t thread) {
   thread_ = thread;
   Thread& state = threads_[thread];
@@ -105,9 +120,11 @@ void Run::run_thread(std::uint32_t thread) {
   rank_ = info.rank;
   first_port_ = info.first_port;
   program_ = info.program;
+  if (!receives_there(state)) return;
   generation_base_ = 1 + ranks_[rank_].call * options_.tiles;
   const std::uint64_t ran = advance(*info.program, state.cursor, options_.tiles, ~std::uint64_t{0}, *this);
   counts_.steps += ran;
+  if (ran > 0) state.receives_there = 0;
   if (ran > 0 && !waiters_.empty()) {
     for (std::uint32_t waiter : waiters_[thread]) wake(waiter);
   }

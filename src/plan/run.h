@@ -50,6 +50,7 @@ class Run {
  private:
   struct Thread {
     Cursor cursor;
+    std::uint32_t receives_there = 0;  // of the step to run next, from the first on: found once, not at each message
     bool queued = false;
     bool finished = false;  // this call
   };
@@ -78,6 +79,7 @@ class Run {
 
   void prepare_waiters();
   Status start();
+  bool receives_there(Thread& state);
   void run_thread(std::uint32_t thread);
   void end_call_if_done(std::uint32_t rank);
   void begin_call(std::uint32_t rank);

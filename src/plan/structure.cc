@@ -52,7 +52,9 @@ std::string list_fault(const Channel& channel, const Step& step, std::vector<std
     } else if (channel.ports[port].direction != wanted) {
       fault = fmt::format("port {} {}", port, wanted == Direction::kSend ? "can not send" : "can not receive");
     } else if (used[port]++ != 0) {
-      fault = fmt::format("names port {} twice", port);
+      const Port& named = channel.ports[port];
+      fault = fmt::format("{} rank {}, lane {}, twice: a step uses each connection once",
+                          wanted == Direction::kSend ? "sends to" : "receives from", named.peer, named.lane);
     }
   }
   for (std::size_t i = 0; i < checked; ++i) {

@@ -137,6 +137,11 @@ bool Schedule::run() {
 
 // ---- where it stands and what it looks like ----
 
+// Of text in UTF-8.
+std::size_t letters(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
 constexpr int kMargin = 28;
 constexpr int kLabelWidth = 64;
 constexpr int kHeaderHeight = 118;
@@ -144,6 +149,9 @@ constexpr int kRowHeight = 30;  // of a channel
 constexpr int kBoxHeight = 22;
 constexpr int kRankGap = 10;
 constexpr int kLegendBoxWidth = 40;
+constexpr int kLabelSize = 12;         // of a label's letters, where the boxes are wide enough
+constexpr int kSmallestLabelSize = 8;  // narrower boxes are made wider
+constexpr int kLabelGap = 6;           // left and right of a label together
 constexpr std::uint32_t kLinesBesideARow = 3;
 constexpr int kMinWidth = 840;
 constexpr const char* kInk = "#1f2933";
@@ -155,11 +163,13 @@ class Drawing {
   std::string text() &&;
 
  private:
+  void choose_widths();
   void place_rows();
   void draw_header();
   void draw_legend(int x, int y);
   void draw_grid();
   void draw_line(const Line& line);
+  std::string label_of(const Box& box) const;
   void draw_box(const Box& box);
   struct Place {
     int x;
@@ -180,6 +190,8 @@ class Drawing {
     return rgb(hue, strong ? 0.62 : 0.70, strong ? (chunk % 2 == 0 ? 0.50 : 0.42) : 0.88);
   }
   static std::string rgb(std::uint32_t hue, double saturation, double lightness);
+  // About what a label takes in a sans-serif font: digits have 0.56 of its size.
+  static int text_width(std::size_t letters, int size) { return static_cast<int>(letters) * size * 3 / 5; }
   int x_of(std::uint32_t time) const { return kMargin + kLabelWidth + static_cast<int>(time) * pitch_; }
   int y_of(const Box& box) const { return rows_.at({box.rank, box.channel}); }
 
@@ -187,6 +199,7 @@ class Drawing {
   const Schedule& schedule_;
   int pitch_ = 0;
   int box_width_ = 0;
+  int label_size_ = kLabelSize;
   bool by_rank_ = false;  // colours and labels tell whose data travels
   std::uint32_t colours_ = 1;
   int bottom_ = 0;
@@ -196,13 +209,22 @@ class Drawing {
 };
 
 Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), schedule_(schedule) {
-  pitch_ = std::clamp(1500 / static_cast<int>(std::max(schedule.times, 1u)), 24, 76);
-  box_width_ = pitch_ * 6 / 10;
   const CollectiveKind kind = plan.shape.collective.kind;
   by_rank_ = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kGather || kind == CollectiveKind::kAllToAll;
   colours_ = by_rank_ ? plan.shape.collective.ranks : data(plan.shape);
+  choose_widths();
   place_rows();
   width_ = std::max(x_of(schedule.times), kMinWidth) + kMargin;
+}
+
+// Boxes as wide as the page allows, and as the longest label needs.
+void Drawing::choose_widths() {
+  std::size_t longest = 0;
+  for (const Box& box : schedule_.boxes) longest = std::max(longest, letters(label_of(box)));
+  pitch_ = std::clamp(1500 / static_cast<int>(std::max(schedule_.times, 1u)), 24, 76);
+  box_width_ = std::max(pitch_ * 6 / 10, text_width(longest, kSmallestLabelSize) + kLabelGap);
+  pitch_ = std::max(pitch_, box_width_ * 10 / 6);
+  while (label_size_ > kSmallestLabelSize && text_width(longest, label_size_) + kLabelGap > box_width_) --label_size_;
 }
 
 // Channels of a rank share a row where no two of their steps fall on the same time.
@@ -328,13 +350,15 @@ void Drawing::draw_line(const Line& line) {
   add("<circle cx='{}' cy='{}' r='2.2' fill='{}'/>", x2, y2, stroke);
 }
 
-void Drawing::draw_box(const Box& box) {
+std::string Drawing::label_of(const Box& box) const {
   const char* sign = box.completes ? "\u03a3" : box.adds ? "+" : "";
   const bool to_each = plan_.shape.collective.kind == CollectiveKind::kAllToAll;
-  const std::string label = to_each    ? fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks)
-                            : by_rank_ ? fmt::format("{}", box.contributor)
-                                       : fmt::format("{}{}", sign, box.chunk);
-  draw_box_at({.x = x_of(box.time), .y = y_of(box), .width = box_width_}, box, label);
+  if (to_each) return fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks);
+  return by_rank_ ? fmt::format("{}", box.contributor) : fmt::format("{}{}", sign, box.chunk);
+}
+
+void Drawing::draw_box(const Box& box) {
+  draw_box_at({.x = x_of(box.time), .y = y_of(box), .width = box_width_}, box, label_of(box));
 }
 
 void Drawing::draw_box_at(Place at, const Box& box, const std::string& label) {
@@ -344,7 +368,7 @@ void Drawing::draw_box_at(Place at, const Box& box, const std::string& label) {
     add("<rect x='{}' y='{}' width='{}' height='3' rx='1' fill='{}'/>", at.x + 3, at.y + kBoxHeight - 5, at.width - 6,
         box.completes ? kInk : "#ffffff");
   }
-  const int size = at.width >= 22 ? 12 : 8;
+  const int size = at.width == kLegendBoxWidth ? kLabelSize : label_size_;
   const int baseline = at.y + kBoxHeight / 2 + (box.stores ? 2 : 4);
   add("<text x='{}' y='{}' font-size='{}' text-anchor='middle' fill='{}'{}>{}</text>", at.x + at.width / 2, baseline,
       size, box.complete ? "#ffffff" : kInk, box.completes ? " font-weight='700'" : "", label);

@@ -13,6 +13,7 @@ namespace {
 
 Result<Report> run(const Plan& plan, const VerifyOptions& options, ExpressionLog* log) {
   TUTTI_ASSERT(options.tiles >= 1 && options.calls >= 1);
+  TUTTI_ASSERT(!options.own_order_only || !options.windows, "through windows peers touch a rank's memory too");
   const Result<Wiring> wiring = check_structure(plan);
   if (!wiring.ok()) return wiring.error();
   return Run(*wiring, options, log).to_the_end();

@@ -17,7 +17,9 @@ struct VerifyOptions {
   bool in_place = false;    // on every rank where the collective has an in-place form, see collective.h
   bool windows = false;     // all buffers are reachable by all ranks: zero-copy sends, see docs/verifier.md
   std::uint16_t slots = 0;  // messages a connection holds; 0: the shape's own requirement
-  bool races = true;        // false: races are not looked for, which for very many channels takes too much memory
+  // Staged only: races are looked for in the order that each rank's own channels keep (plan/own_order.h), not by vector
+  // clocks, which take the square of the channels. Where that shows no order, VerifyReport::race_free is false.
+  bool own_order_only = false;
   std::uint32_t tiles = 2;
   std::uint32_t calls = 2;
 };
@@ -26,7 +28,8 @@ struct VerifyOptions {
 struct VerifyReport {
   std::uint64_t steps = 0;  // evaluated, over all ranks, tiles and calls
   std::uint64_t messages = 0;
-  std::uint64_t race_checks = 0;
+  std::uint64_t race_checks = 0;  // against vector clocks
+  bool race_free = true;          // false: not found out, see VerifyOptions::own_order_only
 };
 
 // Proves: every slice, port and list index is in bounds; each connection has one channel at each end; the plan ends

@@ -60,6 +60,15 @@ std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<Communicato
 }
 
 Status CommunicatorImpl::use_plan(const UserPlan& plan, const PlanUse& use) {
+  Status used = take_plan(plan, use);
+  if (used) return used;
+  Error error = std::move(used).error();
+  error.message =
+      fmt::format("use_plan{}: {}", plan.name().empty() ? "" : fmt::format(" \"{}\"", plan.name()), error.message);
+  return error;
+}
+
+Status CommunicatorImpl::take_plan(const UserPlan& plan, const PlanUse& use) {
   const Generator generator = UserPlanData::generator(plan);
   const Collective& collective = generator.shape.collective;
   if (collective.ranks != ranks_) {
@@ -373,9 +382,9 @@ Result<Memory> Communicator::register_memory(void* data, std::size_t bytes) {
   return impl_->register_memory(data, bytes);
 }
 Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t colour, std::int32_t key) {
-  return impl_->split(colour, key);
+  return impl_->split(colour, key, "split");
 }
-Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0); }
+Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0, "duplicate"); }
 Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
 Status Communicator::finalize() { return impl_->finalize(); }
 void Communicator::abort() { impl_->abort(); }

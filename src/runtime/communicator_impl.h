@@ -89,7 +89,8 @@ class CommunicatorImpl {
 
   Result<Memory> allocate(std::size_t bytes);
   Result<Memory> register_memory(void* data, std::size_t bytes);
-  Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key);
+  // `name`: of the function that was called, for errors.
+  Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key, std::string_view name);
   Status finalize() { return engine_.finalize(); }
   void abort() { engine_.abort(); }
 
@@ -117,6 +118,10 @@ class CommunicatorImpl {
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
+  Status take_plan(const UserPlan& plan, const PlanUse& use);
+  Result<std::unique_ptr<Communicator>> try_split(std::int32_t colour, std::int32_t key);
+  static Error in_parent_ranks(const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen,
+                               Error error);
   Result<std::unique_ptr<Communicator>> make_child(
       const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
   std::int64_t timeout_ns(const CallOptions& options) const;

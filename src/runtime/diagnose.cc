@@ -22,6 +22,13 @@ Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std:
           .failure = {.code = code, .culprit = culprit, .argument = argument}};
 }
 
+// What to do about it; `callers_plan`: some rank runs one.
+std::string_view advice(CallArgument argument, bool callers_plan) {
+  const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
+  return plans_differ && callers_plan ? "; call use_plan() alike on all ranks: the same plans, in the same order"
+                                      : "; give all ranks the same";
+}
+
 // "receive #3 of 8 float32 from rank 2", "all_to_all_v, receive #3 of ..."
 std::string describe(const Transfer& transfer) {
   const bool plain = transfer.tag.kind == static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
@@ -64,7 +71,8 @@ std::optional<Diagnosis> Diagnostician::mismatch(const Call& call) const {
       break;
     }
   }
-  text += "; give all ranks the same";
+  text += advice(argument,
+                 std::any_of(tags.begin(), tags.end(), [](const auto& tag) { return uses_callers_plan(tag.second); }));
   return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(differs), std::move(text),
                    argument);
 }
@@ -133,11 +141,11 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
   if (message.kind == Arrival::kMismatch) {
     if (auto seen = mismatch(call)) return *seen;
     const CallArgument argument = first_difference(call.tag, message.tag);
-    return diagnosis(
-        ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
-        fmt::format("{}: rank {} passed {}, this rank ({}) {}; give all ranks the same", describe(call.tag),
-                    message.peer, describe(message.tag, argument), rank_, describe(call.tag, argument)),
-        argument);
+    return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                     fmt::format("{}: rank {} passed {}, this rank ({}) {}{}", describe(call.tag), message.peer,
+                                 describe(message.tag, argument), rank_, describe(call.tag, argument),
+                                 advice(argument, uses_callers_plan(call.tag) || uses_callers_plan(message.tag))),
+                     argument);
   }
   if (message.kind == Arrival::kWithdrawn) {
     if (auto reason = look(call)) return *reason;

@@ -310,9 +310,11 @@ Result<World> make_world(const std::shared_ptr<Fabric>& fabric, const std::vecto
   const auto here = static_cast<std::uint32_t>(std::count(world.nodes.begin(), world.nodes.end(), world.nodes[rank]));
   world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, fabric->cores));
   if (here == members.size()) world.nodes.clear();
-  world.log.write(LogLevel::kInfo, "rank {} of {}, transport {}, {} of the ranks on this machine, {} slots of {} bytes",
-                  rank, members.size(), world.transport->name(), here, world.transport->slots(),
-                  world.transport->slot_bytes());
+  world.log.write(
+      LogLevel::kInfo,
+      "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included; {} slots of {} bytes", rank,
+      members.size(), world.transport->name(), here, members.size(), world.transport->slots(),
+      world.transport->slot_bytes());
   return world;
 }
 

@@ -1,7 +1,8 @@
 // Fabric: what the communicators of one rank that come from one rendezvous share: the way to the ranks of its machine
 // (one exchange of shared memory), the TCP listener and the peers' addresses, clock, prover, configuration. The first
-// communicator of a job makes it; split and duplicate use it, so a further communicator costs one segment of memory and
-// no socket. Communicators end in any order, each holds the fabric.
+// communicator of a job makes it; split and duplicate use it, so a further communicator costs one segment of memory,
+// and no socket but those of its own connections by TCP: one for each direction of each pair of ranks that has talked.
+// They are opened when first used, through the one listener. Communicators end in any order, each holds the fabric.
 //
 // Set-up runs in rounds in which every rank gives one blob and gets all. A rank that fails gives its error instead, so
 // that the others fail with it, by name, and nobody waits for ever.

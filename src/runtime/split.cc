@@ -23,6 +23,18 @@ struct Wish {
   std::uint64_t id = 0;  // of the child, if this rank becomes its rank 0
 };
 
+// The wish as bytes.
+Result<std::string> make_wish(std::int32_t colour, std::int32_t key) {
+  if (colour < 0 && colour != Communicator::kNoColour) {
+    return invalid_argument(fmt::format("colour {} is negative; kNoColour joins no group", colour));
+  }
+  Wish wish{.colour = colour, .key = key};
+  if (getrandom(&wish.id, sizeof(wish.id), 0) != static_cast<ssize_t>(sizeof(wish.id))) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"};
+  }
+  return std::string(reinterpret_cast<const char*>(&wish), sizeof(wish));
+}
+
 }  // namespace
 
 // One round over the parent: lengths first, then the blobs.
@@ -62,19 +74,24 @@ Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::s
   return blobs;
 }
 
-Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colour, std::int32_t key) {
-  if (colour < 0 && colour != Communicator::kNoColour) {
-    return invalid_argument(fmt::format("colour {} is negative; kNoColour joins no group", colour));
-  }
+// What fails in the making of a child has cost that child; the parent is lost only where its own rounds have broken it.
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colour, std::int32_t key,
+                                                              std::string_view name) {
+  auto child = try_split(colour, key);
+  if (child) return child;
+  Error error = std::move(child).error();
+  error.message = fmt::format("{}: {}", name, error.message);
+  if (!engine_.broken()) error.scope = ErrorScope::kCall;
+  return error;
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t colour, std::int32_t key) {
   if (fabric_ == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulated world cannot be split"};
   }
-  Wish wish{.colour = colour, .key = key};
-  const bool random = getrandom(&wish.id, sizeof(wish.id), 0) == static_cast<ssize_t>(sizeof(wish.id));
+  // Every rank comes to the first round, with its wish or with what is wrong, so that none is waited for in vain.
   const Gather parent = [this](const std::string& blob) { return all_gather_blobs(blob); };
-  auto blobs = gather_or_fail(
-      parent, random ? Result<std::string>(std::string(reinterpret_cast<const char*>(&wish), sizeof(wish)))
-                     : Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"});
+  auto blobs = gather_or_fail(parent, make_wish(colour, key));
   if (!blobs) return blobs.error();
   std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>> chosen;  // key, rank here, id
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
@@ -88,8 +105,10 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colou
   }
   std::sort(chosen.begin(), chosen.end());
   // Ranks of all colours take part in each other's rounds; each keeps what its own say.
+  bool round_failed = false;
   const Gather among = [&](const std::string& blob) -> Result<std::vector<std::string>> {
     auto all = all_gather_blobs(blob);
+    round_failed |= !all.ok();
     if (!all) return all.error();
     std::vector<std::string> own;
     for (const auto& [k, rank, id] : chosen) own.push_back((*all)[rank]);
@@ -102,7 +121,19 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colou
     }
     return std::unique_ptr<Communicator>();
   }
-  return make_child(chosen, among);
+  auto child = make_child(chosen, among);
+  if (child || round_failed) return child;
+  return in_parent_ranks(chosen, std::move(child).error());
+}
+
+// The making of a world counts the ranks of the new communicator.
+Error CommunicatorImpl::in_parent_ranks(
+    const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, Error error) {
+  if (error.rank < 0 || static_cast<std::size_t>(error.rank) >= chosen.size()) return error;
+  const std::uint32_t here = std::get<1>(chosen[static_cast<std::size_t>(error.rank)]);
+  error.message += fmt::format(" (rank {} of the new communicator is rank {} here)", error.rank, here);
+  error.rank = static_cast<std::int32_t>(here);
+  return error;
 }
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(

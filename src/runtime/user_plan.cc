@@ -35,6 +35,7 @@ Result<PlanProof> prove_all(Plan& plan, bool may_choose) {
       proof.race_checks += report->race_checks;
     }
   }
+  proof.windows_in_place = plan.shape.windows_in_place;
   return proof;
 }
 

@@ -75,6 +75,20 @@ TEST(CallTag, NamesTheFirstArgumentThatDiffers) {
   differs([](CallTag& t) { t.algorithm = 3; }, CallArgument::kAlgorithm, "algorithm one_shot");
   differs([](CallTag& t) { t.tile_bytes = 128; }, CallArgument::kTileBytes, "slot size (TUTTI_SLOT_BYTES) 128");
   differs([](CallTag& t) { t.kind = 9; }, CallArgument::kCollective, "collective send_recv");
+  differs([](CallTag& t) { t.type = kUserTag; }, CallArgument::kType, "a reduction of the caller's own");
+  differs([](CallTag& t) { t.algorithm = 15; }, CallArgument::kAlgorithm,
+          "algorithm user (a plan given to use_plan())");
+}
+
+TEST(CallTag, SaysWhatEntersADigest) {
+  const auto text = [](const CallTag& tag) { return describe(tag, CallArgument::kDigest); };
+  constexpr auto kGather = static_cast<std::uint8_t>(CollectiveKind::kAllGather);
+  constexpr auto kPlan = static_cast<std::uint8_t>(Algorithm::kUser);
+  EXPECT_EQ(text({.kind = kGather, .digest = 0xbad}), "counts of blocks with digest 00000bad");
+  EXPECT_EQ(text({.kind = kGather}), "blocks of equal length");
+  EXPECT_EQ(text({.algorithm = kPlan, .digest = 1}), "plan with digest 00000001");
+  EXPECT_EQ(text({.type = kUserTag, .algorithm = kPlan, .digest = 2}),
+            "plan and reduction (its id, element_bytes and commutative) with digest 00000002");
 }
 
 // Records what a waiter asks of it.

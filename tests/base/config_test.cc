@@ -106,6 +106,9 @@ TEST(NearestName, FindsTyposOnly) {
   EXPECT_EQ(nearest_name("TUTTI_ROT", kNames), "TUTTI_ROOT");
   EXPECT_EQ(nearest_name("SOMETHING_ELSE_ALTOGETHER", kNames), "");
   EXPECT_EQ(nearest_name("", kNames), "");
+  constexpr std::string_view kShort[] = {"order", "slots", "root"};
+  EXPECT_EQ(nearest_name("ordre", kShort), "order") << "two letters in the wrong order are one slip";
+  EXPECT_EQ(nearest_name("orred", kShort), "") << "three are not";
 }
 
 }  // namespace

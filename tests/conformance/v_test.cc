@@ -91,6 +91,7 @@ TEST_P(VVariants, NameTheRankWhoseCountsDiffer) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << tutti::to_string(status.error());
     EXPECT_EQ(status.error().rank, rank.rank() == 2 ? status.error().rank : 2);
+    EXPECT_THAT(status.error().message, HasSubstr("counts of blocks with digest "));
   });
 }
 

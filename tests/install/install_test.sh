@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD EXAMPLES COMPILER: installs BUILD, builds EXAMPLES against that alone, runs it on two ranks.
+# install_test.sh BUILD EXAMPLES COMPILER: installs BUILD, builds EXAMPLES against that alone, runs them.
 
 set -euo pipefail
 build=$1
@@ -28,13 +28,21 @@ foreign=$(find "$prefix" -type f -o -type l | sed "s|^$prefix/||" |
 
 cmake -S "$examples" -B "$place/examples" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
   >"$place/configure.log" || fail "find_package(tutti) failed"
-cmake --build "$place/examples" >"$place/build.log" || { cat "$place/build.log"; fail "the example does not compile"; }
+cmake --build "$place/examples" >"$place/build.log" || { cat "$place/build.log"; fail "the examples do not compile"; }
 
-status=0
-"$prefix/bin/tutti" run -n 2 -- "$place/examples/all_reduce" >"$place/run.log" 2>&1 || status=$?
-cat "$place/run.log"
-[ "$status" = 0 ] || fail "the run ended with status $status"
+run() { # run RANKS EXAMPLE
+  local status=0
+  "$prefix/bin/tutti" run -n "$1" -- "$place/examples/$2" >"$place/run.log" 2>&1 || status=$?
+  cat "$place/run.log"
+  [ "$status" = 0 ] || fail "$2 on $1 ranks ended with status $status"
+}
+
+run 2 all_reduce
 # Ranks 0 and 1 give 999 and 1998 for the last of 1000 numbers.
 for rank in 0 1; do
   grep -qx "\[$rank\] rank $rank of 2: the last sum is 2997" "$place/run.log" || fail "rank $rank said something else"
+done
+for ranks in 1 4; do
+  run "$ranks" tour
+  [ "$(grep -c "of $ranks has seen it all" "$place/run.log")" = "$ranks" ] || fail "a rank of $ranks has not toured"
 done

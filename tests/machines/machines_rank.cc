@@ -5,7 +5,8 @@
 //   collectives          every collective by every algorithm, results compared exactly
 //   split LOCAL_RANK     this machine's ranks among themselves, then the ranks of that number on all machines
 //   bytes ALGORITHM      what one all_reduce of 4 MiB moves over the machine's cable
-//   loop ALGORITHM MIB   all_reduce after all_reduce until one fails, which is told
+//   loop ALGORITHM MIB [INTERFACE]   all_reduce after all_reduce until one fails, which is told; the interface, where
+//                        there is one, is CommunicatorOptions'
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -178,7 +179,9 @@ int run_loop(Communicator& rank, Algorithm algorithm, std::size_t mebibytes) {
 int run(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const std::string argument = argc > 2 ? argv[2] : "";
-  auto rank = Communicator::create();
+  CommunicatorOptions options;
+  if (mode == "loop" && argc > 4) options.interface = argv[4];
+  auto rank = Communicator::create(options);
   if (!rank.ok()) {
     std::printf("set-up: %s\n", to_string(rank.error()).c_str());
     return 2;

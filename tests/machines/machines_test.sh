@@ -160,13 +160,28 @@ ports_stay_in_their_range() {
   echo "$listening sockets listen, all in their range"
 }
 
+# The ranks meet by IPv4, where TUTTI_ROOT says; the program wants its data on another address of the same cable.
+the_options_interface_alone_is_where_data_goes() {
+  command -v ss >/dev/null || { echo 'skipped: ss is not installed' && exit 77; }
+  variables=(TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
+  start '0 1' "$rank_program" loop ring 1 fd00::/64
+  wait_for_loop
+  local name
+  for name in "${names[@]}"; do
+    ip netns exec "$name" ss -Htnl | grep -q '\[fd00::' || fail "no socket of $name listens on the interface"
+    ip netns exec "$name" ss -Htn state established | grep -q '\[fd00::.*\[fd00::' || fail "no data of $name goes there"
+  done
+  kill -KILL "${pids[@]}"
+  join
+}
+
 neighbours_share_memory_and_others_do_not() {
   variables+=(TUTTI_LOG=info)
   start '0 1 1' "$rank_program" bytes ring
   join
   all_right 3
-  grep -q 'rank 0 of 3, transport tcp, 1 of the ranks on this machine' "$here/0" || fail 'rank 0'
-  grep -q 'rank 1 of 3, transport mixed, 2 of the ranks on this machine' "$here/1" || fail 'rank 1'
+  grep -q 'rank 0 of 3, transport tcp; on this machine: 1 of the 3 ranks, itself included' "$here/0" || fail 'rank 0'
+  grep -q 'rank 1 of 3, transport mixed; on this machine: 2 of the 3 ranks, itself included' "$here/1" || fail 'rank 1'
   variables+=(TUTTI_TRANSPORT=shm)
   start '0 1 1' "$rank_program" bytes ring
   join
@@ -203,9 +218,9 @@ splits_follow_the_machines() {
   all_right 4
   local rank said
   for rank in 0 1 2 3; do
-    said=$(grep -oE 'splitting .*|rank [01] of 2, transport [a-z]*, [0-9]' "$here/$rank" | tr '\n' '|')
-    [[ $said == 'splitting by machine|rank '?' of 2, transport shm, 2|'* ]] || fail "rank $rank: $said"
-    [[ $said == *'splitting across|rank '?' of 2, transport tcp, 1|' ]] || fail "rank $rank: $said"
+    said=$(grep -oE 'splitting .*|rank [01] of 2, transport [a-z]*; on this machine: [0-9]' "$here/$rank" | tr '\n' '|')
+    [[ $said == 'splitting by machine|rank '?' of 2, transport shm; on this machine: 2|'* ]] || fail "rank $rank: $said"
+    [[ $said == *'splitting across|rank '?' of 2, transport tcp; on this machine: 1|' ]] || fail "rank $rank: $said"
   done
   grep -h 'inside has' "$here"/[0-3]
 }

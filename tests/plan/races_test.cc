@@ -31,6 +31,51 @@ TEST(Races, TwoChannelsNeedAnAfter) {
   EXPECT_TRUE(verify_all(writer_and_reader(true)).ok());
 }
 
+TEST(Races, ARanksOwnOrderShowsWhatItsWaitsOrder) {
+  for (const bool ordered : {true, false}) {
+    const Result<VerifyReport> report =
+        verify(writer_and_reader(ordered), {.own_order_only = true, .tiles = 1, .calls = 1});
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    EXPECT_EQ(report->race_free, ordered);
+  }
+}
+
+// Channel 0 sends in[0] to the other rank, channel 1 stores what comes back over it. `twice`: a third channel reads the
+// same input for nothing, which only luck keeps ahead of the store.
+Plan input_replaced_by_its_sum(bool twice) {
+  ChannelBuilder sender;
+  sender.step().local(Space::kInput, 0).send(sender.send_to(1, 0));
+  ChannelBuilder receiver;
+  receiver.step().receive(receiver.receive_from(1, 0)).store(Space::kOutput, 0);
+  ChannelBuilder idle;
+  idle.step().local(Space::kInput, 0).store(Space::kScratch, 0);
+  ChannelBuilder adder;
+  adder.step()
+      .receive(adder.receive_from(0, 0))
+      .local(Space::kInput, 0)
+      .store(Space::kOutput, 0)
+      .completes()
+      .send(adder.send_to(0, 0));
+  Plan plan{.shape = {.collective = {.ranks = 2}, .scratch_chunks = 1}, .ranks = std::vector<RankPlan>(2)};
+  plan.ranks[0].channels = {std::move(sender).build(), std::move(receiver).build()};
+  if (twice) plan.ranks[0].channels.push_back(std::move(idle).build());
+  plan.ranks[1].channels = {std::move(adder).build()};
+  return plan;
+}
+
+TEST(Races, ARanksOwnOrderCountsOnTheValueForAnInputThatIsReadOnce) {
+  for (const bool twice : {false, true}) {
+    const Plan plan = input_replaced_by_its_sum(twice);
+    const auto report = verify(plan, {.in_place = true, .own_order_only = true, .tiles = 1, .calls = 1});
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    EXPECT_EQ(report->race_free, !twice);
+    EXPECT_EQ(verify(plan, {.in_place = true}).ok(), !twice);
+    const Result<VerifyReport> apart = verify(plan, {.own_order_only = true});
+    ASSERT_TRUE(apart.ok()) << apart.error().message;
+    EXPECT_TRUE(apart->race_free);
+  }
+}
+
 TEST(Races, AnAfterOrdersOneTileOnlySoScratchNeedsAnotherOfTheTileBefore) {
   ChannelBuilder writer;
   writer.step().local(Space::kInput, 0).store(Space::kScratch, 0).completes();

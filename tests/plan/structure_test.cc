@@ -48,7 +48,7 @@ std::vector<Fault> faults() {
          p.ranks[0].channels[0].lists[1] = 0;
          step_of(p, 0, 0).send_count = 2;
        },
-       "names port 0 twice"},
+       "sends to rank 1, lane 0, twice: a step uses each connection once"},
       {"Peer", [](Plan& p) { p.ranks[0].channels[0].ports[0].peer = 2; }, "peer 2 is not one of 2 ranks"},
       {"SelfSend", [](Plan& p) { p.ranks[0].channels[0].ports[0].peer = 0; }, "the peer is the rank itself"},
       {"Lane", [](Plan& p) { p.ranks[0].channels[0].ports[0].lane = 1; }, "lane 1 is not one of 1"},

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <string>
+
 #include "plans.h"
 
 namespace tutti {
@@ -16,17 +19,26 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
+struct Sizes {
+  std::size_t steps = 0;
+  std::size_t messages = 0;
+};
+
+Sizes sizes_of(const Plan& plan) {
+  Sizes sizes;
+  for (const RankPlan& rank : plan.ranks) {
+    for (const Channel& channel : rank.channels) {
+      sizes.steps += channel.steps.size();
+      for (const Step& step : channel.steps) sizes.messages += step.receive_count;
+    }
+  }
+  return sizes;
+}
+
 TEST(Svg, DrawsEveryStepAndEveryMessage) {
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     const Plan plan = plan_of(algorithm, 8);
-    std::size_t steps = 0;
-    std::size_t messages = 0;
-    for (const RankPlan& rank : plan.ranks) {
-      for (const Channel& channel : rank.channels) {
-        steps += channel.steps.size();
-        for (const Step& step : channel.steps) messages += step.receive_count;
-      }
-    }
+    const auto [steps, messages] = sizes_of(plan);
     const auto svg = to_svg(plan);
     ASSERT_TRUE(svg.ok());
     EXPECT_EQ(count_of(*svg, "rx='4'"), steps + 4) << "the legend shows four boxes";
@@ -51,15 +63,9 @@ TEST(Svg, DrawsEveryAlgorithmOfEveryCollective) {
         const auto generator = find_generator(collective, algorithm);
         ASSERT_TRUE(generator.ok()) << to_string(kind) << " " << to_string(algorithm);
         const Plan plan = build_plan(*generator);
-        std::size_t messages = 0;
-        for (const RankPlan& rank : plan.ranks) {
-          for (const Channel& channel : rank.channels) {
-            for (const Step& step : channel.steps) messages += step.receive_count;
-          }
-        }
         const auto svg = to_svg(plan);
         ASSERT_TRUE(svg.ok()) << to_string(kind) << " " << to_string(algorithm) << ": " << svg.error().message;
-        EXPECT_EQ(count_of(*svg, "<path"), messages) << to_string(kind) << " " << to_string(algorithm);
+        EXPECT_EQ(count_of(*svg, "<path"), sizes_of(plan).messages) << to_string(kind) << " " << to_string(algorithm);
         EXPECT_THAT(*svg, testing::AllOf(HasSubstr(std::string(to_string(kind))),
                                          HasSubstr(std::string(to_string(algorithm))), testing::EndsWith("</svg>\n")));
         ++drawn;
@@ -74,14 +80,7 @@ TEST(Svg, DrawsCollectivesThatMove) {
                                     CollectiveKind::kGather, CollectiveKind::kScatter}) {
     for (const Algorithm algorithm : algorithms_of(kind)) {
       const Plan plan = build_plan(*find_generator({.kind = kind, .ranks = 4}, algorithm));
-      std::size_t steps = 0;
-      std::size_t messages = 0;
-      for (const RankPlan& rank : plan.ranks) {
-        for (const Channel& channel : rank.channels) {
-          steps += channel.steps.size();
-          for (const Step& step : channel.steps) messages += step.receive_count;
-        }
-      }
+      const auto [steps, messages] = sizes_of(plan);
       const auto svg = to_svg(plan);
       ASSERT_TRUE(svg.ok());
       EXPECT_EQ(count_of(*svg, "rx='4'"), steps + 2) << "the legend shows two boxes";
@@ -108,6 +107,24 @@ TEST(Svg, LeadsLongMessagesRoundTheBoxes) {
   EXPECT_EQ(long_messages(CollectiveKind::kAllGather, Algorithm::kRing), 0u);
   EXPECT_EQ(long_messages(CollectiveKind::kAllGather, Algorithm::kDirect), 8u) << "all but the first of each rank";
   EXPECT_EQ(long_messages(CollectiveKind::kGather, Algorithm::kDirect), 2u);
+}
+
+// Digits of the usual fonts are 0.56 of their size wide, or a little more.
+TEST(Svg, KeepsLabelsInsideTheirBoxes) {
+  for (const std::uint32_t ranks : {4u, 16u, kMaxDrawnRanks}) {
+    const Collective exchange{.kind = CollectiveKind::kAllToAll, .ranks = ranks};
+    const std::string svg = *to_svg(build_plan(*find_generator(exchange, Algorithm::kBruck)));
+    const std::regex box(
+        "<rect [^>]*width='(\\d+)'[^>]*rx='4'[^>]*/>\n(?:<rect[^>]*/>\n)?"
+        "<text [^>]*font-size='(\\d+)'[^>]*>([0-9>]+)</text>");
+    std::size_t boxes = 0;
+    for (std::sregex_iterator at(svg.begin(), svg.end(), box), end; at != end; ++at, ++boxes) {
+      EXPECT_LT(0.58 * std::stod((*at)[2]) * static_cast<double>((*at)[3].length()), std::stod((*at)[1]))
+          << at->str() << " of " << ranks << " ranks";
+      if (testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(boxes, ranks);
+  }
 }
 
 TEST(Svg, PutsARingsStepsOneAfterTheOther) {

@@ -11,7 +11,9 @@
 namespace tutti::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 class Split : public testing::TestWithParam<WorldKind> {
  protected:
@@ -88,12 +90,29 @@ TEST_P(Split, CommunicatorsRunAtTheSameTime) {
 INSTANTIATE_TEST_SUITE_P(Worlds, Split, testing::ValuesIn(kWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
-TEST(Split, RefusesNegativeColoursWithoutAWord) {
-  auto ranks = make_ranks(1);
-  const auto child = ranks[0]->split(-7, 0);
+// Nobody waits for a rank that cannot take part, and what was lost is the child.
+TEST(Split, TellsAllRanksOfANegativeColourAndCostsNothingElse) {
+  auto ranks = make_ranks(3);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const bool wrong = rank.rank() == 1;
+    const auto child = rank.split(wrong ? -7 : 0);
+    ASSERT_FALSE(child.ok());
+    EXPECT_EQ(child.error().code, wrong ? ErrorCode::kInvalidArgument : ErrorCode::kSystem);
+    EXPECT_EQ(child.error().scope, ErrorScope::kCall);
+    EXPECT_EQ(child.error().rank, wrong ? -1 : 1);
+    EXPECT_THAT(child.error().message,
+                StartsWith(wrong ? "split: colour -7 is negative" : "split: set-up failed on rank 1: colour -7"));
+    EXPECT_TRUE(sum_is_right(rank, 10));
+    EXPECT_TRUE(rank.split(0).ok());
+  });
+}
+
+TEST(Split, IsNamedWhereARankDoesNotCome) {
+  auto ranks = make_ranks(2, std::chrono::milliseconds(200));
+  const auto child = ranks[0]->duplicate();
   ASSERT_FALSE(child.ok());
-  EXPECT_EQ(child.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(sum_is_right(*ranks[0], 10));
+  EXPECT_EQ(child.error().code, ErrorCode::kTimeout);
+  EXPECT_THAT(child.error().message, AllOf(StartsWith("duplicate: "), HasSubstr("not entered by rank 1")));
 }
 
 std::size_t open_descriptors() {
@@ -197,21 +216,39 @@ TEST_P(Split, RunsACallersPlanForItsSizes) {
   });
 }
 
+// Another plan on rank 1, or a plan on rank 1 alone.
 TEST(UserPlans, ThatDifferBetweenRanksAreTold) {
-  auto ranks = make_ranks(3, std::chrono::milliseconds(2000));
   const UserPlan a = star(3, 0), b = star(3, 1);
-  on_every_rank(ranks, [&](Communicator& rank) {
-    ASSERT_TRUE(rank.use_plan(rank.rank() == 1 ? b : a).ok());
-    std::vector<float> data(10);
-    const Status status = rank.all_reduce(data.data(), data.data(), 10, DataType::kFloat32, ReduceOp::kSum);
-    ASSERT_FALSE(status.ok());
-    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
-    EXPECT_EQ(status.error().rank, 1);
-  });
-  const UserPlan four = star(4, 0);
-  const Status refused = ranks[0]->use_plan(four);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, HasSubstr("for 4 ranks"));
+  for (const bool all_have_one : {true, false}) {
+    auto ranks = make_ranks(3, std::chrono::milliseconds(2000));
+    on_every_rank(ranks, [&](Communicator& rank) {
+      if (all_have_one || rank.rank() == 1) {
+        ASSERT_TRUE(rank.use_plan(rank.rank() == 1 ? b : a).ok());
+      }
+      std::vector<float> data(10);
+      const Status status = rank.all_reduce(data.data(), data.data(), 10, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+      EXPECT_EQ(status.error().rank, 1);
+      EXPECT_THAT(status.error().message, AllOf(HasSubstr(all_have_one ? "rank 1 passed plan with digest "
+                                                                       : "rank 1 passed algorithm user (a plan"),
+                                                HasSubstr("; call use_plan() alike on all ranks")));
+    });
+  }
+}
+
+TEST(UserPlans, ThatDoNotFitAreRefusedByName) {
+  auto ranks = make_ranks(3);
+  const auto refusal = [&](const UserPlan& plan) {
+    const Status refused = ranks[0]->use_plan(plan);
+    return refused.ok() ? "" : refused.error().message;
+  };
+  EXPECT_THAT(refusal(star(4, 0)), HasSubstr("use_plan \"star\": the plan is for 4 ranks"));
+  std::string hungry = star(3, 0).to_json();
+  hungry.replace(hungry.find("\"slots\": 1"), 10, "\"slots\": 9");
+  EXPECT_THAT(refusal(*UserPlan::parse_json(hungry)),
+              AllOf(StartsWith("use_plan \"star\": the user plan of all_reduce needs 9 slots"),
+                    HasSubstr("has 4; set TUTTI_SLOTS=9 on all ranks")));
 }
 
 }  // namespace

@@ -131,6 +131,7 @@ TEST(UserPlan, ReadsTheExampleOfItsDocument) {
 // Every rank sends its input to all and then overwrites it, in place, while a peer may still read it.
 TEST(UserPlan, PublishesInPlaceOnlyWhereThatIsProved) {
   EXPECT_TRUE(UserPlanData::of(*star(3).build()).plan.shape.windows_in_place);
+  EXPECT_TRUE(star(3).build()->proof().windows_in_place);
   Plan one_shot = built_in(CollectiveKind::kAllReduce, Algorithm::kOneShot, 3);
   ASSERT_FALSE(one_shot.shape.windows_in_place);
   std::string silent = to_json({.plan = one_shot});
@@ -139,6 +140,7 @@ TEST(UserPlan, PublishesInPlaceOnlyWhereThatIsProved) {
   const Result<UserPlan> chosen = UserPlan::parse_json(silent);
   ASSERT_TRUE(chosen) << to_string(chosen.error());
   EXPECT_FALSE(UserPlanData::of(*chosen).plan.shape.windows_in_place);
+  EXPECT_FALSE(chosen->proof().windows_in_place);
 
   one_shot.shape.windows_in_place = true;  // a promise, and a wrong one
   const Result<UserPlan> promised = UserPlan::parse_json(to_json({.plan = one_shot}));

@@ -141,6 +141,7 @@ SourceTree read_tree(const fs::path& root) {
   for (auto entry = fs::recursive_directory_iterator(root); entry != fs::recursive_directory_iterator(); ++entry) {
     if (entry->is_directory() && skip_folder(entry->path(), root)) entry.disable_recursion_pending();
     if (!entry->is_regular_file() || entry->is_symlink()) continue;
+    if (entry->path().filename() == ".git") continue;  // a working tree beside the repository: where that lies
     std::ifstream stream(entry->path(), std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
     if (text.find('\0') != std::string::npos) continue;  // not a text

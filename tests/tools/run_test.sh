@@ -123,6 +123,15 @@ command_line_is_checked() {
     expect "status of '$args'" $status 2
     [ -s "$here/err" ] || fail "'$args' is refused without a word"
   done
+  local own program
+  for own in '-n 2' '-n2' '--ranks=2 --no-prefix'; do
+    for program in 'sh -c x' 'env --timeout-s 5 --epochs 3' 'tutti perf all_reduce'; do
+      # shellcheck disable=SC2086
+      run $own $program
+      expect "status of '$own $program'" $status 2
+      expect_line err "-- is missing before the program; write \`tutti run $own -- $program\`"
+    done
+  done
 }
 
 stdin_goes_to_rank_0() {
@@ -165,7 +174,9 @@ grandchildren_are_ended() {
 }
 
 closed_stdout_ends_the_job() {
-  "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; exec yes" 2>"$here/err" | head -n 3 >"$here/out"
+  local both="until [ -s $here/pid0 ] && [ -s $here/pid1 ]; do sleep 0.01; done"
+  "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; $both; exec yes" 2>"$here/err" |
+    head -n 3 >"$here/out"
   expect status "${PIPESTATUS[0]}" 141
   expect lines "$(grep -cE '^\[[01]\] y$' "$here/out")" 3
   expect_gone pid0 pid1

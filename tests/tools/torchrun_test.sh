@@ -102,7 +102,8 @@ two_machines_meet() {
   done
   for node in 0 1; do wait "${pids[node]}" || fail "an agent ends with status $?"; done
   expect_one_report 4 "$here/out0"
-  grep -q 'rank 3 of 4, transport mixed, 2 of the ranks on this machine' "$here/err1" || fail 'rank 3 is elsewhere'
+  grep -q 'rank 3 of 4, transport mixed; on this machine: 2 of the 4 ranks, itself included' "$here/err1" ||
+    fail 'rank 3 is elsewhere'
 }
 
 "$promise"

@@ -1,0 +1,109 @@
+// The machine's bound of an all-reduce within its memory, one JSON object a line on standard output:
+//   bound_driver RANKS BYTES...
+//
+// `bound_us` is what `tutti perf` prints as its bound (tools/bound.h). For at most kLineBytes it may be the smaller
+// `line_us`, the least exchange there can be: two threads, each on its own core, write number and payload into one
+// cache line of their own and wait for the other's. That needs no barrier, which the other has. compare.py runs it.
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "tools/bound.h"
+
+namespace {
+
+constexpr std::uint64_t kLineBytes = 8;
+constexpr int kRepetitions = 7;
+constexpr int kExchanges = 20'000;
+constexpr int kSpinsBeforeYield = 20'000;
+
+double now_us() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Number and payload in one store. Two lines a thread, used in turn: a thread is at most one exchange ahead.
+struct alignas(64) Line {
+  std::atomic<std::uint64_t> word{0};
+};
+
+bool pin_to_nth(int thread) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || seen++ != thread) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    return pthread_setaffinity_np(pthread_self(), sizeof one, &one) == 0;
+  }
+  return false;
+}
+
+// Microseconds of the least two-rank exchange; nothing with a single core.
+std::optional<double> measure_line_us() {
+  std::optional<double> best_us;
+  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
+    Line lines[2][2];
+    std::atomic<bool> pinned{true};
+    double elapsed_us = 0;
+    const auto play = [&](int me) {
+      if (!pin_to_nth(me)) pinned = false;
+      double start_us = 0;
+      for (std::uint64_t i = 1; i <= kExchanges; ++i) {
+        lines[me][i % 2].word.store(i, std::memory_order_release);
+        for (int spins = 0; lines[1 - me][i % 2].word.load(std::memory_order_acquire) < i; ++spins) {
+          if (spins > kSpinsBeforeYield) sched_yield();
+        }
+        if (i == 1) start_us = now_us();
+      }
+      if (me == 0) elapsed_us = (now_us() - start_us) / (kExchanges - 1);
+    };
+    std::thread first(play, 0);
+    std::thread second(play, 1);
+    first.join();
+    second.join();
+    if (!pinned) return std::nullopt;
+    best_us = std::min(best_us.value_or(elapsed_us), elapsed_us);
+  }
+  return best_us;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::cerr << "bound_driver RANKS BYTES...\n";
+    return 2;
+  }
+  const int ranks = std::atoi(argv[1]);
+  if (ranks < 1 || ranks > 65535) {
+    std::cerr << "bound_driver: " << argv[1] << " ranks cannot be\n";
+    return 2;
+  }
+  tutti::tool::BoundMeter meter(ranks);
+  for (int i = 2; i < argc; ++i) {
+    const std::uint64_t bytes = std::strtoull(argv[i], nullptr, 10);
+    nlohmann::json record = {{"ranks", ranks}, {"bytes", bytes}};
+    std::optional<double> bound_us =
+        meter.measure_us(tutti::DataType::kFloat32, tutti::ReduceOp::kSum, bytes / sizeof(float));
+    if (bytes <= kLineBytes && ranks == 2) {
+      if (const std::optional<double> line_us = measure_line_us()) {
+        record["line_us"] = *line_us;
+        bound_us = std::min(bound_us.value_or(*line_us), *line_us);
+      }
+    }
+    if (bound_us) record["bound_us"] = *bound_us;
+    std::cout << record.dump() << std::endl;
+  }
+  return 0;
+}

@@ -1,0 +1,115 @@
+"""What is measured: sections, each a list of cases. Values; no processes, no files.
+
+A case is one collective over one number of ranks in one place, at several sizes; a job is a case carried out by one
+variant of one library (peers.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+KIB = 1024
+MIB = 1024 * KIB
+
+ALL_REDUCE_SIZES = (8, KIB, 8 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
+OTHER_SIZES = (KIB, MIB, 64 * MIB)
+QUICK_SIZES = (8, 64 * KIB, MIB)
+QUICK_OTHER_SIZES = (KIB, 64 * KIB, MIB)
+OTHER_COLLECTIVES = (
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "barrier",
+)
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+SECTIONS = ("memory", "loopback", "veth", "many", "sessions", "collectives", "tuned", "waiting")
+TUNED_FROM = MIB  # below it malloc keeps scratch memory anyway
+MAX_RANKS = 64
+
+
+@dataclass(frozen=True)
+class Case:
+    section: str
+    place: str  # "memory", "loopback" or "veth"
+    collective: str
+    ranks: int
+    sizes: tuple[int, ...]
+    measure: str = "time"  # or "late", "idle"
+    own_sessions: bool = False  # each rank started through setsid, so in a scheduling autogroup of its own
+    tuned: bool = False  # peers with their malloc told to keep memory
+
+
+@dataclass(frozen=True)
+class Settings:
+    sections: tuple[str, ...] = ("memory", "loopback", "many", "sessions", "collectives", "waiting")
+    ranks: tuple[int, ...] = (2, 4, 8)
+    many_ranks: tuple[int, ...] = (16, 32)
+    sizes: tuple[int, ...] = ALL_REDUCE_SIZES
+    other_sizes: tuple[int, ...] = OTHER_SIZES
+    rounds: int = 5
+    trials: int = 2  # of each size in a round
+    target_ms: float = 100.0
+    pause_ms: float = 2000.0
+    cell_limit_s: float = 60.0  # a size that takes longer is cut off
+    only: tuple[str, ...] = field(default=())  # names of variants; empty: all
+
+
+def all_cases(settings: Settings, cores: int) -> list[Case]:
+    """The cases of the settings' sections, in the order of SECTIONS."""
+    cases: list[Case] = []
+    for section in SECTIONS:
+        if section in settings.sections:
+            cases += _cases_of(section, settings, cores)
+    return cases
+
+
+def _cases_of(section: str, settings: Settings, cores: int) -> list[Case]:
+    if section in ("memory", "loopback", "veth"):
+        return [Case(section, section, "all_reduce", ranks, settings.sizes) for ranks in settings.ranks]
+    if section == "many":
+        return [Case(section, "memory", "all_reduce", ranks, (8,)) for ranks in settings.many_ranks]
+    if section == "sessions":
+        everyone = settings.ranks + settings.many_ranks
+        return [Case(section, "memory", "all_reduce", ranks, (8,), own_sessions=True) for ranks in everyone]
+    if section == "tuned":
+        sizes = tuple(size for size in settings.sizes if size >= TUNED_FROM)
+        return [Case(section, "memory", "all_reduce", ranks, sizes, tuned=True) for ranks in settings.ranks if sizes]
+    if section == "waiting":
+        return [
+            Case(section, "memory", "all_reduce", ranks, (8,), measure=measure)
+            for measure in ("late", "idle")
+            for ranks in sorted({2, 2 * cores})
+        ]
+    return [
+        Case(section, "memory", collective, ranks, (0,) if collective == "barrier" else settings.other_sizes)
+        for collective in OTHER_COLLECTIVES
+        for ranks in settings.ranks
+    ]
+
+
+def parse_size(text: str) -> int:
+    """ "64K" -> 65536; K, M and G are powers of 1024. Raises ValueError."""
+    factors = {"K": KIB, "M": MIB, "G": 1024 * MIB}
+    factor = factors.get(text[-1:].upper(), 1)
+    number = int(text[:-1] if factor > 1 else text)
+    size = number * factor
+    if not 4 <= size <= 1024 * MIB:
+        raise ValueError(f"a size of {text} is not within 4 bytes and 1 GiB")
+    return size
+
+
+def size_text(size: int) -> str:
+    """65536 -> "64 KiB"."""
+    for factor, unit in ((MIB, "MiB"), (KIB, "KiB")):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def memory_needed(case: Case, size: int) -> int:
+    """Bytes that all ranks' buffers take, and as much again for a library's scratch."""
+    return size * case.ranks * (2 if case.collective in ("all_reduce", "broadcast") else 3) * 11 // 10

@@ -1,0 +1,194 @@
+"""Runs Tutti and its peers side by side and writes the report. scripts/compare builds what it needs and calls it.
+
+Rounds are outermost; within one, each case's variants run in turn, another one first in each round. The raw results are
+written after every round, so a run that is ended early leaves what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cases import MAX_RANKS, QUICK_OTHER_SIZES, QUICK_SIZES, SECTIONS, Settings, parse_size
+from jobs import become_reaper, end_descendants
+from report import write_report
+from results import Results, write_whole
+from rounds import Run, settings_from
+
+TREE = Path(__file__).resolve().parents[2]
+_PACKAGES = {"Open MPI": "libopenmpi3", "MPICH": "libmpich12", "UCX": "libucx0", "Gloo": "libgloo0"}
+
+
+def main(arguments: list[str]) -> int:
+    options = _parse(arguments)
+    if options.report is not None:
+        results = Results.from_json(options.report.read_text(encoding="utf-8"))
+        _report(results, options.report, options.output)
+        return 0
+    become_reaper()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if options.inside is not None:
+        return _run_inside(options)
+    run = Run(_settings(options), options.bin, TREE)
+    raw = options.output / "results" / f"{options.name or datetime.date.today().isoformat() + '-compare'}.json"
+    raw.parent.mkdir(parents=True, exist_ok=True)
+    results = Results()
+    if options.add and raw.exists():
+        results = Results.from_json(raw.read_text(encoding="utf-8"))
+    results.machine = _machine(run.cores) | {"load": results.machine.get("load", [])}
+    results.versions = _versions()
+    results.settings.setdefault("runs", []).append(
+        {"command": shlex.join(["scripts/compare", *arguments])} | dataclasses.asdict(run.settings)
+    )
+    interrupted = False
+    try:
+        for number in range(run.settings.rounds):
+            results.machine["load"].append(round(os.getloadavg()[0], 2))
+            run.run_round(results, number)
+            write_whole(raw, results.to_json())
+    except KeyboardInterrupt:
+        interrupted = True
+        print("compare: interrupted; the report has what was measured", file=sys.stderr)
+    finally:
+        end_descendants()
+    write_whole(raw, results.to_json())
+    _report(results, raw, options.output)
+    return 130 if interrupted else _exit_status(results)
+
+
+def _exit_status(results: Results) -> int:
+    """1 where any library has computed something wrong, or Tutti has not been measured in some cell."""
+    bad = [c for c in results.cells.values() if c.wrong or (c.variant.startswith("tutti") and not c.times)]
+    for cell in bad:
+        where = f"{cell.section}, {cell.variant}, {cell.collective}, {cell.ranks} ranks, {cell.bytes} B"
+        why = cell.note or ("measured" if cell.times else "not measured")
+        print(f"compare: {where}: {cell.wrong} wrong elements; {why}", file=sys.stderr)
+    return 1 if bad or not results.cells else 0
+
+
+def _run_inside(options: argparse.Namespace) -> int:
+    """One round of the cases that need machines, as rounds.py has asked for it."""
+    settings, number, raw = options.inside
+    results = Results()
+    Run(settings_from(Path(settings).read_text(encoding="utf-8")), options.bin, TREE).run_round(results, int(number))
+    write_whole(Path(raw), results.to_json())
+    return 0
+
+
+def _report(results: Results, raw: Path, output: Path) -> None:
+    link = Path(os.path.relpath(raw.resolve(), output.resolve()))
+    for path in write_report(results, link, output):
+        print(f"compare: wrote {path}", file=sys.stderr)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    plain = Settings()
+    parser = argparse.ArgumentParser(prog="scripts/compare", description="Tutti beside Open MPI, MPICH and Gloo")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="three sizes, one round of one trial: does everything run?")
+    add("--veth", action="store_true", help="also over two network namespaces (root)")
+    add("--tuned", action="store_true", help="also peers with their malloc tuned")
+    add("--sections", type=_words, help="of " + ",".join(SECTIONS))
+    add("--ranks", type=_numbers, default=plain.ranks, help="2,4,8")
+    add("--many-ranks", type=_numbers, default=plain.many_ranks, help="16,32: of 8 B only")
+    add("--sizes", type=_sizes, help="of all-reduce: 8,1K,128M")
+    add("--other-sizes", type=_sizes, help="of the other collectives")
+    add("--rounds", type=int, help="5; 1 with --quick")
+    add("--trials", type=int, help="of each size in a round: 2; 1 with --quick")
+    add("--target-ms", type=float, default=plain.target_ms, help="what each of a trial's two loops aims at")
+    add("--pause-ms", type=float, default=plain.pause_ms, help="how late rank 0 comes in `waiting`")
+    add("--cell-limit-s", type=float, default=plain.cell_limit_s, help="a size that takes longer is cut off")
+    add("--only", type=_words, default=(), help="names of variants: tutti_plain,ompi")
+    add(
+        "--output", type=Path, default=TREE / "docs", help="where performance.md goes; raw results in results/ below it"
+    )
+    add("--name", help="of the raw results, instead of DATE-compare")
+    add("--add", action="store_true", help="adds to the raw results of that name: a long run in several parts")
+    add("--bin", type=Path, default=TREE / "build/release/bin", help="where the drivers are")
+    add("--report", type=Path, help="measures nothing: writes the report anew from these raw results")
+    add("--inside", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    unknown = set(options.sections or ()) - set(SECTIONS)
+    if unknown:
+        parser.error(f"unknown section {', '.join(sorted(unknown))}: choose from {', '.join(SECTIONS)}")
+    ranks = options.ranks + options.many_ranks
+    if min(ranks) < 2 or max(ranks) > MAX_RANKS:
+        parser.error(f"ranks are 2 to {MAX_RANKS}")
+    if any(value is not None and value < 1 for value in (options.rounds, options.trials)):
+        parser.error("there must be a round and a trial at least")
+    options.bin = options.bin.resolve()
+    if options.report is None and not (options.bin / "compare_tutti").exists():
+        parser.error(f"no drivers in {options.bin}: scripts/compare builds them")
+    return options
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(parse_size(word) for word in text.split(","))
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    plain = Settings()
+    sections = options.sections or plain.sections
+    sections += ("veth",) if options.veth else ()
+    sections += ("tuned",) if options.tuned else ()
+    return Settings(
+        sections=tuple(dict.fromkeys(sections)),
+        ranks=options.ranks,
+        many_ranks=options.many_ranks,
+        sizes=options.sizes or (QUICK_SIZES if options.quick else plain.sizes),
+        other_sizes=options.other_sizes or (QUICK_OTHER_SIZES if options.quick else plain.other_sizes),
+        rounds=options.rounds or (1 if options.quick else plain.rounds),
+        trials=options.trials or (1 if options.quick else plain.trials),
+        target_ms=options.target_ms,
+        pause_ms=options.pause_ms,
+        cell_limit_s=options.cell_limit_s,
+        only=options.only,
+    )
+
+
+def _machine(cores: int) -> dict[str, Any]:
+    cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "date": datetime.date.today().isoformat(),
+        "cores": cores,
+        "cpu": cpu[0].partition(":")[2].strip() if cpu else "unknown",
+        "memory_gib": round(memory / (1 << 30), 1),
+        "kernel": platform.release(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    """As the distribution names its packages; Tutti by its commit."""
+    versions = {"Tutti": _output_of("git", "-C", str(TREE), "describe", "--always", "--dirty")}
+    for name, package in _PACKAGES.items():
+        versions[name] = _output_of("dpkg-query", "-W", "-f=${Version}", package)
+    return {name: version for name, version in versions.items() if version}
+
+
+def _output_of(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

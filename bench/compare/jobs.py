@@ -1,0 +1,196 @@
+"""Starting a job's processes, watching them, and ending every one of them.
+
+The process that calls become_reaper() adopts whatever its jobs leave behind; after a job all of its descendants are
+ended by their ids. A job that brings no new size within the limit is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from cases import Case, Settings
+from peers import TUTTI_PORT, Place, Process, Variant, driver_arguments, launch
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE_S = 2.0  # for a launcher to end its ranks itself
+_POLL_S = 0.02
+_ERROR_LINES = 3
+
+
+@dataclass
+class Outcome:
+    records: list[dict[str, Any]] = field(default_factory=list)
+    failure: str = ""  # why the sizes that have no records have none
+
+
+def become_reaper() -> None:
+    """Orphans of this process's descendants become its children, so that none is lost from sight."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _die_with_parent() -> None:
+    """In a child: even where this program is killed by force, its launchers go, and their ranks with them."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """Ids of the living processes below `pid`."""
+    found: list[int] = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in tasks.read_text().split()]
+        except OSError:  # it has ended meanwhile
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def end_descendants() -> None:
+    """Ends whatever this process has below it: a polite signal, some time, then by force. All are collected."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _GRACE_S
+        told: set[int] = set()
+        while time.monotonic() < deadline:
+            alive = [pid for pid in descendants(os.getpid()) if not _collect(pid)]
+            if not alive:
+                return
+            for pid in set(alive) - told:
+                _signal(pid, number)
+            told |= set(alive)
+            time.sleep(_POLL_S)
+
+
+def _collect(pid: int) -> bool:
+    """Whether the process has ended; takes its status where it is a child of ours."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # a grandchild: its parent, or we as its next one, will
+        return False
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours, without what would tell a library that it is a rank of some other job or how to behave."""
+    foreign = (
+        "TUTTI_",
+        "OMPI_",
+        "PMI",
+        "UCX_",
+        "MPI",
+        "HYDRA_",
+        "GLOO_",
+        "COMPARE_",
+        "SLURM_",
+        "TORCHELASTIC_",
+        "MALLOC_",
+    )
+    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MACHINES")
+    return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in launchers}
+
+
+def run_job(
+    variant: Variant, case: Case, sizes: tuple[int, ...], settings: Settings, bin_dir: Path, cores: int
+) -> Outcome:
+    """Runs one job to its end or its limit and returns what it has measured."""
+    # In shared memory, which a control file should be in and a disk is not; anywhere else where there is none.
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    here = Path(tempfile.mkdtemp(prefix="tutti-compare-", dir=base))
+    listener: socket.socket | None = None
+    try:
+        (here / "store").mkdir()
+        for name in ("control", "results"):
+            (here / name).touch()
+        root, root_fd = f"10.77.0.1:{TUTTI_PORT}", -1
+        if variant.ours and case.place != "veth":
+            listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+            root, root_fd = f"127.0.0.1:{listener.getsockname()[1]}", listener.fileno()
+        machines = tuple(os.environ.get("MACHINES", "").split())
+        place = Place(
+            bin_dir, here, cores, machines, root, root_fd, Path(__file__).with_name("into_machine.sh").resolve()
+        )
+        options = driver_arguments(variant, case, sizes, settings.trials, settings.target_ms)
+        options += ["--pause-ms", f"{settings.pause_ms:g}"]
+        options += ["--control", str(here / "control"), "--results", str(here / "results")]
+        trials = settings.trials if case.measure == "time" else 1
+        return _watch(launch(variant, case, place, options), here, len(sizes), trials, settings.cell_limit_s)
+    finally:
+        if listener is not None:
+            listener.close()
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def _watch(processes: list[Process], here: Path, sizes: int, trials: int, limit_s: float) -> Outcome:
+    log = here / "log"
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        with log.open("wb") as output:
+            for process in processes:
+                children.append(_start(process, here, output))
+        failure = _wait(children, here / "results", sizes, trials, limit_s)
+    except OSError as error:
+        failure = f"failed: {error}"
+    finally:
+        end_descendants()
+        for child in children:
+            child.poll()  # its status was taken; now it knows
+    records = [json.loads(line) for line in (here / "results").read_text().splitlines()]
+    if not failure and len(records) < sizes * trials:
+        failure = "failed: " + _last_lines(log)
+    return Outcome(records, failure)
+
+
+def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    env = clean_environment() | {"TMPDIR": str(here)} | process.env
+    keeps = (process.keeps_fd,) if process.keeps_fd >= 0 else ()
+    return subprocess.Popen(
+        process.arguments,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=keeps,
+        preexec_fn=_die_with_parent,  # there is one thread here only
+    )
+
+
+def _wait(children: list[subprocess.Popen[bytes]], results: Path, sizes: int, trials: int, limit_s: float) -> str:
+    """Until all have ended, one has failed, or a size takes too long; why the job was cut off, or nothing."""
+    done = 0
+    since = time.monotonic()
+    while None in (statuses := [child.poll() for child in children]):
+        if any(statuses):
+            return ""  # a rank has failed, and the others would wait for it
+        finished = results.read_bytes().count(b"\n") // trials
+        if finished > done:
+            done, since = finished, time.monotonic()
+        if time.monotonic() - since > limit_s:
+            # A job that has measured everything and does not end is no fault of what was measured.
+            return f"cut off after {limit_s:g} s" if done < sizes else ""
+        time.sleep(_POLL_S)
+    return ""
+
+
+def _last_lines(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    return (
+        " ".join([line for line in lines if line and not line.startswith("---")][:_ERROR_LINES])[:300] or "no message"
+    )

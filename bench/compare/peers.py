@@ -1,0 +1,227 @@
+"""The libraries that are compared, each in the variants that matter, and how their ranks are started. Pure functions.
+
+A variant is a library with settings; `launch()` says which processes make a job of it. Open MPI and MPICH are started
+by their own mpirun, Tutti and Gloo directly. Rank r is pinned to core r modulo cores by the drivers themselves, for all
+but Gloo, whose event-loop thread needs the other core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cases import Case
+
+TUNED_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
+RUN_OPEN_MPI = "mpirun.openmpi"
+RUN_MPICH = "mpiexec.mpich"
+TUTTI_PORT = 29477  # in a machine of with_machines.sh, where nobody else is
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    library: str  # "tutti", "ompi", "mpich" or "gloo": the driver is compare_<library>
+    place: str
+    what: str  # for readers
+    mca: tuple[str, ...] = ()  # Open MPI's settings, name and value in turn
+    env: dict[str, str] = field(default_factory=dict)
+    driver: tuple[str, ...] = ()  # the driver's own options
+
+    @property
+    def ours(self) -> bool:
+        return self.library == "tutti"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job runs: what of the machine and of this job its processes must know."""
+
+    bin: Path
+    here: Path  # a folder of the job's own
+    cores: int
+    machines: tuple[str, ...] = ()  # network namespaces; ranks are dealt to them in blocks
+    root: str = ""  # where Tutti's ranks meet, host:port
+    root_fd: int = -1  # rank 0's listening socket there, or -1
+    into_machine: Path = Path("into_machine.sh")
+
+
+@dataclass(frozen=True)
+class Process:
+    arguments: list[str]
+    env: dict[str, str]
+    keeps_fd: int = -1
+
+
+_UCX_MCA = ("pml", "ucx", "pml_ucx_tls", "any", "pml_ucx_devices", "any", "osc", "^ucx")
+
+
+def _gloo(place: str) -> list[Variant]:
+    algorithms = {
+        "gloo_ring": ("ring", "gloo::allreduce, ring"),
+        "gloo_bcube": ("bcube", "gloo::allreduce, bcube"),
+        "gloo_legacy": ("legacy_ring", "AllreduceRing, the older class"),
+    }
+    return [
+        Variant(
+            name,
+            "gloo",
+            place,
+            f"Gloo, {what}, TCP; not pinned",
+            driver=("--gloo-algorithm", algorithm, "--pinned", "0"),
+        )
+        for name, (algorithm, what) in algorithms.items()
+    ]
+
+
+def variants(place: str) -> list[Variant]:
+    """All variants that a place has, Tutti's first."""
+    if place == "memory":
+        return [
+            Variant(
+                "tutti_registered",
+                "tutti",
+                place,
+                "Tutti, buffers from its allocator",
+                driver=("--tutti-registered", "1"),
+            ),
+            Variant("tutti_plain", "tutti", place, "Tutti, any buffers"),
+            Variant(
+                "ompi", "ompi", place, "Open MPI, pml ob1, btl vader (CMA)", mca=("pml", "ob1", "btl", "vader,self")
+            ),
+            Variant(
+                "ompi_nocma",
+                "ompi",
+                place,
+                "the same without single copy",
+                mca=("pml", "ob1", "btl", "vader,self", "btl_vader_single_copy_mechanism", "none"),
+            ),
+            Variant(
+                "ompi_ucx",
+                "ompi",
+                place,
+                "Open MPI, pml ucx, posix and cma",
+                mca=_UCX_MCA,
+                env={"UCX_TLS": "posix,cma"},
+            ),
+            Variant("mpich", "mpich", place, "MPICH, ch4:ucx"),
+            *_gloo(place),
+        ]
+    interface = "lo" if place == "loopback" else "eth0"
+    inside = "" if place == "loopback" else ",vader"  # ranks of one machine share memory, as Tutti's do
+    # UCX takes namespaces of one kernel for one machine, and so does MPICH: they are told to use nothing but TCP.
+    tcp_env = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
+    return [
+        Variant(
+            "tutti_tcp",
+            "tutti",
+            place,
+            "Tutti, any buffers",
+            env={"TUTTI_TRANSPORT": "tcp"} if place == "loopback" else {},
+        ),
+        Variant(
+            "ompi_tcp",
+            "ompi",
+            place,
+            "Open MPI, pml ob1, btl tcp",
+            mca=("pml", "ob1", "btl", f"tcp,self{inside}", "btl_tcp_if_include", interface),
+        ),
+        Variant("ompi_ucx_tcp", "ompi", place, "Open MPI, pml ucx over tcp", mca=_UCX_MCA, env=tcp_env),
+        Variant("mpich_tcp", "mpich", place, "MPICH, ch4:ucx over tcp", env=tcp_env | {"MPIR_CVAR_NOLOCAL": "1"}),
+        *_gloo(place),
+    ]
+
+
+def variants_of(case: Case, only: tuple[str, ...]) -> list[Variant]:
+    """Variants that can carry out a case. Only all-reduce has several algorithms of Gloo."""
+    found = [v for v in variants(case.place) if not only or v.name in only]
+    if case.collective != "all_reduce" or case.measure != "time":
+        found = [v for v in found if v.name not in ("gloo_bcube", "gloo_legacy", "ompi_nocma")]
+    return found
+
+
+def driver_arguments(variant: Variant, case: Case, sizes: tuple[int, ...], trials: int, target_ms: float) -> list[str]:
+    """What every driver is told; times and files are added by the caller."""
+    return [
+        *("--measure", case.measure, "--collective", case.collective),
+        *("--sizes", ",".join(str(size) for size in sizes)),
+        *("--trials", str(trials), "--target-ms", f"{target_ms:g}"),
+        *variant.driver,
+    ]
+
+
+def launch(variant: Variant, case: Case, place: Place, driver_options: list[str]) -> list[Process]:
+    """The processes that make the job, to be started at once."""
+    driver = [str(place.bin / f"compare_{variant.library}"), *driver_options]
+    env = dict(variant.env)
+    if case.tuned and not variant.ours:
+        env |= TUNED_MALLOC
+    if variant.library == "ompi":
+        return [_open_mpi(variant, case, place, driver, env)]
+    if variant.library == "mpich":
+        return [_mpich(case, place, driver, env)]
+    return [_rank(variant, case, place, driver, env, rank) for rank in range(case.ranks)]
+
+
+def machine_of(rank: int, ranks: int, machines: tuple[str, ...]) -> str:
+    """The first half of the ranks on the first of two machines, and so on."""
+    return machines[rank * len(machines) // ranks]
+
+
+def _session(case: Case) -> list[str]:
+    return ["setsid", "--wait"] if case.own_sessions else []
+
+
+def _rank(variant: Variant, case: Case, place: Place, driver: list[str], env: dict[str, str], rank: int) -> Process:
+    env = dict(env)
+    if variant.library == "tutti":
+        env |= {"TUTTI_RANK": str(rank), "TUTTI_WORLD_SIZE": str(case.ranks), "TUTTI_JOB_ID": place.here.name}
+        env["TUTTI_ROOT"] = place.root
+        if rank == 0 and place.root_fd >= 0:
+            env["TUTTI_ROOT_FD"] = str(place.root_fd)
+    # The harness pins by these before the library starts, whichever library it is.
+    env |= {"COMPARE_RANK": str(rank), "COMPARE_RANKS": str(case.ranks), "COMPARE_STORE": str(place.here / "store")}
+    arguments = [*_session(case), *driver]
+    if case.place == "veth":
+        env |= {"COMPARE_INTERFACE": "eth0", "TUTTI_INTERFACE": "eth0"}
+        arguments = ["ip", "netns", "exec", machine_of(rank, case.ranks, place.machines), *arguments]
+    return Process(arguments, env, place.root_fd if rank == 0 else -1)
+
+
+def _open_mpi(variant: Variant, case: Case, place: Place, driver: list[str], env: dict[str, str]) -> Process:
+    mca = list(variant.mca)
+    mca += ["mpi_yield_when_idle", "1" if case.ranks > place.cores else "0"]
+    # What it leaves behind when it is killed goes with the job's folder.
+    mca += ["orte_tmpdir_base", str(place.here), "btl_vader_backing_directory", str(place.here)]
+    prefix: list[str] = []
+    hosts: list[str] = ["--oversubscribe"]
+    if case.place == "veth":
+        prefix = [str(place.into_machine), place.machines[0]]
+        slots = [case.ranks // len(place.machines)] * len(place.machines)
+        hosts += [
+            "-H",
+            ",".join(f"{name}:{n}" for name, n in zip(place.machines, slots, strict=True)),
+            "--map-by",
+            "slot",
+        ]
+        # Daemons that stayed in sessions of their own would keep the ranks' sched_yield from the other machine's ranks.
+        mca += ["orte_leave_session_attached", "1"]
+        mca += ["plm_rsh_agent", str(place.into_machine), "plm_rsh_no_tree_spawn", "1", "oob_tcp_if_include", "eth0"]
+        # mpirun hands only what it is told to processes of other machines.
+        for name in sorted(env):
+            hosts += ["-x", name]
+    settings = [word for name, value in zip(mca[::2], mca[1::2], strict=True) for word in ("--mca", name, value)]
+    env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | env
+    run = [RUN_OPEN_MPI, "--bind-to", "none", *hosts, *settings, "-n", str(case.ranks)]
+    return Process([*prefix, *run, *_session(case), *driver], env)
+
+
+def _mpich(case: Case, place: Place, driver: list[str], env: dict[str, str]) -> Process:
+    prefix: list[str] = []
+    hosts: list[str] = []
+    if case.place == "veth":
+        prefix = [str(place.into_machine), place.machines[0]]
+        hosts = ["-hosts", ",".join(place.machines), "-ppn", str(case.ranks // len(place.machines))]
+        hosts += ["-launcher", "ssh", "-launcher-exec", str(place.into_machine), "-iface", "eth0"]
+    run = [RUN_MPICH, *hosts, "-n", str(case.ranks)]
+    return Process([*prefix, *run, *_session(case), *driver], env)

@@ -1,0 +1,124 @@
+"""What a run has measured, as values, and its JSON. One Results is filled by compare.py and read by report.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from summary import Summary, headline, summarize
+
+SCHEMA = "tutti-compare"
+VERSION = 1
+_TIMES = ("median_us", "slowest_median_us", "mean_us", "slowest_mean_us", "loop_us")
+
+
+@dataclass
+class Cell:
+    """One variant's samples of one collective, number of ranks and size."""
+
+    section: str
+    collective: str
+    ranks: int
+    bytes: int
+    variant: str
+    measure: str = "time"
+    times: dict[str, list[float]] = field(default_factory=dict)  # by name; one value a trial
+    wrong: int = 0  # elements
+    note: str = ""  # why there are none, or no more, samples
+
+    def add(self, record: dict[str, Any]) -> None:
+        """One line of a driver's results."""
+        names = _TIMES if self.measure == "time" else ("cpu_percent", "most_cpu_percent")
+        for name in names:
+            self.times.setdefault(name, []).append(float(f"{record[name]:.5g}"))
+        self.wrong += int(record.get("wrong", 0))
+
+    def summary(self, cores: int) -> Summary | None:
+        """None where nothing was measured, or where an element was wrong: a wrong result has no time."""
+        if self.wrong:
+            return None
+        name = headline(self.collective, self.ranks, cores) if self.measure == "time" else "cpu_percent"
+        return summarize(self.times.get(name, []))
+
+
+Key = tuple[str, str, int, int, str, str]
+
+
+@dataclass
+class Results:
+    settings: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    variants: dict[str, str] = field(default_factory=dict)  # "place/name" -> what it is
+    versions: dict[str, str] = field(default_factory=dict)
+    cells: dict[Key, Cell] = field(default_factory=dict)
+    bounds: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # (ranks, bytes) -> one value a round
+
+    @property
+    def cores(self) -> int:
+        return int(self.machine.get("cores", 1))
+
+    def cell(self, section: str, collective: str, ranks: int, size: int, variant: str, measure: str = "time") -> Cell:
+        """The cell of that name, made where it is not there yet."""
+        key = (section, collective, ranks, size, variant, measure)
+        if key not in self.cells:
+            self.cells[key] = Cell(section, collective, ranks, size, variant, measure)
+        return self.cells[key]
+
+    def of(self, section: str) -> list[Cell]:
+        return [cell for cell in self.cells.values() if cell.section == section]
+
+    def bound(self, ranks: int, size: int) -> float | None:
+        """The least of the rounds: a bound is what the machine can do when nobody disturbs it."""
+        return min(self.bounds.get((ranks, size), []), default=None)
+
+    def merge(self, other: Results) -> None:
+        """Adds what another process has measured of this run."""
+        self.variants.update(other.variants)
+        for key, cell in other.cells.items():
+            mine = self.cell(*key)
+            mine.wrong += cell.wrong
+            mine.note = cell.note or mine.note
+            for name, values in cell.times.items():
+                mine.times.setdefault(name, []).extend(values)
+        for place, values in other.bounds.items():
+            self.bounds.setdefault(place, []).extend(values)
+
+    def to_json(self) -> str:
+        """One cell a line, so that versions of the file can be compared."""
+        head = {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "settings": self.settings,
+            "machine": self.machine,
+            "versions": self.versions,
+            "variants": self.variants,
+        }
+        lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+        bounds = [json.dumps({"ranks": r, "bytes": b, "bound_us": values}) for (r, b), values in self.bounds.items()]
+        cells = [json.dumps(vars(cell)) for cell in self.cells.values()]
+        for name, rows in (("bounds", bounds), ("cells", cells)):
+            lines.append(f' "{name}": [\n  ' + ",\n  ".join(rows) + "\n ]")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @staticmethod
+    def from_json(text: str) -> Results:
+        """Raises ValueError for another kind of file."""
+        data = json.loads(text)
+        if data.get("schema") != SCHEMA or data.get("version") != VERSION:
+            raise ValueError(f"not a file of {SCHEMA}, version {VERSION}")
+        results = Results(data["settings"], data["machine"], data["variants"], data["versions"])
+        for row in data["bounds"]:
+            results.bounds[(row["ranks"], row["bytes"])] = row["bound_us"]
+        for row in data["cells"]:
+            cell = Cell(**row)
+            results.cells[(cell.section, cell.collective, cell.ranks, cell.bytes, cell.variant, cell.measure)] = cell
+        return results
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replaces the file at once, so that a run that is ended leaves the old or the new one."""
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,58 @@
+"""Statistics of samples, and which of a record's times counts. Pure functions, standard library only."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cases import ROOTED
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Median and quartiles of samples; a quartile of few samples is interpolated between them."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+
+def summarize(values: list[float]) -> Summary | None:
+    """None where there are no values."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return Summary(values[0], values[0], values[0], 1)
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Summary(middle, low, high, len(values))
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """None for no values, or where one is not positive."""
+    found = list(values)
+    if not found or min(found) <= 0:
+        return None
+    return math.exp(sum(math.log(value) for value in found) / len(found))
+
+
+def headline(collective: str, ranks: int, cores: int) -> str:
+    """The name of the time that counts.
+
+    A core for each rank: the median call after a barrier, mean over the ranks; preemption by strangers does not move
+    it. More ranks than cores: calls back to back, which have the hand-over of the cores in them. Where a root may
+    leave before the others have come, neither: the median call after a barrier, on the slowest rank.
+    """
+    if collective in ROOTED:
+        return "slowest_median_us"
+    return "median_us" if ranks <= cores else "loop_us"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """1234.5 -> "1230", 0.01234 -> "0.0123": without exponent."""
+    if value == 0:
+        return "0"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, decimals):.{max(0, decimals)}f}"

@@ -1,0 +1,82 @@
+// Tutti as the library under test, by its public API. Rank, size and where to meet are in the environment, as for any
+// program (TUTTI_RANK and the others); compare.py sets them.
+#include <memory>
+#include <utility>
+
+#include "bench/compare/harness.h"
+#include "tutti/tutti.h"
+
+namespace tutti::compare {
+namespace {
+
+class TuttiLibrary : public Library {
+ public:
+  TuttiLibrary(Communicator& communicator, bool registered) : communicator_(communicator), registered_(registered) {}
+
+  Result<std::shared_ptr<float>> allocate(std::size_t bytes) override {
+    if (!registered_) return Library::allocate(bytes);
+    Result<Memory> memory = communicator_.allocate(bytes);
+    if (!memory) return memory.error();
+    auto owner = std::make_shared<Memory>(*std::move(memory));  // shared: the pointer handed out keeps it alive
+    return std::shared_ptr<float>(owner, reinterpret_cast<float*>(owner->data()));
+  }
+
+  Result<Operation> prepare(const Workload& workload, const Buffers& buffers) override {
+    const CollectiveCall call = call_of(workload, buffers);
+    if (workload.kind == CollectiveKind::kAllReduce) {  // the function that users call, not the value form
+      return Operation(
+          [this, call] { return communicator_.all_reduce(call.input, call.output, call.count, call.type, call.op); });
+    }
+    return Operation([this, call] { return communicator_.run(call); });
+  }
+
+ private:
+  static CollectiveCall call_of(const Workload& workload, const Buffers& buffers) {
+    CollectiveCall call{.kind = workload.kind, .count = workload.block_elements()};
+    switch (workload.kind) {
+      case CollectiveKind::kAllReduce:
+      case CollectiveKind::kBroadcast:
+        call.input = call.output = buffers.main.data();
+        call.count = workload.elements();
+        break;
+      case CollectiveKind::kReduce:
+        call.input = buffers.main.data();
+        call.output = buffers.other.data();
+        call.count = workload.elements();
+        break;
+      case CollectiveKind::kAllGather:
+      case CollectiveKind::kGather:
+        call.input = buffers.other.data();
+        call.output = buffers.main.data();
+        break;
+      default:
+        call.input = buffers.main.data();
+        call.output = buffers.other.data();
+        break;
+    }
+    return call;
+  }
+
+  Communicator& communicator_;
+  const bool registered_;
+};
+
+Status run(const Options& options) {
+  Result<std::unique_ptr<Communicator>> communicator = Communicator::create();
+  if (!communicator) return communicator.error();
+  auto control = Control::create(options.control, (*communicator)->rank(), (*communicator)->size());
+  if (!control) return control.error();
+  TuttiLibrary library(**communicator, options.tutti_registered);
+  return run_harness(options, **control, library);
+}
+
+}  // namespace
+}  // namespace tutti::compare
+
+int main(int argc, char** argv) {
+  using namespace tutti::compare;
+  const auto options = parse_options(argc, argv);
+  if (!options) return exit_status_of(options.error());
+  settle(*options);
+  return exit_status_of(run(*options));
+}

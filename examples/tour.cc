@@ -1,0 +1,121 @@
+// Work in the background, a group of transfers, a reduction of one's own, communicators out of a communicator and
+// by a unique id: one after the other, each checked. Start it with `tutti run -n 4 -- tour`, with any number of ranks.
+#include <tutti/tutti.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using tutti::Communicator;
+using tutti::DataType;
+using tutti::Result;
+using tutti::Status;
+
+Status wrong(const char* what) {
+  return tutti::Error{.code = tutti::ErrorCode::kSystem, .message = std::string("wrong result: ") + what};
+}
+
+// A sum goes on in the background while this thread does something else.
+Status sum_in_the_background(Communicator& ranks) {
+  std::vector<std::int64_t> numbers(100'000, ranks.rank());
+  Result<tutti::Work> work = ranks.start({.kind = tutti::CollectiveKind::kAllReduce,
+                                          .input = numbers.data(),
+                                          .output = numbers.data(),  // ours again when the work has ended
+                                          .count = numbers.size(),
+                                          .type = DataType::kInt64});
+  if (!work.ok()) return work.error();
+  std::int64_t expected = 0;
+  for (std::int64_t rank = 0; rank < ranks.size(); ++rank) expected += rank;
+  if (Status ended = work->wait(); !ended.ok()) return ended;
+  return numbers.back() == expected ? Status() : wrong("start");
+}
+
+// Every rank sends to the next and receives from the one before: as one, so that nobody waits for himself.
+Status pass_on(Communicator& ranks) {
+  const std::int32_t next = (ranks.rank() + 1) % ranks.size();
+  const std::int32_t previous = (ranks.rank() + ranks.size() - 1) % ranks.size();
+  const std::int32_t own = ranks.rank();
+  std::int32_t received = -1;
+  tutti::Group group;
+  if (Status added = group.send(ranks, &own, 1, DataType::kInt32, next); !added.ok()) return added;
+  if (Status added = group.receive(ranks, &received, 1, DataType::kInt32, previous); !added.ok()) return added;
+  if (Status ended = group.run(); !ended.ok()) return ended;
+  return received == previous ? Status() : wrong("Group");
+}
+
+// The greatest value, and where it is.
+struct Best {
+  double value;
+  std::int64_t rank;
+};
+
+void keep_the_better(const void* left, const void* right, void* result, std::size_t count, void*) {
+  const auto* a = static_cast<const Best*>(left);
+  const auto* b = static_cast<const Best*>(right);
+  for (std::size_t i = 0; i < count; ++i) static_cast<Best*>(result)[i] = a[i].value < b[i].value ? b[i] : a[i];
+}
+
+Status find_the_best(Communicator& ranks) {
+  Best best = {.value = ranks.rank() % 2 == 0 ? ranks.rank() : -1.0, .rank = ranks.rank()};
+  const tutti::CallOptions options = {
+      .reduction = {.combine = keep_the_better, .element_bytes = sizeof(Best), .id = 1}};
+  // Type and operation are not looked at: the reduction says how long an element is and what becomes of two.
+  if (Status ended = ranks.all_reduce(&best, &best, 1, DataType::kUint8, tutti::ReduceOp::kSum, options); !ended.ok()) {
+    return ended;
+  }
+  return best.rank == (ranks.size() - 1) / 2 * 2 ? Status() : wrong("UserReduction");
+}
+
+// Even and odd ranks apart: two communicators, each rank is in one of them.
+Status go_apart(Communicator& ranks) {
+  auto half = ranks.split(ranks.rank() % 2);
+  if (!half.ok()) return half.error();
+  std::int32_t count = 1;
+  Status ended = (*half)->all_reduce(&count, &count, 1, DataType::kInt32, tutti::ReduceOp::kSum);
+  if (!ended.ok()) return ended;
+  return count == (*half)->size() ? Status() : wrong("split");
+}
+
+// Rank 0 opens a place to meet; its 128 bytes travel by whatever there is, here by a broadcast. Whoever has them may
+// come, under whatever rank they agree on: here in the opposite order.
+Status meet_elsewhere(Communicator& ranks) {
+  tutti::UniqueId id;
+  if (ranks.rank() == 0) {
+    auto made = tutti::UniqueId::create();
+    if (!made.ok()) return made.error();
+    id = *made;
+  }
+  Status told = ranks.broadcast(id.bytes.data(), id.bytes.data(), id.bytes.size(), DataType::kUint8, 0);
+  if (!told.ok()) return told;
+  tutti::CommunicatorOptions options;
+  options.rank = ranks.size() - 1 - ranks.rank();
+  options.size = ranks.size();
+  options.unique_id = id;
+  auto again = Communicator::create(options);
+  if (!again.ok()) return again.error();
+  std::int32_t first = ranks.rank();
+  if (Status ended = (*again)->broadcast(&first, &first, 1, DataType::kInt32, 0); !ended.ok()) return ended;
+  return first == ranks.size() - 1 ? Status() : wrong("UniqueId");
+}
+
+Status tour(Communicator& ranks) {
+  for (const auto stop : {sum_in_the_background, pass_on, find_the_best, go_apart, meet_elsewhere}) {
+    if (Status status = stop(ranks); !status.ok()) return status;
+  }
+  std::printf("rank %d of %d has seen it all\n", ranks.rank(), ranks.size());
+  return ranks.finalize();  // waits for what is under way, and takes leave of the others
+}
+
+}  // namespace
+
+int main() {
+  auto ranks = Communicator::create();
+  const Status status = ranks.ok() ? tour(**ranks) : Status(ranks.error());
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", tutti::to_string(status.error()).c_str());
+  return 1;
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The side-by-side run as a whole, quickly, with whatever peers are installed: compare_test.sh TREE BIN
+# What it measures here means nothing; that every library's results are right, that the report has them, and that
+# nothing is left behind does.
+set -eu
+tree=$1
+bin=$2
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+fail() {
+  echo "FAILED: $*"
+  cat "$here/log"
+  exit 1
+}
+leftovers() { find /dev/shm -maxdepth 1 -name 'tutti-compare-*' 2>/dev/null | sort; }
+
+before=$(leftovers)
+export PYTHONDONTWRITEBYTECODE=1
+compare=(python3 "$tree/bench/compare/compare.py")
+quickly=(--quick --target-ms 3 --pause-ms 100 --bin "$bin" --name raw)
+report=$here/performance.md
+run_beside_peers() {
+  "${compare[@]}" "${quickly[@]}" --ranks 2 --sizes 8,64K --sections memory,loopback --output "$here" \
+    >"$here/log" 2>&1 || fail "status $?"
+  [ -s "$report" ] || fail 'no report'
+}
+has_times() { grep -qE "^\| $1 \| [0-9.]+ \| [0-9.]+ \|" "$report"; }
+
+run_beside_peers
+grep -q '<polyline' "$here/performance-2.svg" || fail 'no plot'
+for row in tutti_registered tutti_plain tutti_tcp bound; do
+  has_times $row || fail "the report has no times of $row"
+done
+# Each driver that was built, with its launcher, has times for both sizes.
+if [ -x "$bin/compare_ompi" ] && command -v mpirun.openmpi >/dev/null; then peers=(ompi ompi_tcp); else peers=(); fi
+if [ -x "$bin/compare_mpich" ] && command -v mpiexec.mpich >/dev/null; then peers+=(mpich mpich_tcp); fi
+if [ -x "$bin/compare_gloo" ]; then peers+=(gloo_ring); fi
+for row in "${peers[@]}"; do
+  has_times "$row" || run_beside_peers # a peer that fails now and then is no fault of ours
+  has_times "$row" || fail "the report has no times of $row"
+done
+grep -q 'wrong' <(grep '^|' "$report") && fail 'wrong elements'
+[ "$(leftovers)" = "$before" ] || fail "left behind: $(leftovers)"
+
+# All sections, by Tutti alone; without the rights for it, not that between machines.
+"${compare[@]}" "${quickly[@]}" --ranks 2 --many-ranks 5 --sizes 8,1M --other-sizes 1K --veth --tuned \
+  --sections memory,many,sessions,collectives,waiting --only tutti_plain,tutti_tcp --output "$here/all" \
+  >"$here/log" 2>&1 || fail "all sections: status $?"
+for title in 'many more ranks' 'through setsid' 'Other collectives' 'without work' 'malloc tuned'; do
+  grep -q "^## .*$title" "$here/all/performance.md" || fail "no section '$title'"
+done
+
+# The report comes from the raw results alone.
+mkdir "$here/again"
+"${compare[@]}" --report "$here/results/raw.json" \
+  --output "$here/again" 2>>"$here/log" || fail 'no report from the raw results'
+diff <(grep '^|' "$report") <(grep '^|' "$here/again/performance.md") || fail 'another report from the same results'

@@ -1,0 +1,159 @@
+"""Tables, plot and report of the side-by-side run, from results made here."""
+
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+
+from plot import Line, Plot, svg
+from report import performance_text, plot_name
+from results import Results
+from tables import Grid, all_reduce_table, collectives_table, markdown, notes, waiting_table
+
+
+def made(times: dict[str, list[float]], section: str = "memory", size: int = 8, ranks: int = 2) -> Results:
+    """Results of one size: a variant's median times by its name."""
+    results = Results(
+        {"runs": [{"command": "scripts/compare --quick"}]},
+        {"cores": 2, "load": [0.1]},
+        {"memory/ompi": "Open MPI"},
+        {"Tutti": "x"},
+    )
+    for variant, values in times.items():
+        for value in values:
+            record = {
+                "median_us": value,
+                "loop_us": 100 * value,
+                "mean_us": 1,
+                "slowest_mean_us": 1,
+                "slowest_median_us": 1,
+            }
+            results.cell(section, "all_reduce", ranks, size, variant).add(record)
+    return results
+
+
+def row(table: str, name: str) -> list[str]:
+    """The cells of the row that begins with `name`."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    found = [cells for cells in rows if cells[0] == name]
+    assert len(found) == 1, f"{len(found)} rows {name} in\n{table}"
+    return found[0]
+
+
+class GridTest(unittest.TestCase):
+    def test_the_best_peer_is_the_quickest_that_is_not_ours(self) -> None:
+        grid = Grid(made({"tutti_plain": [1.0], "ompi": [4.0, 5.0, 9.0], "mpich": [6.0]}), "memory", "all_reduce", 2)
+        self.assertEqual(grid.best_peer(8), ("ompi", 5.0))
+        self.assertEqual(grid.best_peer(8, "mpich"), ("mpich", 6.0))
+        self.assertIsNone(grid.best_peer(8, "gloo"))
+        self.assertEqual(grid.speedup("tutti_plain", 8), 5.0)
+
+    def test_more_ranks_than_cores_count_back_to_back(self) -> None:
+        grid = Grid(made({"tutti_plain": [2.0]}, ranks=4), "memory", "all_reduce", 4)
+        self.assertEqual(grid.time("tutti_plain", 8), 200.0)
+
+    def test_a_wrong_element_takes_the_time_away(self) -> None:
+        results = made({"tutti_plain": [1.0], "ompi": [4.0], "mpich": [6.0]})
+        results.cell("memory", "all_reduce", 2, 8, "ompi").wrong = 3
+        grid = Grid(results, "memory", "all_reduce", 2)
+        self.assertEqual(grid.best_peer(8), ("mpich", 6.0))
+        self.assertIn("3 wrong", grid.text("ompi", 8))
+        self.assertEqual(notes(results), ["- memory, ompi, all_reduce, 2 ranks, 8 B: 3 wrong elements"])
+
+
+class TableTest(unittest.TestCase):
+    def test_all_reduce_has_times_ratios_bound_and_means(self) -> None:
+        results = made({"tutti_registered": [1.0, 2.0, 3.0], "ompi": [8.0]})
+        for value in (2.0, 4.0):  # a second size
+            name = "tutti_registered" if value == 2.0 else "ompi"
+            results.cell("memory", "all_reduce", 2, 1024, name).add(
+                {"median_us": value, "loop_us": 1, "mean_us": 1, "slowest_mean_us": 1, "slowest_median_us": 1}
+            )
+        results.bounds = {(2, 8): [1.25, 1.0], (2, 1024): [0.5]}
+        table = all_reduce_table(results, "memory", 2, with_bound=True)
+        self.assertEqual(row(table, "tutti_registered")[1:3], ["2.00 [1.50..2.50]", "2.00"])
+        self.assertEqual(row(table, "**best peer**")[1:3], ["8.00 ompi", "4.00 ompi"])
+        self.assertEqual(row(table, "**best peer / tutti_registered**")[1:], ["4.00 x", "2.00 x", "2.83 x"])
+        self.assertEqual(row(table, "**tutti_registered / bound**")[1:], ["2.00 x", "4.00 x", "2.83 x"])
+
+    def test_a_cell_without_samples_says_why(self) -> None:
+        results = made({"tutti_plain": [1.0], "ompi": [4.0]})
+        results.cell("memory", "all_reduce", 2, 8, "mpich").note = "cut off after 60 s"
+        table = all_reduce_table(results, "memory", 2)
+        self.assertEqual(row(table, "mpich")[1], "cut off after 60 s")
+        self.assertEqual(row(table, "**best peer**")[1], "4.00 ompi")
+
+    def test_gloo_has_a_row_of_its_own_over_tcp(self) -> None:
+        table = all_reduce_table(
+            made({"tutti_tcp": [1.0], "ompi_tcp": [2.0], "gloo_ring": [7.0]}, "loopback"), "loopback", 2
+        )
+        self.assertEqual(row(table, "**best gloo / tutti_tcp**")[1], "7.00 x")
+
+    def test_other_collectives_and_waiting(self) -> None:
+        results = made({})
+        times = {"median_us": 9, "loop_us": 9, "mean_us": 9, "slowest_mean_us": 9}
+        for variant, value in {"tutti_plain": 2.0, "mpich": 3.0}.items():
+            results.cell("collectives", "broadcast", 2, 1024, variant).add(times | {"slowest_median_us": value})
+        table = collectives_table(results, 2)
+        self.assertEqual(row(table, "broadcast"), ["broadcast", "1 KiB", "2.00", "3.00 mpich", "1.50 x"])
+        results.cell("waiting", "all_reduce", 2, 8, "ompi", "late").add({"cpu_percent": 99.5, "most_cpu_percent": 100})
+        self.assertEqual(row(waiting_table(results), "ompi")[1:], ["99.5", "-"])
+
+    def test_markdown(self) -> None:
+        self.assertEqual(markdown(["a", "b"], [["1", "2"]]), "| a | b |\n|---|---|\n| 1 | 2 |")
+
+
+class ResultsTest(unittest.TestCase):
+    def test_json_brings_everything_back(self) -> None:
+        results = made({"tutti_plain": [1.0, 2.0], "ompi": [4.0]})
+        results.bounds[(2, 8)] = [0.25]
+        results.cell("memory", "all_reduce", 2, 8, "mpich").note = "failed: why"
+        self.assertEqual(Results.from_json(results.to_json()), results)
+        with self.assertRaises(ValueError):
+            Results.from_json('{"schema": "another"}')
+
+    def test_merging_adds_samples(self) -> None:
+        results = made({"ompi": [4.0]})
+        results.merge(made({"ompi": [6.0], "mpich": [1.0]}))
+        self.assertEqual(results.cell("memory", "all_reduce", 2, 8, "ompi").times["median_us"], [4.0, 6.0])
+        self.assertEqual(len(results.cells), 2)
+
+
+class ReportTest(unittest.TestCase):
+    def test_the_report_names_command_raw_results_and_sections(self) -> None:
+        results = made({"tutti_plain": [1.0], "ompi": [4.0]})
+        text = performance_text(results, Path("results/x.json"), [plot_name(2)])
+        for part in (
+            "    scripts/compare --quick\n",
+            "(results/x.json)",
+            "### 2 ranks",
+            "](performance-2.svg)",
+            "| ompi |",
+        ):
+            self.assertIn(part, text)
+        self.assertNotIn("## Other collectives", text)
+
+    def test_the_plot_is_xml_with_a_line_for_each_series(self) -> None:
+        lines = (Line("a & b", ((8.0, 1.0), (1024.0, 20.0))), Line("bound", ((8.0, 0.5),), dashed=True))
+        root = xml.etree.ElementTree.fromstring(svg(Plot("t", "x", "y", lines, ((8.0, "8 B"),))))
+        space = "{http://www.w3.org/2000/svg}"
+        found = [line.get("points", "").split() for line in root.iter(f"{space}polyline")]
+        self.assertEqual([len(points) for points in found], [2, 1])
+        (x0, y0), (x1, y1) = ([float(number) for number in point.split(",")] for point in found[0])
+        self.assertTrue(x0 < x1 and y0 > y1)  # larger and slower: right and up
+        self.assertIn("a & b", [text.text for text in root.iter(f"{space}text")])
+
+    def test_equal_steps_of_factors_are_equal_on_paper(self) -> None:
+        text = svg(Plot("t", "x", "y", (Line("a", ((1.0, 1.0), (10.0, 10.0), (100.0, 100.0))),), ()))
+        points = text.split('points="')[1].split('"')[0].split()
+        xs = [float(point.split(",")[0]) for point in points]
+        self.assertAlmostEqual(xs[1] - xs[0], xs[2] - xs[1], delta=0.2)
+
+    def test_nothing_to_draw_is_refused(self) -> None:
+        with self.assertRaises(ValueError):
+            svg(Plot("t", "x", "y", (), ()))
+        with self.assertRaises(ValueError):
+            svg(Plot("t", "x", "y", (Line("a", ((0.0, 1.0),)),), ()))
+
+
+if __name__ == "__main__":
+    unittest.main()
