@@ -205,7 +205,8 @@ void SlateRun::gather(std::uint64_t first_byte) {
 
 std::string SlateRun::waits_for() {
   if (phase_ == Phase::kDone || next_ >= ranks()) return "nothing";
-  return fmt::format("{} rank {}", phase_ == Phase::kReading ? "no value from" : "no sign that it has read of", next_);
+  return phase_ == Phase::kReading ? fmt::format("reading, no value from rank {}", next_)
+                                   : fmt::format("writing, rank {} may still read the last value", next_);
 }
 
 }  // namespace tutti

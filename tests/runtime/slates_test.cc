@@ -1,0 +1,212 @@
+// Calls short enough for slates: the same bits as the plans that they stand for, in step with all other calls, and told
+// in the same words when ranks disagree or stay away.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "runtime/support.h"
+#include "transports/transport.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+using Kind = CollectiveKind;
+using Bytes = std::vector<std::byte>;
+
+// Bits of every kind, the same in every run; of floats all classes of values.
+Bytes random_bits(std::size_t bytes, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes bits(bytes);
+  for (std::byte& byte : bits) byte = static_cast<std::byte>(random());
+  return bits;
+}
+
+struct Shape {
+  Kind kind;
+  std::size_t count;
+  DataType type;
+  ReduceOp op;
+};
+
+// What every rank's output holds after one call.
+std::vector<Bytes> outputs_of(Communicators& ranks, const Shape& shape) {
+  const std::size_t blocks = ranks.size();
+  const std::size_t bytes = blocks * shape.count * size_of(shape.type);
+  std::vector<Bytes> outputs(blocks, Bytes(bytes));
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const auto number = static_cast<std::size_t>(rank.rank());
+    const Bytes input = random_bits(bytes, static_cast<std::uint32_t>(number) + 1);
+    CollectiveCall call;
+    call.kind = shape.kind;
+    call.input = input.data();
+    call.output = outputs[number].data();
+    call.count = shape.count;
+    call.type = shape.type;
+    call.op = shape.op;
+    call.root = static_cast<std::int32_t>(blocks) - 1;
+    CallOptions options;
+    options.algorithm = shape.kind == Kind::kAllReduce ? Algorithm::kOneShot : Algorithm::kDirect;
+    options.scale.real = 0.3;
+    options.scale.integer = 3;
+    const Status status = rank.run(call, options);
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  });
+  return outputs;
+}
+
+TEST(Slates, GiveTheBitsOfThePlansThatTheyStandFor) {
+  Communicators by_slates = make_ranks(4);
+  Communicators by_messages = make_world(kWorlds[1], 4);
+  for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter, Kind::kAllGather, Kind::kAllToAll,
+                          Kind::kBroadcast, Kind::kGather, Kind::kScatter}) {
+    for (const DataType type : {DataType::kInt8, DataType::kUint32, DataType::kInt64, DataType::kFloat16,
+                                DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+      for (const ReduceOp op :
+           {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg, ReduceOp::kPreMulSum}) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kSlateBytes / 4 / size_of(type)}) {
+          const Shape shape{.kind = kind, .count = count, .type = type, .op = op};
+          EXPECT_EQ(outputs_of(by_slates, shape), outputs_of(by_messages, shape))
+              << to_string(kind) << " " << to_string(type) << " " << to_string(op) << " " << count;
+        }
+        if (kind != Kind::kAllReduce && kind != Kind::kReduce && kind != Kind::kReduceScatter) break;
+      }
+    }
+  }
+}
+
+// A root that only sends runs ahead of its readers, and calls with and without slates take turns, so that a slate comes
+// to be used by two calls in a row.
+TEST(Slates, AreNotWrittenBeforeTheLastReaderIsDone) {
+  constexpr int kRounds = 3000;
+  Communicators ranks = make_ranks(3);
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::mt19937 same(7);  // all ranks draw alike
+    std::mt19937 own(static_cast<std::uint32_t>(rank.rank()));
+    std::vector<std::int32_t> data(4 * kSlateBytes);
+    for (int round = 0; round < kRounds; ++round) {
+      const std::size_t count = same() % 3 == 0 ? kSlateBytes / 4 + 1 : 1 + same() % (kSlateBytes / 4);
+      const auto root = static_cast<std::int32_t>(same() % 3);
+      if (own() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+      const std::int32_t word = round * 4 + 1;
+      if (same() % 4 == 0) {
+        std::fill_n(data.begin(), count, word + rank.rank());
+        ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kInt32, ReduceOp::kSum).ok());
+        ASSERT_EQ(data[0], 3 * word + 3);
+        ASSERT_EQ(data[count - 1], 3 * word + 3);
+      } else {
+        std::fill_n(data.begin(), count, rank.rank() == root ? word : -1);
+        ASSERT_TRUE(rank.broadcast(data.data(), data.data(), count, DataType::kInt32, root).ok());
+        ASSERT_EQ(data[0], word);
+        ASSERT_EQ(data[count - 1], word);
+      }
+    }
+  });
+}
+
+TEST(Slates, DisagreementIsNamedAndTheNextCallsAreInStep) {
+  Communicators ranks = make_ranks(2);
+  for (const std::size_t other : {std::size_t{3}, kSlateBytes}) {  // by a slate as well, and by messages
+    std::atomic<int> told = 0;
+    on_every_rank(ranks, [&](Communicator& rank) {
+      std::vector<float> data(2 * kSlateBytes, 1.0f);
+      for (int warm_up = 0; warm_up < 3; ++warm_up) {
+        ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), 1, DataType::kFloat32, ReduceOp::kSum).ok());
+      }
+      const std::size_t count = rank.rank() == 0 ? 2 : other;
+      const Status status = rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+      EXPECT_THAT(status.error().message, HasSubstr("count"));
+      ++told;
+    });
+    EXPECT_EQ(told, 2);
+  }
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int round = 0; round < 10; ++round) {
+      float one = 1.0f;
+      ASSERT_TRUE(rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+      ASSERT_EQ(one, 2.0f);
+    }
+  });
+}
+
+TEST(Slates, WhoStaysAwayIsNamedAndMayComeBackLater) {
+  Communicators ranks = make_ranks(3, std::chrono::milliseconds(300));
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int round = 0; round < 6; ++round) {
+      float one = 1.0f;
+      if (round == 3 && rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+      if (round == 3) {  // the late one still finds what the others have shown
+        if (rank.rank() == 1) continue;
+        ASSERT_FALSE(status.ok());
+        EXPECT_THAT(status.error().message, HasSubstr("not entered by rank 1"));
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        continue;
+      }
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+      EXPECT_EQ(one, 3.0f);
+    }
+  });
+}
+
+// Other threads of the rank send, receive, start work and finalize while a short call waits.
+TEST(Slates, OtherThreadsAreServedWhileAShortCallWaits) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::thread beside([&rank] {
+      for (int i = 0; i < 200; ++i) {
+        int word = rank.rank() == 0 ? i : -1;
+        const Status moved =
+            rank.rank() == 0 ? rank.send(&word, 1, DataType::kInt32, 1) : rank.receive(&word, 1, DataType::kInt32, 0);
+        ASSERT_TRUE(moved.ok()) << to_string(moved.error());
+        ASSERT_EQ(word, i);
+      }
+    });
+    for (int i = 0; i < 2000; ++i) {
+      std::int64_t sum = i;
+      ASSERT_TRUE(rank.all_reduce(&sum, &sum, 1, DataType::kInt64, ReduceOp::kSum).ok());
+      ASSERT_EQ(sum, 2 * i);
+    }
+    beside.join();
+  });
+  // One rank finalizes while its own call waits for the other rank, which is late.
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::thread ends;
+    if (rank.rank() == 0) {
+      ends = std::thread([&rank] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        EXPECT_TRUE(rank.finalize().ok());
+      });
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    }
+    float one = 1.0f;
+    const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+    EXPECT_EQ(one, 2.0f);
+    if (ends.joinable()) ends.join();
+  });
+}
+
+TEST(Slates, AnAbortEndsAWaitingShortCall) {
+  Communicators ranks = make_ranks(2);
+  std::thread aborts([&ranks] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ranks[0]->abort();
+  });
+  float one = 1.0f;
+  const Status status = ranks[0]->all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+  aborts.join();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kAborted);
+}
+
+}  // namespace
+}  // namespace tutti::test
