@@ -7,6 +7,8 @@
 //   slot        the sender wrote it into a slot of the connection
 //   published   it lies in the sender's registered memory and is read there, in place, until it is released
 //   delivered   it has already been stored where the receiver's plan wants it
+//   replied     the sender wrote it over an earlier message of the receiver's, in that one's slot of the way back (same
+//               peer and lane)
 // Every message carries the CallTag of its call. Messages of earlier calls (left behind by a call that failed) are
 // dropped.
 #pragma once
@@ -41,13 +43,14 @@ struct WindowRef {
   bool operator==(const WindowRef&) const = default;
 };
 
-enum class Carrier : std::uint8_t { kSlot = 0, kPublished = 1, kDelivered = 2 };
+enum class Carrier : std::uint8_t { kSlot = 0, kPublished = 1, kDelivered = 2, kReplied = 3 };
 
 // A received message until its release.
 struct Message {
   Carrier carrier = Carrier::kSlot;
   const std::byte* data = nullptr;  // null when delivered
   std::uint64_t bytes = 0;
+  std::uint32_t slot = 0;  // of kSlot: which, for a reply
 };
 
 class SendConnection {
@@ -65,6 +68,10 @@ class SendConnection {
   }
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
+  // True where a reply can be sent: `over` is a message of the peer's that lies in a slot, and its bytes are the reply
+  // now. The peer must not come to use that slot again before it has released the reply.
+  virtual bool can_reply() const { return false; }
+  virtual void send_reply(const Message& over, const CallTag& tag) { static_cast<void>(over), static_cast<void>(tag); }
   virtual bool drained() = 0;  // the receiver has released everything that was sent
   // Everything that was sent is with the system or with the receiver: this process need do nothing more for it.
   virtual bool handed_over() = 0;

@@ -92,6 +92,12 @@ Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_
     plan->channels[send.channel].rules[step.list_begin + step.receive_count + send.send_index] = {
         .carry = send.carry, .unpublished = send.unpublished, .peer_sink = send.peer_sink};
   }
+  for (const SlotReply& reply : slot_replies(generator, rank, plan->program, transport.slots())) {
+    const Channel& channel = plan->program.channels[reply.channel];
+    const Step& step = channel.steps[reply.step];
+    plan->channels[reply.channel].rules[step.list_begin + step.receive_count + reply.send_index].answers =
+        channel.receives(step)[reply.receive_index];
+  }
   return plan;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/replies.h"
 #include "plan/windows.h"
 #include "transports/transport.h"
 
@@ -23,11 +24,14 @@ struct BoundPort {
   bool by_memory = false;  // the connection sends from, or receives into, the caller's memory
 };
 
-// How one send may leave, by the rules of plan/windows.h.
+inline constexpr std::uint16_t kNoPort = 0xffff;
+
+// How one send may leave, by the rules of plan/windows.h and plan/replies.h.
 struct SendRule {
   Carry carry = Carry::kSlot;
   Carry unpublished = Carry::kSlot;
   Slice peer_sink;
+  std::uint16_t answers = kNoPort;  // the port whose message the value may be stored over
 };
 
 struct BoundChannel {

@@ -175,6 +175,12 @@ Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rul
       return {.carrier = Carrier::kDelivered, .from_memory = false, .destination = output + offset};
     }
   }
+  if (rule.answers != kNoPort && port.send->can_reply()) {
+    const Message over = bound_.ports[rule.answers].receive->front();
+    if (over.carrier == Carrier::kSlot) {  // in the peer's slot, which it will not use before it has read this
+      return {.carrier = Carrier::kReplied, .destination = const_cast<std::byte*>(over.data), .over = over};
+    }
+  }
   if (port.by_memory && value.stands_in_memory) return {.carrier = Carrier::kSlot, .from_memory = true};
   return {.carrier = Carrier::kSlot, .from_memory = false, .destination = port.send->slot()};
 }
@@ -187,6 +193,7 @@ void Execution::Domain::post(const BoundPort& port, const Way& way, const Step& 
       return port.send->send_from(address(step.sink.space != Space::kNone ? step.sink : step.source, tile), bytes,
                                   execution_.call_.tag);
     case Carrier::kDelivered: return port.send->send_delivered(bytes, execution_.call_.tag);
+    case Carrier::kReplied: return port.send->send_reply(way.over, execution_.call_.tag);
     case Carrier::kPublished: break;
   }
   port.send->send_published(window(step.source, tile), bytes, execution_.call_.tag);
@@ -239,7 +246,8 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   const std::size_t first_send = step.list_begin + step.receive_count;
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {
     ways.push_back(way(bound_.ports[channel.lists[i]], bound_.rules[i], step, tile, value));
-    to_slots |= ways.back().carrier == Carrier::kSlot && !ways.back().from_memory;
+    to_slots |=
+        (ways.back().carrier == Carrier::kSlot && !ways.back().from_memory) || ways.back().carrier == Carrier::kReplied;
     if (ways.back().destination != nullptr) destinations.push_back(ways.back().destination);
   }
   // A slot is read again at once; users' buffers when the rest of all ranks' messages has gone through the caches.

@@ -43,6 +43,7 @@ class Execution final : public Running {
     Carrier carrier = Carrier::kSlot;
     bool from_memory = false;          // kSlot, but straight from where the value stands
     std::byte* destination = nullptr;  // null when published or from memory
+    Message over{};                    // kReplied: what the value is stored over
   };
 
   const BoundPlan& plan_;

@@ -14,6 +14,11 @@ bool ShmSendConnection::ready() {
   return sent_ - consumed_ < shape_.slots;
 }
 
+void ShmSendConnection::send_reply(const Message& over, const CallTag& tag) {
+  TUTTI_ASSERT(over.slot < shape_.slots);
+  post(Carrier::kReplied, {.window = 0, .offset = over.slot}, over.bytes, tag);
+}
+
 std::byte* ShmSendConnection::slot() { return inbox_.slots + (sent_ % shape_.slots) * std::size_t{shape_.slot_bytes}; }
 
 void ShmSendConnection::post(Carrier carrier, const WindowRef& place, std::uint64_t bytes, const CallTag& tag) {
@@ -49,13 +54,15 @@ bool ShmSendConnection::drained() {
   return sent_ == consumed_;
 }
 
-ShmReceiveConnection::ShmReceiveConnection(Segment receiver, Ringer ringer, const SegmentShape& shape,
-                                           std::uint32_t peer, std::uint16_t lane,
+ShmReceiveConnection::ShmReceiveConnection(Segment receiver, Segment sender, Ringer ringer, const SegmentShape& shape,
+                                           std::uint32_t rank, std::uint32_t peer, std::uint16_t lane,
                                            std::shared_ptr<SegmentExchange> exchange)
     : segment_(std::move(receiver)),
       shape_(shape),
       peer_(peer),
       inbox_(segment_.inbox(peer, lane)),
+      sender_(std::move(sender)),
+      way_back_(sender_.inbox(rank, lane).slots),
       ringer_(std::move(ringer)),
       exchange_(std::move(exchange)) {}
 
@@ -65,7 +72,12 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
   front_ = {.carrier = static_cast<Carrier>(carrier), .data = nullptr, .bytes = bytes};
   if (bytes > shape_.slot_bytes) return Arrival::kCorrupt;
   if (front_.carrier == Carrier::kSlot) {
-    front_.data = inbox_.slots + (received_ % shape_.slots) * std::size_t{shape_.slot_bytes};
+    front_.slot = static_cast<std::uint32_t>(received_ % shape_.slots);
+    front_.data = inbox_.slots + front_.slot * std::size_t{shape_.slot_bytes};
+  } else if (front_.carrier == Carrier::kReplied) {
+    const std::uint64_t slot = descriptor.offset.load(std::memory_order_relaxed);
+    if (slot >= shape_.slots) return Arrival::kCorrupt;
+    front_.data = way_back_ + slot * shape_.slot_bytes;
   } else if (front_.carrier == Carrier::kPublished) {
     const std::uint32_t id = descriptor.window.load(std::memory_order_relaxed);
     const std::uint64_t offset = descriptor.offset.load(std::memory_order_relaxed);

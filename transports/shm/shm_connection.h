@@ -21,6 +21,8 @@ class ShmSendConnection final : public SendConnection {
   void send_slot(std::uint64_t bytes, const CallTag& tag) override;
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
+  bool can_reply() const override { return true; }
+  void send_reply(const Message& over, const CallTag& tag) override;
   bool drained() override;
   bool handed_over() override { return true; }  // it is in shared memory
 
@@ -37,9 +39,10 @@ class ShmSendConnection final : public SendConnection {
 
 class ShmReceiveConnection final : public ReceiveConnection {
  public:
-  // `receiver` is this rank's own segment; `ringer` rings the sender's bell.
-  ShmReceiveConnection(Segment receiver, Ringer ringer, const SegmentShape& shape, std::uint32_t peer,
-                       std::uint16_t lane, std::shared_ptr<SegmentExchange> exchange);
+  // `receiver` is this rank's own segment, `sender` the peer's, where slots of the way back lie; `ringer` rings the
+  // sender's bell.
+  ShmReceiveConnection(Segment receiver, Segment sender, Ringer ringer, const SegmentShape& shape, std::uint32_t rank,
+                       std::uint32_t peer, std::uint16_t lane, std::shared_ptr<SegmentExchange> exchange);
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override { return front_; }
@@ -52,6 +55,8 @@ class ShmReceiveConnection final : public ReceiveConnection {
   SegmentShape shape_;
   std::uint32_t peer_;
   Inbox inbox_;
+  Segment sender_;
+  std::byte* way_back_;                        // the slots of the connection to the peer, in its segment
   Ringer ringer_;                              // of the sender, which may wait for a credit
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the transport
   std::uint64_t received_ = 0;

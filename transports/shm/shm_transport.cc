@@ -142,8 +142,8 @@ Result<std::unique_ptr<SendConnection>> ShmTransport::open_send(std::uint32_t pe
 
 Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint32_t peer, std::uint16_t lane) {
   TUTTI_ASSERT(peer < shape_.ranks && peer != rank_ && lane < kMaxLanes);
-  return std::unique_ptr<ReceiveConnection>(
-      std::make_unique<ShmReceiveConnection>(segments_[rank_], ringer(peer), shape_, peer, lane, exchange_));
+  return std::unique_ptr<ReceiveConnection>(std::make_unique<ShmReceiveConnection>(
+      segments_[rank_], segments_[peer], ringer(peer), shape_, rank_, peer, lane, exchange_));
 }
 
 void ShmTransport::ring_sleepers() {
