@@ -35,8 +35,8 @@ class SlateRun final : public Running {
   WindowRef offered() const override { return {}; }
   bool progress() override;
   bool done() override { return phase_ == Phase::kDone; }
-  // Never any: who means another call, or has given this one up, shows that on its board.
-  const std::optional<BadMessage>& bad_message() const override { return none_; }
+  // Somebody means another call. Without a tag: his board says which, as long as it remembers the call.
+  const std::optional<BadMessage>& bad_message() const override { return bad_; }
   std::string waits_for() override;
 
  private:
@@ -71,7 +71,7 @@ class SlateRun final : public Running {
   std::uint32_t awaited_ = Transport::kAnyRank;  // as the transport knows it
   Phase phase_ = Phase::kDone;
   std::vector<const std::byte*> sources_;
-  const std::optional<BadMessage> none_;
+  std::optional<BadMessage> bad_;
 };
 
 }  // namespace tutti

@@ -124,7 +124,8 @@ std::optional<Status> Engine::run_by_slates(BoundPlan& plan, const Call& call, s
     give_way(submitted);
     lock.lock();
     driven_ = between_queues_ = false;
-    if (wanting_.load() > 0) changed_.notify_all();
+    // The progress thread, too: it may have looked at what was submitted meanwhile, and kept still because we drove.
+    if (wanting_.load() > 0 || background_wanted_) changed_.notify_all();
   }
   if (slates_->done() && !has_root(plan.shape.collective.kind)) {
     world_.transport->leave_call(numbered.tag, std::nullopt);
