@@ -154,7 +154,8 @@ void Engine::give_way(std::uint32_t submitted) {
     if (slates_->done() || aborted_.load(std::memory_order_relaxed)) break;
     if (submitted_.load(std::memory_order_acquire) != submitted) break;
   }
-  world_.waiter->reset(idle, world_.transport->doorbell());
+  if (slates_->done()) return world_.waiter->reset(idle, world_.transport->doorbell());
+  if (idle.armed) world_.transport->doorbell().disarm();  // nothing is learnt from a wait that goes on elsewhere
 }
 
 bool Engine::test(Operation& operation) {

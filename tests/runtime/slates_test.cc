@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "base/wait.h"
+#include "runtime/communicator_impl.h"
 #include "runtime/support.h"
+#include "transports/shm_ranks.h"
 #include "transports/transport.h"
 
 namespace tutti::test {
@@ -269,6 +271,34 @@ TEST(Slates, DisagreementWithARootFarAheadIsTold) {
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
     EXPECT_THAT(status.error().message, HasSubstr("rank 0 passed something else"));
   });
+}
+
+// A rank whose peer is always late finds out that spinning does not pay, though the call is first waited for in other
+// ways than the rest of it.
+TEST(Slates, SpinningThatDoesNotPayIsGivenUp) {
+  constexpr WaitLimits kLimits{.spins = 2000, .yields = 100};
+  auto transports = shm_ranks({.ranks = 2}, in_process_exchanges(2));
+  const auto clock = std::make_shared<SteadyClock>();  // as ranks of one process share it
+  const auto prover = std::make_shared<Prover>(true);  // likewise
+  Communicators ranks;
+  const AdaptiveWaiter* first = nullptr;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    auto waiter = std::make_unique<AdaptiveWaiter>(kLimits);
+    if (rank == 0) first = waiter.get();
+    World world{
+        .clock = clock, .waiter = std::move(waiter), .transport = std::move(transports[rank]), .prover = prover};
+    ranks.push_back(detail::CommunicatorImpl::wrap(
+        std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), std::chrono::seconds(20))));
+  }
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int round = 0; round < 30; ++round) {
+      if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      float one = 1.0f;
+      ASSERT_TRUE(rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+    }
+  });
+  EXPECT_LE(first->spins(), kLimits.spins / 20);
+  EXPECT_LE(first->yields(), kLimits.yields / 5);
 }
 
 }  // namespace
