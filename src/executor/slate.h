@@ -3,7 +3,7 @@
 // line each way where the value fits into one.
 //
 // It stands for the one-shot and direct plans of the same collective and gives the same bits: sums in rank order, in
-// one go (tests/executor/slate_test.cc compares the two).
+// one go (tests/runtime/slates_test.cc compares the two).
 //
 // Calls with even and odd sequence numbers have a slate each. Its owner may write it again only when all others have
 // finished the call that it was written for before: they have if they have come to a later one. A rank that needed
