@@ -34,7 +34,7 @@ struct Call {
 struct BadMessage {
   std::uint32_t peer = 0;
   Arrival kind = Arrival::kMismatch;  // kMismatch, kCorrupt or kWithdrawn
-  CallTag tag;                        // for kMismatch: the peer's
+  CallTag tag;                        // for kMismatch: the peer's; sequence 0: not known
 };
 
 class Running {

@@ -72,6 +72,7 @@ void SlateRun::start(const Call& call) {
   turn_ = call.tag.sequence % kSlates;
   digest_ = digest_of(call.tag);
   next_ = 0;
+  bad_.reset();
   phase_ = Phase::kBeforeWriting;
   progress();
 }
@@ -140,7 +141,12 @@ bool SlateRun::all_there() {
     if (next_ == rank_ || !needs(next_)) continue;
     const SlateMark& mark = mark_of(next_);
     if (mark.number.load(std::memory_order_seq_cst) != call_.tag.sequence) return false;
-    if (mark.digest.load(std::memory_order_relaxed) != digest_) return false;  // its board says what it means
+    if (mark.digest.load(std::memory_order_relaxed) != digest_) {
+      order_loads();
+      if (mark.number.load(std::memory_order_acquire) == call_.tag.sequence)
+        bad_ = BadMessage{.peer = next_, .tag = {}};
+      return false;
+    }
   }
   return true;
 }

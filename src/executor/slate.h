@@ -3,7 +3,7 @@
 // line each way where the value fits into one.
 //
 // It stands for the one-shot and direct plans of the same collective and gives the same bits: sums in rank order, in
-// one go (tests/executor/slate_test.cc compares the two).
+// one go (tests/runtime/slates_test.cc compares the two).
 //
 // Calls with even and odd sequence numbers have a slate each. Its owner may write it again only when all others have
 // finished the call that it was written for before: they have if they have come to a later one. A rank that needed
@@ -35,8 +35,8 @@ class SlateRun final : public Running {
   WindowRef offered() const override { return {}; }
   bool progress() override;
   bool done() override { return phase_ == Phase::kDone; }
-  // Never any: who means another call, or has given this one up, shows that on its board.
-  const std::optional<BadMessage>& bad_message() const override { return none_; }
+  // Somebody means another call. Without a tag: his board says which, as long as it remembers the call.
+  const std::optional<BadMessage>& bad_message() const override { return bad_; }
   std::string waits_for() override;
 
  private:
@@ -71,7 +71,7 @@ class SlateRun final : public Running {
   std::uint32_t awaited_ = Transport::kAnyRank;  // as the transport knows it
   Phase phase_ = Phase::kDone;
   std::vector<const std::byte*> sources_;
-  const std::optional<BadMessage> none_;
+  std::optional<BadMessage> bad_;
 };
 
 }  // namespace tutti

@@ -80,10 +80,12 @@ std::optional<Diagnosis> Diagnostician::mismatch(const Call& call) const {
 Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const {
   if (failure.code == ErrorCode::kMismatch) {
     if (auto seen = mismatch(call)) return *seen;
-    return diagnosis(failure.code, ErrorScope::kCall, failure.culprit,
-                     fmt::format("{}: rank {} found that the ranks disagree on {}; rank {} differs", describe(call.tag),
-                                 peer, describe(call.tag, failure.argument), failure.culprit),
-                     failure.argument);
+    return diagnosis(
+        failure.code, ErrorScope::kCall, failure.culprit,
+        fmt::format("{}: rank {} found that the ranks disagree{}; rank {} differs", describe(call.tag), peer,
+                    failure.argument == CallArgument::kNone ? "" : " on " + describe(call.tag, failure.argument),
+                    failure.culprit),
+        failure.argument);
   }
   const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
   const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // that rank's own abort()
@@ -140,6 +142,12 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
 Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message) const {
   if (message.kind == Arrival::kMismatch) {
     if (auto seen = mismatch(call)) return *seen;
+    if (message.tag.sequence == 0) {
+      return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                       fmt::format("{}: the ranks disagree: rank {} passed something else, and has made so many calls "
+                                   "since that it no longer says what; give all ranks the same",
+                                   describe(call.tag), message.peer));
+    }
     const CallArgument argument = first_difference(call.tag, message.tag);
     return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
                      fmt::format("{}: rank {} passed {}, this rank ({}) {}{}", describe(call.tag), message.peer,

@@ -124,7 +124,8 @@ std::optional<Status> Engine::run_by_slates(BoundPlan& plan, const Call& call, s
     give_way(submitted);
     lock.lock();
     driven_ = between_queues_ = false;
-    if (wanting_.load() > 0) changed_.notify_all();
+    // The progress thread, too: it may have looked at what was submitted meanwhile, and kept still because we drove.
+    if (wanting_.load() > 0 || background_wanted_) changed_.notify_all();
   }
   if (slates_->done() && !has_root(plan.shape.collective.kind)) {
     world_.transport->leave_call(numbered.tag, std::nullopt);
@@ -153,7 +154,8 @@ void Engine::give_way(std::uint32_t submitted) {
     if (slates_->done() || aborted_.load(std::memory_order_relaxed)) break;
     if (submitted_.load(std::memory_order_acquire) != submitted) break;
   }
-  world_.waiter->reset(idle, world_.transport->doorbell());
+  if (slates_->done()) return world_.waiter->reset(idle, world_.transport->doorbell());
+  if (idle.armed) world_.transport->doorbell().disarm();  // nothing is learnt from a wait that goes on elsewhere
 }
 
 bool Engine::test(Operation& operation) {

@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "base/wait.h"
+#include "runtime/communicator_impl.h"
 #include "runtime/support.h"
+#include "transports/shm_ranks.h"
 #include "transports/transport.h"
 
 namespace tutti::test {
@@ -206,6 +210,95 @@ TEST(Slates, AnAbortEndsAWaitingShortCall) {
   aborts.join();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kAborted);
+}
+
+// What another thread starts while a short call waits is begun when that is done, though nobody waits for it.
+TEST(Slates, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
+  constexpr std::uint32_t kRounds = 1500;
+  Communicators ranks = make_ranks(2, std::chrono::milliseconds(3000));
+  std::atomic<bool> failed = false;
+  for (std::uint32_t round = 0; round < kRounds && !failed; ++round) {
+    std::array<std::int32_t, 2> words{static_cast<std::int32_t>(round), -1};
+    on_every_rank(ranks, [&](Communicator& rank) {
+      Work work;
+      std::thread beside;
+      const bool sends = rank.rank() == 0;
+      std::int32_t* word = &words[sends ? 0 : 1];
+      if (sends) {
+        beside = std::thread([&] {
+          Group group;
+          ASSERT_TRUE(group.send(rank, word, 1, DataType::kInt32, 1).ok());
+          for (std::uint32_t i = 0; i < round % 97 * 20; ++i) relax();
+          auto started = group.start();
+          ASSERT_TRUE(started.ok());
+          work = std::move(*started);
+        });
+      } else {
+        for (std::uint32_t i = 0; i < round % 89 * 40; ++i) relax();
+      }
+      float one = 1.0f;
+      Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+      while (!status.ok() && status.error().code == ErrorCode::kInvalidArgument) {  // the group is open
+        status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+      }
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+      if (sends) return beside.join();
+      const Status got = rank.receive(word, 1, DataType::kInt32, 0);
+      ASSERT_TRUE(got.ok() || failed.exchange(true)) << "round " << round << ": " << to_string(got.error());
+      EXPECT_EQ(*word, static_cast<std::int32_t>(round));
+    });
+  }
+  EXPECT_FALSE(failed);
+}
+
+// The board of a root that ran ahead by messages no longer says what it meant; its slate still says that it differs.
+TEST(Slates, DisagreementWithARootFarAheadIsTold) {
+  constexpr std::size_t kLong = 2 * kSlateBytes / sizeof(float);
+  Communicators ranks = make_ranks(2, std::chrono::milliseconds(1500));
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::vector<float> data(kLong, 1.0f);
+    const auto broadcast = [&](std::size_t count) {
+      return rank.broadcast(data.data(), data.data(), count, DataType::kFloat32, 0);
+    };
+    if (rank.rank() == 0) {
+      ASSERT_TRUE(broadcast(1).ok());
+      while (broadcast(kLong).ok()) continue;  // until nobody takes more
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const Status status = broadcast(2);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+    EXPECT_THAT(status.error().message, HasSubstr("rank 0 passed something else"));
+  });
+}
+
+// A rank whose peer is always late finds out that spinning does not pay, though the call is first waited for in other
+// ways than the rest of it.
+TEST(Slates, SpinningThatDoesNotPayIsGivenUp) {
+  constexpr WaitLimits kLimits{.spins = 2000, .yields = 100};
+  auto transports = shm_ranks({.ranks = 2}, in_process_exchanges(2));
+  const auto clock = std::make_shared<SteadyClock>();  // as ranks of one process share it
+  const auto prover = std::make_shared<Prover>(true);  // likewise
+  Communicators ranks;
+  const AdaptiveWaiter* first = nullptr;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    auto waiter = std::make_unique<AdaptiveWaiter>(kLimits);
+    if (rank == 0) first = waiter.get();
+    World world{
+        .clock = clock, .waiter = std::move(waiter), .transport = std::move(transports[rank]), .prover = prover};
+    ranks.push_back(detail::CommunicatorImpl::wrap(
+        std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), std::chrono::seconds(20))));
+  }
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int round = 0; round < 30; ++round) {
+      if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      float one = 1.0f;
+      ASSERT_TRUE(rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+    }
+  });
+  EXPECT_LE(first->spins(), kLimits.spins / 20);
+  EXPECT_LE(first->yields(), kLimits.yields / 5);
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "shm_ranks.h"
 
@@ -219,6 +222,80 @@ TEST(Mapping, OnlySealedMemoryOfAPeerIsMapped) {
   EXPECT_FALSE(Mapping::map(unsealed).ok()) << "its owner could shrink it under our hands";
   EXPECT_FALSE(Mapping::map(open("/dev/null", O_RDWR)).ok());
   EXPECT_FALSE(Mapping::map(-1).ok());
+}
+
+// One rank takes its output back while the other, which offers nothing, enters the call: either the first sees that the
+// other has entered, and waits for it, or the other finds no output to store to.
+TEST(ShmBoard, AnOutputIsTakenBackOrWhoMayStoreThereIsSeen) {
+#if defined(__SANITIZE_THREAD__)  // slow, and orders more than the processor
+  constexpr std::uint64_t kCalls = 20'000;
+#else
+  constexpr std::uint64_t kCalls = 600'000;
+#endif
+  Pair pair;
+  auto window = std::move(pair.ranks[0]->allocate_window(4096).value());
+  const WindowRef output = pair.ranks[0]->find_window(window->data(), 4096);
+  ASSERT_NE(output.window, 0u);
+  std::array<std::atomic<std::uint64_t>, 2> at{};
+  const auto meet = [&at](std::size_t me, std::uint64_t place) {
+    at[me].store(place);
+    for (int polls = 0; at[1 - me].load() < place; ++polls) {
+      if (polls % 1000 == 999) std::this_thread::yield();
+    }
+  };
+  const auto delay = [](std::uint64_t turns) {  // by less than relax() takes
+    for (std::uint64_t i = 0; i < turns; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+  };
+  std::atomic<bool> seen = false;
+  std::atomic<bool> stores = false;
+  std::uint64_t unseen = 0;
+  std::thread other([&] {
+    for (std::uint64_t n = 1; n <= kCalls; ++n) {
+      meet(1, 3 * n);
+      delay(n % 41);
+      pair.ranks[1]->enter_call(call(n), {});
+      stores = pair.ranks[1]->peer_output(0, n, 4096).value_or(nullptr) != nullptr;
+      meet(1, 3 * n + 1);
+      meet(1, 3 * n + 2);
+    }
+  });
+  for (std::uint64_t n = 1; n <= kCalls; ++n) {
+    pair.ranks[0]->enter_call(call(n), output);
+    meet(0, 3 * n);
+    delay(n % 37);
+    pair.ranks[0]->leave_call(call(n), CallFailure{.code = ErrorCode::kTimeout, .culprit = 1});
+    seen = pair.ranks[0]->peer_status(1).entered >= n;
+    meet(0, 3 * n + 1);
+    if (stores && !seen) ++unseen;
+    meet(0, 3 * n + 2);
+  }
+  other.join();
+  EXPECT_EQ(unseen, 0u);
+}
+
+// Who looks while a peer finishes its last call and goes never takes it for one that went without finishing.
+TEST(ShmBoard, WhoHasGoneAfterItsLastCallIsSeenToHaveFinishedIt) {
+  constexpr std::size_t kPairs = 300;
+  std::vector<Pair> pairs(kPairs);
+  std::atomic<std::size_t> watched = 0;
+  std::thread goes([&] {
+    for (std::size_t i = 0; i < kPairs; ++i) {
+      pairs[i].ranks[0]->enter_call(call(1), {});
+      while (watched.load() <= i) std::this_thread::yield();
+      for (std::size_t wait = 0; wait < i % 61 * 5; ++wait) relax();
+      pairs[i].ranks[0]->leave_call(call(1), std::nullopt);
+      pairs[i].ranks[0]->announce_leave();
+    }
+  });
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    watched = i + 1;
+    PeerStatus status;
+    do {
+      status = pairs[i].ranks[1]->peer_status(0);
+    } while (status.life == PeerLife::kLive);
+    EXPECT_EQ(status.left, 1u) << "pair " << i;
+  }
+  goes.join();
 }
 
 }  // namespace

@@ -208,13 +208,14 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
 PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
   const Board& board = segments_.at(peer).board();
   PeerStatus status;
+  // First: a peer that has gone had left its last call before, and that must be seen then.
+  status.life = static_cast<PeerLife>(board.life.load(std::memory_order_seq_cst));
   status.left = board.left.load(std::memory_order_seq_cst);
   status.entered = board.entered.load(std::memory_order_seq_cst);
-  status.life = static_cast<PeerLife>(board.life.load(std::memory_order_seq_cst));
   if (peer != rank_ && status.life == PeerLife::kLive && exchange_->peer_gone(peer)) {
     // It may have said goodbye, or finished the call, between our two looks.
-    status.left = board.left.load(std::memory_order_seq_cst);
     status.life = static_cast<PeerLife>(board.life.load(std::memory_order_seq_cst));
+    status.left = board.left.load(std::memory_order_seq_cst);
     if (status.life == PeerLife::kLive) status.life = PeerLife::kLost;
   }
   return status;
@@ -256,6 +257,10 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   const Board& board = segments_[peer].board();
   const std::uint64_t entered = board.entered.load(std::memory_order_seq_cst);
   if (entered < sequence) return std::nullopt;
+  // Without an offer of our own we have entered by a plain store, which must be seen before we look at the peer's: see
+  // leave_call().
+  std::atomic<std::uint64_t>& own_entered = segments_[rank_].board().entered;
+  own_entered.store(own_entered.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   const auto window = static_cast<std::uint32_t>(board.output_window.load(std::memory_order_seq_cst));
   const std::uint64_t offset = board.output_offset.load(std::memory_order_acquire);
   std::shared_ptr<Mapping> mapping;
