@@ -134,10 +134,11 @@ class Window {
 // call up may have written the next one.
 inline constexpr std::size_t kSlates = 2;
 inline constexpr std::size_t kSlateBytes = 8192;
-struct alignas(128) SlateMark {       // two lines: processors fetch the second with the first
-  std::atomic<std::uint64_t> number;  // the call's sequence number; 0: none yet, or it is being written
-  std::atomic<std::uint64_t> digest;  // of the call's tag
-  std::array<std::byte, 48> payload;  // as much as fits
+struct alignas(128) SlateMark {                     // two lines: processors fetch the second with the first
+  std::atomic<std::uint64_t> number;                // the call's sequence number; 0: none yet, or it is being written
+  std::atomic<std::uint64_t> digest;                // of the call's tag
+  std::array<std::byte, 48> payload;                // as much as fits
+  alignas(64) std::atomic<std::uint64_t> finished;  // the last call in which this rank has done its part for the others
 };
 static_assert(offsetof(SlateMark, payload) + sizeof(SlateMark::payload) == 64);
 
@@ -191,6 +192,13 @@ class Transport {
   virtual const Slates* slates() const { return nullptr; }
   // Wakes the peers that sleep and await this rank, after it has written a slate (number: seq_cst).
   virtual void ring_sleepers() {}
+  // Where `place`, in `peer`'s registered memory (`which`: 0 or 1, each kept until the next of its kind is asked for),
+  // can be read and written from here; null if `bytes` from there are not in it; nothing if it has not arrived yet: ask
+  // again. Thread of the driver.
+  virtual std::optional<std::byte*> peer_memory(std::uint32_t /*peer*/, std::size_t /*which*/,
+                                                const WindowRef& /*place*/, std::uint64_t /*bytes*/) {
+    return nullptr;
+  }
   // Whose slate this rank waits for, so that no other wakes it in vain; kAnyRank: whichever.
   static constexpr std::uint32_t kAnyRank = ~std::uint32_t{0};
   virtual void await_slate(std::uint32_t /*rank*/) {}

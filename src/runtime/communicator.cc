@@ -180,6 +180,9 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   operation->by_slates = chosen == nullptr && options.reduction.combine == nullptr && !call.variable &&
                          world_.transport->slates() != nullptr &&
                          SlateRun::takes(checked->collective, algorithm, bytes);
+  operation->direct = chosen == nullptr && options.reduction.combine == nullptr && !call.variable &&
+                      world_.transport->slates() != nullptr &&
+                      DirectRun::takes(checked->collective, algorithm, call.op);
   if (operation->by_slates && call.kind == CollectiveKind::kAllReduce) one_shot_ = *plan;
   operation->timeout_ns = timeout_ns(options);
   operation->call = std::move(checked->call);

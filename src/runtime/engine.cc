@@ -39,7 +39,10 @@ Error cost_of_one_call(Error error) {
 
 Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
     : rank_(rank), ranks_(ranks), world_(world), connections_(connections), numbers_(ranks) {
-  if (world.transport->slates() != nullptr) slates_ = std::make_unique<SlateRun>(rank, *world.transport);
+  if (world.transport->slates() == nullptr) return;
+  marks_ = std::make_unique<SlateMarks>(rank, *world.transport);
+  slates_ = std::make_unique<SlateRun>(*marks_);
+  direct_ = std::make_unique<DirectRun>(*marks_, *world.transport);
 }
 
 Engine::~Engine() {
@@ -128,6 +131,7 @@ std::optional<Status> Engine::run_by_slates(BoundPlan& plan, const Call& call, s
     if (wanting_.load() > 0 || background_wanted_) changed_.notify_all();
   }
   if (slates_->done() && !has_root(plan.shape.collective.kind)) {
+    marks_->note_all_entered(numbered.tag.sequence);
     world_.transport->leave_call(numbered.tag, std::nullopt);
     return Status();
   }
@@ -354,6 +358,10 @@ std::optional<Error> Engine::start(Operation& operation) {
     execution_plan_ = operation.plan;
   }
   running_ = execution_.get();
+  if (operation.direct) {
+    direct_->set_plan(*execution_);
+    running_ = direct_.get();
+  }
   running_->start(operation.call);
   world_.transport->enter_call(operation.call.tag, running_->offered());
   if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
@@ -441,9 +449,14 @@ void Engine::finish(Operation& operation, Status result) {
   if (operation.plan == nullptr) {
     if (!result.ok() && operation.exchange != nullptr) operation.exchange->give_up();
   } else if (result.ok()) {
+    // Where every rank needs something of every other one.
+    if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
+      marks_->note_all_entered(operation.call.tag.sequence);
+    }
     world_.transport->leave_call(operation.call.tag, std::nullopt);
   } else {
     last_failed_ = true;
+    if (operation.started && operation.direct) direct_->give_up();
     // Peers that are inside the call may have learnt where our output lies, and store there until they notice the
     // failure.
     if (operation.started && operation.call.output_window.window != 0) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "executor/bytes.h"
+#include "executor/direct.h"
 #include "executor/exchange.h"
 #include "executor/slate.h"
 #include "runtime/diagnose.h"
@@ -34,6 +35,7 @@ struct Operation {
   Call call;                        // of a collective; of an exchange: the tag says what for
   BoundPlan* plan = nullptr;        // null for an exchange
   bool by_slates = false;           // a collective that needs no messages; the plan is what it stands for
+  bool direct = false;              // one that needs none where all memory is registered
   std::vector<Transfer> transfers;  // of an exchange
   std::vector<OwnCopy> own;         // likewise
   std::unique_ptr<Exchange> exchange;
@@ -126,10 +128,13 @@ class Engine {
   std::vector<std::shared_ptr<Operation>> active_;  // the front collective and all exchanges; the driver's
   std::unique_ptr<Execution> execution_;            // of the plan used last; the driver's
   const BoundPlan* execution_plan_ = nullptr;
-  std::unique_ptr<SlateRun> slates_;  // where the transport has them; the driver's
-  Running* running_ = nullptr;        // the front collective, one of the two; the driver's
-  bool last_failed_ = false;          // the driver's
-  std::int64_t last_look_ns_ = 0;     // the driver's
+  // Where the transport has slates; the driver's.
+  std::unique_ptr<SlateMarks> marks_;
+  std::unique_ptr<SlateRun> slates_;
+  std::unique_ptr<DirectRun> direct_;
+  Running* running_ = nullptr;     // the front collective: one of the three kinds; the driver's
+  bool last_failed_ = false;       // the driver's
+  std::int64_t last_look_ns_ = 0;  // the driver's
 };
 
 }  // namespace tutti

@@ -87,6 +87,7 @@ ShmTransport::ShmTransport(std::uint32_t rank, const SegmentShape& shape, OwnSeg
       rank_(rank),
       shape_(shape),
       own_(std::move(own)),
+      windows_of_(shape.ranks),
       outputs_(shape.ranks),
       exchange_(exchange),
       windows_(std::make_shared<WindowTable>(exchange)),
@@ -274,6 +275,18 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   if (board.changing.load(std::memory_order_seq_cst) != sequence) mapping = nullptr;
   known = {.sequence = sequence, .data = mapping == nullptr ? nullptr : mapping->data() + offset, .mapping = mapping};
   return known.data;
+}
+
+std::optional<std::byte*> ShmTransport::peer_memory(std::uint32_t peer, std::size_t which, const WindowRef& place,
+                                                    std::uint64_t bytes) {
+  PeerWindow& known = windows_of_.at(peer).at(which);
+  if (known.id != place.window || known.mapping == nullptr) {
+    known = {.id = place.window, .mapping = exchange_->find(peer, place.window)};
+    if (known.mapping == nullptr) return std::nullopt;
+  }
+  const std::size_t size = known.mapping->size();
+  if (place.offset > size || bytes > size - place.offset) return nullptr;
+  return known.mapping->data() + place.offset;
 }
 
 WindowRef ShmTransport::find_window(const void* data, std::size_t bytes) {

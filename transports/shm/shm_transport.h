@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -85,6 +86,8 @@ class ShmTransport final : public Transport {
   const Slates* slates() const override { return &slates_; }
   void ring_sleepers() override;
   void await_slate(std::uint32_t rank) override;
+  std::optional<std::byte*> peer_memory(std::uint32_t peer, std::size_t which, const WindowRef& place,
+                                        std::uint64_t bytes) override;
   void pump() override { exchange_->pump(); }
   void announce_leave() override;
   void announce_abort() override { set_life(PeerLife::kAborted); }
@@ -114,11 +117,16 @@ class ShmTransport final : public Transport {
   std::vector<Segment> segments_;           // by rank
   std::vector<std::uint32_t> segment_ids_;  // by rank, as their owners offer them
   Slates slates_;
-  std::vector<Ringer> peers_;                  // all but this rank
-  bool offers_ = false;                        // an output, in the call that this rank is in
-  std::vector<PeerOutput> outputs_;            // by rank
-  std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
-  std::shared_ptr<WindowTable> windows_;       // likewise
+  struct PeerWindow {
+    std::uint32_t id = 0;
+    std::shared_ptr<Mapping> mapping;  // kept alive as long as it is the one asked for
+  };
+  std::vector<std::array<PeerWindow, 2>> windows_of_;  // by rank
+  std::vector<Ringer> peers_;                          // all but this rank
+  bool offers_ = false;                                // an output, in the call that this rank is in
+  std::vector<PeerOutput> outputs_;                    // by rank
+  std::shared_ptr<SegmentExchange> exchange_;          // shared with the windows, which may outlive the transport
+  std::shared_ptr<WindowTable> windows_;               // likewise
   BellDoorbell doorbell_;
 };
 

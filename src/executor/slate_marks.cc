@@ -1,0 +1,100 @@
+#include "executor/slate_marks.h"
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+// The stores that follow are seen after those before, as far as the peers' loads go.
+void order_stores(std::atomic<std::uint64_t>& number) {
+#if defined(__SANITIZE_THREAD__)  // which does not know fences
+  number.exchange(0, std::memory_order_acq_rel);
+#else
+  static_cast<void>(number);
+  std::atomic_thread_fence(std::memory_order_release);
+#endif
+}
+
+void order_loads() {
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+}
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+  return hash ^ hash >> 32;
+}
+
+std::uint64_t digest_of(const CallTag& tag) {
+  std::uint64_t hash = mixed(tag.sequence, tag.count);
+  hash = mixed(hash, std::uint64_t{tag.kind} | std::uint64_t{tag.type} << 8 | std::uint64_t{tag.op} << 16 |
+                         std::uint64_t{tag.algorithm} << 24 | std::uint64_t{tag.tile_bytes} << 32);
+  return mixed(hash, std::uint64_t{tag.root} | std::uint64_t{tag.digest} << 32);
+}
+
+}  // namespace
+
+SlateMarks::SlateMarks(std::uint32_t rank, Transport& transport)
+    : rank_(rank), transport_(transport), slates_(*transport.slates()) {
+  TUTTI_ASSERT(rank < slates_.ranks);
+}
+
+void SlateMarks::begin(const CallTag& tag) {
+  sequence_ = tag.sequence;
+  digest_ = digest_of(tag);
+  turn_ = sequence_ % kSlates;
+  reader_ = 0;
+}
+
+bool SlateMarks::may_write() {
+  const std::uint64_t used = used_[turn_];
+  if (used == 0 || used < all_entered_) return true;
+  for (; reader_ < ranks(); ++reader_) {
+    if (reader_ == rank_) continue;
+    bool later = false;
+    for (const SlateMark* marks : slates_.marks) later |= marks[reader_].number.load(std::memory_order_acquire) > used;
+    if (!later && !transport_.peer_has_left(reader_, used)) return false;
+  }
+  return true;
+}
+
+void SlateMarks::open() {
+  used_[turn_] = sequence_;
+  SlateMark& own = mark(rank_);
+  own.number.store(0, std::memory_order_relaxed);
+  order_stores(own.number);
+  own.digest.store(digest_, std::memory_order_relaxed);
+}
+
+void SlateMarks::close() {
+  mark(rank_).number.store(sequence_, std::memory_order_seq_cst);  // hands over all of the above; pairs with arm()
+  transport_.ring_sleepers();
+}
+
+void SlateMarks::take_back() {
+  if (used_[turn_] == sequence_) mark(rank_).number.store(0, std::memory_order_seq_cst);
+}
+
+SlateMarks::Sight SlateMarks::look(std::uint32_t peer) const {
+  const SlateMark& its = mark(peer);
+  if (its.number.load(std::memory_order_seq_cst) != sequence_) return Sight::kNothing;
+  if (its.digest.load(std::memory_order_relaxed) == digest_) return Sight::kThere;
+  return holds(peer) ? Sight::kOther : Sight::kNothing;
+}
+
+bool SlateMarks::holds(std::uint32_t peer) const {
+  order_loads();
+  return mark(peer).number.load(std::memory_order_seq_cst) == sequence_;
+}
+
+void SlateMarks::say_finished() {
+  mark(rank_).finished.store(sequence_, std::memory_order_seq_cst);
+  transport_.ring_sleepers();
+}
+
+bool SlateMarks::has_finished(std::uint32_t peer) const {
+  return mark(peer).finished.load(std::memory_order_seq_cst) == sequence_;
+}
+
+}  // namespace tutti

@@ -1,0 +1,69 @@
+// SlateMarks: whose turn it is with the slates of transport.h. Shared by the runs that use them (slate.h, direct.h),
+// one call after another; belongs to the driver.
+//
+// Calls with even and odd sequence numbers have a slate each. Its owner may write it again only when all others have
+// finished the call that it was written for before: they have if they have come to a later one. Whoever has finished a
+// call in which all ranks wait for all has seen that; otherwise (a broadcast's root) it looks before it writes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/call_tag.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+class SlateMarks {
+ public:
+  // transport.slates() is not null. `transport` outlives it.
+  SlateMarks(std::uint32_t rank, Transport& transport);
+
+  std::uint32_t rank() const { return rank_; }
+  std::uint32_t ranks() const { return slates_.ranks; }
+  // The next call that uses slates.
+  void begin(const CallTag& tag);
+  // All ranks have entered that call.
+  void note_all_entered(std::uint64_t sequence) { all_entered_ = sequence; }
+
+  // Whether this rank may write. If not, others may still read what stands there.
+  bool may_write();
+  std::uint32_t reader() const { return reader_; }  // the first of those
+  void open();                                      // before own payload is written
+  void close();                                     // after it; wakes who awaits it
+  // Whoever looks from now on sees nothing; seq_cst, so a peer that has not seen it stored its `entered` before.
+  void take_back();
+  std::byte* room(std::uint32_t of) const { return slates_.rooms[turn_][of]; }
+  SlateMark& mark(std::uint32_t of) const { return slates_.marks[turn_][of]; }
+
+  // What a peer shows: nothing for this call yet, the value for it, or one for a call with other arguments.
+  enum class Sight : std::uint8_t { kNothing, kThere, kOther };
+  Sight look(std::uint32_t peer) const;
+  // It is still this call's: after reading, or before a peer's memory is used. If not, the peer has given the call up,
+  // as its board says.
+  bool holds(std::uint32_t peer) const;
+
+  // A second word of each rank on the same call.
+  void say_finished();
+  bool has_finished(std::uint32_t peer) const;
+
+  // Whom this rank waits for: nobody else's slate wakes it.
+  void await(std::uint32_t peer) {
+    if (peer != awaited_) transport_.await_slate(awaited_ = peer);
+  }
+
+ private:
+  const std::uint32_t rank_;
+  Transport& transport_;
+  const Slates& slates_;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t digest_ = 0;                   // of the call's tag
+  std::size_t turn_ = 0;                       // which of the slates
+  std::array<std::uint64_t, kSlates> used_{};  // by slate: the call that it was written for last
+  std::uint64_t all_entered_ = 0;              // the last call that all ranks are known to have entered
+  std::uint32_t reader_ = 0;
+  std::uint32_t awaited_ = Transport::kAnyRank;  // as the transport knows it
+};
+
+}  // namespace tutti
