@@ -72,16 +72,18 @@ TEST_P(Interplay, AStuckSendHoldsUpNobodyElse) {
 
 TEST_P(Interplay, AReceiveThatTimedOutMayBeMadeAgain) {
   Communicators ranks = world(2);
-  on_every_rank(ranks, [](Communicator& rank) {
+  std::atomic<bool> timed_out = false;
+  on_every_rank(ranks, [&](Communicator& rank) {
     int word = 41;
     if (rank.rank() == 0) {
-      pause_ms(300);
+      while (!timed_out) pause_ms(1);
       ASSERT_TRUE(rank.send(&word, 1, DataType::kInt32, 1).ok());
       return;
     }
     CallOptions options;
     options.timeout = std::chrono::milliseconds(50);
     const Status early = rank.receive(&word, 1, DataType::kInt32, 0, options);
+    timed_out = true;
     ASSERT_FALSE(early.ok());
     EXPECT_EQ(early.error().code, ErrorCode::kTimeout);
     word = 0;
