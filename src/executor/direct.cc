@@ -43,25 +43,28 @@ void DirectRun::start(const Call& call) {
 }
 
 bool DirectRun::progress() {
+  if (phase_ == Phase::kPlan) return plan_->progress();
+  const Phase phase = phase_;
+  const std::uint32_t next = next_;
+  const std::uint64_t begin = begin_;
+  advance();
+  return phase_ != phase || next_ != next || begin_ != begin;
+}
+
+void DirectRun::advance() {
   if (phase_ == Phase::kBeforeWriting) {
-    if (!marks_.may_write()) {
-      marks_.await(Transport::kAnyRank);
-      return false;
-    }
+    if (!marks_.may_write()) return marks_.await(Transport::kAnyRank);
     write();
     phase_ = registered() ? Phase::kReading : Phase::kPlan;
   }
-  if (phase_ == Phase::kReading && !read()) return false;
-  if (phase_ == Phase::kPlan) return plan_->progress();
+  if (phase_ == Phase::kReading && !read()) return;
   if (phase_ == Phase::kSumming) {
-    if (!sum_a_part()) return false;
-    if (begin_ < end_) return true;
+    if (!sum_a_part() || begin_ < end_) return;
     marks_.say_finished();
     next_ = 0;
     phase_ = Phase::kAwaiting;
   }
   if (phase_ == Phase::kAwaiting && all_finished()) phase_ = Phase::kDone;
-  return phase_ == Phase::kDone;
 }
 
 void DirectRun::write() {
@@ -107,7 +110,8 @@ bool DirectRun::read_of(std::uint32_t peer) {
   const auto input = transport_.peer_memory(peer, 0, {shown.input_window, shown.input_offset}, bytes);
   const auto output = transport_.peer_memory(peer, 1, {shown.output_window, shown.output_offset}, bytes);
   if (!input || !output) return false;
-  if (*input == nullptr || *output == nullptr) {
+  const bool aligned = (shown.input_offset | shown.output_offset) % call_.element_bytes == 0;
+  if (*input == nullptr || *output == nullptr || shown.output_window == 0 || !aligned) {
     bad_ = BadMessage{.peer = peer, .kind = Arrival::kCorrupt, .tag = {}};
     return false;
   }
@@ -116,13 +120,18 @@ bool DirectRun::read_of(std::uint32_t peer) {
   return true;
 }
 
-bool DirectRun::sum_a_part() {
-  if (begin_ == end_) return true;
+bool DirectRun::all_hold() {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     if (peer == rank() || marks_.holds(peer)) continue;
     bad_ = BadMessage{.peer = peer, .kind = Arrival::kWithdrawn, .tag = {}};
     return false;
   }
+  return true;
+}
+
+bool DirectRun::sum_a_part() {
+  if (begin_ == end_) return true;
+  if (!all_hold()) return false;
   const std::uint64_t count = std::min(end_ - begin_, kPartBytes / call_.element_bytes);
   const std::uint64_t offset = begin_ * call_.element_bytes;
   for (std::uint32_t who = 0; who < ranks(); ++who) {
@@ -136,7 +145,7 @@ bool DirectRun::sum_a_part() {
   how.bytes_until_reuse = call_.lengths.count * call_.element_bytes * ranks();
   kernels::reduce(how, sources_, destinations_, count);
   begin_ += count;
-  return true;
+  return all_hold();
 }
 
 bool DirectRun::all_finished() {

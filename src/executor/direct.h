@@ -39,7 +39,8 @@ class DirectRun final : public Running {
   const std::optional<BadMessage>& bad_message() const override {
     return phase_ == Phase::kPlan ? plan_->bad_message() : bad_;
   }
-  void give_up() override { marks_.take_back(); }
+  // That call has failed: what was shown to peers is taken back, before the caller gets its memory back.
+  void give_up(std::uint64_t sequence) { marks_.take_back(sequence); }
   std::string waits_for() override;
 
  private:
@@ -54,6 +55,8 @@ class DirectRun final : public Running {
   std::uint32_t ranks() const { return marks_.ranks(); }
   bool registered() const { return call_.input_window.window != 0 && call_.output_window.window != 0; }
   void write();
+  void advance();
+  bool all_hold();
   bool read();
   bool read_of(std::uint32_t peer);
   bool sum_a_part();

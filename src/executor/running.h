@@ -48,8 +48,6 @@ class Running {
   virtual bool progress() = 0;
   virtual bool done() = 0;
   virtual const std::optional<BadMessage>& bad_message() const = 0;
-  // The call has failed: what was shown to peers is taken back, before the caller gets its memory back.
-  virtual void give_up() {}
   // What it waits for, in words.
   virtual std::string waits_for() = 0;
 };

@@ -72,8 +72,9 @@ void SlateMarks::close() {
   transport_.ring_sleepers();
 }
 
-void SlateMarks::take_back() {
-  if (used_[turn_] == sequence_) mark(rank_).number.store(0, std::memory_order_seq_cst);
+void SlateMarks::take_back(std::uint64_t sequence) {
+  const std::size_t turn = sequence % kSlates;
+  if (used_[turn] == sequence) slates_.marks[turn][rank_].number.store(0, std::memory_order_seq_cst);
 }
 
 SlateMarks::Sight SlateMarks::look(std::uint32_t peer) const {

@@ -32,8 +32,9 @@ class SlateMarks {
   std::uint32_t reader() const { return reader_; }  // the first of those
   void open();                                      // before own payload is written
   void close();                                     // after it; wakes who awaits it
-  // Whoever looks from now on sees nothing; seq_cst, so a peer that has not seen it stored its `entered` before.
-  void take_back();
+  // The mark of that call, if it was written. Whoever looks from now on sees nothing; seq_cst, so a peer that has not
+  // seen it stored its `entered` before.
+  void take_back(std::uint64_t sequence);
   std::byte* room(std::uint32_t of) const { return slates_.rooms[turn_][of]; }
   SlateMark& mark(std::uint32_t of) const { return slates_.marks[turn_][of]; }
 

@@ -261,8 +261,7 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   // Read under the lock: what is submitted from now on is not among the active ones and must be noticed.
   const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
   lock.unlock();
-  Ended ended =
-      broken ? Ended{.operation = active_.front(), .error = std::move(broken)} : drive_active(until, submitted);
+  Ended ended = broken ? break_off(*broken) : drive_active(until, submitted);
   if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*ended.error) : Status());
   lock.lock();
   if (ended.operation == nullptr) return;
@@ -279,6 +278,15 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   remove(*ended.operation);
   ended.operation->done.store(true, std::memory_order_release);
   if (wanting_.load() > 0) changed_.notify_all();
+}
+
+// The communicator broke while this operation was waiting or under way: its peers are told.
+Engine::Ended Engine::break_off(const Error& broken) {
+  const std::shared_ptr<Operation>& operation = active_.front();  // as in the queue
+  if (operation->started && operation->plan != nullptr) {
+    world_.transport->leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
+  }
+  return {.operation = operation, .error = broken};
 }
 
 Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
@@ -436,7 +444,9 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
   if (diagnosis.failure.code == ErrorCode::kMismatch) {
     const std::uint64_t sequence = operation.call.tag.sequence;
     const std::int64_t latest_ns = std::min(world_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
-    wait_for_peers(latest_ns, [&](const PeerStatus& status) { return status.entered >= sequence; });
+    wait_for_peers(latest_ns, [&](const PeerStatus& status) {
+      return status.life != PeerLife::kLive || status.entered >= sequence;
+    });
     if (auto settled = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call))
       diagnosis = std::move(*settled);
   }
@@ -450,19 +460,23 @@ void Engine::finish(Operation& operation, Status result) {
     if (!result.ok() && operation.exchange != nullptr) operation.exchange->give_up();
   } else if (result.ok()) {
     // Where every rank needs something of every other one.
-    if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
+    const bool needs_all = !has_root(operation.plan->shape.collective.kind);
+    // (Without an element a plan may have no messages either.)
+    if (marks_ != nullptr && needs_all && (operation.by_slates || operation.call.tag.count > 0)) {
       marks_->note_all_entered(operation.call.tag.sequence);
     }
     world_.transport->leave_call(operation.call.tag, std::nullopt);
   } else {
     last_failed_ = true;
-    if (operation.started && operation.direct) direct_->give_up();
+    if (operation.started && operation.direct) direct_->give_up(operation.call.tag.sequence);
     // Peers that are inside the call may have learnt where our output lies, and store there until they notice the
     // failure.
     if (operation.started && operation.call.output_window.window != 0) {
       const std::uint64_t sequence = operation.call.tag.sequence;
-      wait_for_peers(world_.clock->now_ns() + kLetGoNs,
-                     [=](const PeerStatus& status) { return status.left >= sequence || status.entered < sequence; });
+      // One that aborts or leaves may still be inside for a moment.
+      wait_for_peers(world_.clock->now_ns() + kLetGoNs, [=](const PeerStatus& status) {
+        return status.life == PeerLife::kLost || status.left >= sequence || status.entered < sequence;
+      });
     }
   }
   operation.result = std::move(result);
@@ -477,13 +491,13 @@ void Engine::remove(const Operation& operation) {
   }
 }
 
-// Until every live peer is as wanted, or the time is over.
+// Until every peer is as wanted, or the time is over.
 void Engine::wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted) {
   Idle idle;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     while (peer != rank_ && world_.clock->now_ns() < latest_ns) {
       const PeerStatus status = world_.transport->peer_status(peer);
-      if (status.life != PeerLife::kLive || wanted(status)) break;
+      if (wanted(status)) break;
       world_.waiter->pause(idle, world_.transport->doorbell(), 1'000'000);
     }
   }

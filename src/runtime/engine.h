@@ -91,6 +91,7 @@ class Engine {
   bool nothing_to_do() const { return queue_.empty() && exchanges_.empty() && !between_queues_; }
   void give_way(std::uint32_t submitted);
   void run(std::unique_lock<std::mutex>& lock, Until until);
+  Ended break_off(const Error& broken);
   Ended drive_active(Until until, std::uint32_t submitted);
   Ended poll_active(bool& moved);
   std::optional<Error> start(Operation& operation);
