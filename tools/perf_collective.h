@@ -25,7 +25,7 @@ std::string name_of(const PerfCollective& collective);
 std::optional<PerfCollective> parse_perf_collective(std::string_view name);
 std::vector<PerfCollective> perf_collectives();
 
-bool adds(const PerfCollective& collective);          // has an operation
+bool adds(const PerfCollective& collective);  // has an operation
 bool has_root(const PerfCollective& collective);
 bool has_buffers(const PerfCollective& collective);   // all but the barrier
 bool has_in_place(const PerfCollective& collective);  // some rank's input may lie in its output, or the other way round

@@ -120,11 +120,11 @@ std::string_view to_string(Order order);
 struct PlanShape {
   Collective collective;
   Algorithm algorithm = Algorithm::kRing;
-  std::uint32_t chunks = 1;          // chunks of each block of input and of output per tile
+  std::uint32_t chunks = 1;  // chunks of each block of input and of output per tile
   // Chunks of scratch, which every tile uses again; each takes a value of any length up to that of the longest chunk.
   std::uint32_t scratch_chunks = 0;
-  std::uint16_t slots = 1;           // messages that every connection must be able to hold for the plan not to deadlock
-  std::uint16_t lanes = 1;           // lanes are 0 .. lanes-1
+  std::uint16_t slots = 1;  // messages that every connection must be able to hold for the plan not to deadlock
+  std::uint16_t lanes = 1;  // lanes are 0 .. lanes-1
   // False: a rank whose call is in place takes no part in windows (see plan/windows.h): it publishes nothing, since the
   // plan may overwrite its input before every peer has read it, and offers its output to nobody, since a peer could
   // write there what the plan has still to read. Messages to and from it go through slots.
