@@ -322,4 +322,11 @@ int exit_status_of(const Status& status) {
   return 1;
 }
 
+int drive(int argc, const char* const* argv, Status (*run)(const Options& options)) {
+  const auto options = parse_options(argc, argv);
+  if (!options) return exit_status_of(options.error());
+  settle(*options);
+  return exit_status_of(run(*options));
+}
+
 }  // namespace tutti::compare

@@ -49,4 +49,7 @@ Status run_harness(const Options& options, Control& control, Library& library);
 // A driver's exit status: prints the error on standard error.
 int exit_status_of(const Status& status);
 
+// A driver's main(): options, what is common before a library starts, then `run`. Returns the exit status.
+int drive(int argc, const char* const* argv, Status (*run)(const Options& options));
+
 }  // namespace tutti::compare

@@ -67,13 +67,13 @@ Status run(const Options& options) {
 }  // namespace tutti::compare
 
 int main(int argc, char** argv) {
-  using namespace tutti::compare;
-  const auto options = parse_options(argc, argv);
-  if (!options) return exit_status_of(options.error());
-  settle(*options);
-  if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return 1;
-  const int status = exit_status_of(run(*options));
-  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);
-  MPI_Finalize();
-  return status;
+  return tutti::compare::drive(argc, argv, [](const tutti::compare::Options& options) -> tutti::Status {
+    if (MPI_Init(nullptr, nullptr) != MPI_SUCCESS) {
+      return tutti::Error{tutti::ErrorCode::kSystem, tutti::ErrorScope::kCommunicator, -1, "MPI_Init failed"};
+    }
+    const tutti::Status status = tutti::compare::run(options);
+    if (!status) MPI_Abort(MPI_COMM_WORLD, tutti::compare::exit_status_of(status));
+    MPI_Finalize();
+    return status;
+  });
 }

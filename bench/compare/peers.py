@@ -21,7 +21,7 @@ TUTTI_PORT = 29477  # in a machine of with_machines.sh, where nobody else is
 @dataclass(frozen=True)
 class Variant:
     name: str
-    library: str  # "tutti", "ompi", "mpich" or "gloo": the driver is compare_<library>
+    maker: str  # "tutti", "ompi", "mpich" or "gloo": the driver is compare_<maker>
     place: str
     what: str  # for readers
     mca: tuple[str, ...] = ()  # Open MPI's settings, name and value in turn
@@ -30,7 +30,7 @@ class Variant:
 
     @property
     def ours(self) -> bool:
-        return self.library == "tutti"
+        return self.maker == "tutti"
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,13 @@ def driver_arguments(variant: Variant, case: Case, sizes: tuple[int, ...], trial
 
 def launch(variant: Variant, case: Case, place: Place, driver_options: list[str]) -> list[Process]:
     """The processes that make the job, to be started at once."""
-    driver = [str(place.bin / f"compare_{variant.library}"), *driver_options]
+    driver = [str(place.bin / f"compare_{variant.maker}"), *driver_options]
     env = dict(variant.env)
     if case.tuned and not variant.ours:
         env |= TUNED_MALLOC
-    if variant.library == "ompi":
+    if variant.maker == "ompi":
         return [_open_mpi(variant, case, place, driver, env)]
-    if variant.library == "mpich":
+    if variant.maker == "mpich":
         return [_mpich(case, place, driver, env)]
     return [_rank(variant, case, place, driver, env, rank) for rank in range(case.ranks)]
 
@@ -174,7 +174,7 @@ def _session(case: Case) -> list[str]:
 
 def _rank(variant: Variant, case: Case, place: Place, driver: list[str], env: dict[str, str], rank: int) -> Process:
     env = dict(env)
-    if variant.library == "tutti":
+    if variant.maker == "tutti":
         env |= {"TUTTI_RANK": str(rank), "TUTTI_WORLD_SIZE": str(case.ranks), "TUTTI_JOB_ID": place.here.name}
         env["TUTTI_ROOT"] = place.root
         if rank == 0 and place.root_fd >= 0:

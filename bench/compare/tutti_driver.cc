@@ -73,10 +73,4 @@ Status run(const Options& options) {
 }  // namespace
 }  // namespace tutti::compare
 
-int main(int argc, char** argv) {
-  using namespace tutti::compare;
-  const auto options = parse_options(argc, argv);
-  if (!options) return exit_status_of(options.error());
-  settle(*options);
-  return exit_status_of(run(*options));
-}
+int main(int argc, char** argv) { return tutti::compare::drive(argc, argv, tutti::compare::run); }

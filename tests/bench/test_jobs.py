@@ -108,7 +108,7 @@ class LaunchTest(unittest.TestCase):
         case = Case("sessions", "memory", "all_reduce", 4, (8,), own_sessions=True)
         for variant in variants("memory"):
             for process in launch(variant, case, self.place, []):
-                driver = process.arguments.index(str(Path("bin") / f"compare_{variant.library}"))
+                driver = process.arguments.index(str(Path("bin") / f"compare_{variant.maker}"))
                 self.assertEqual(process.arguments[driver - 2 : driver], ["setsid", "--wait"])
 
     def test_ranks_are_dealt_to_machines_in_halves(self) -> None:
