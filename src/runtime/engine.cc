@@ -398,10 +398,8 @@ void Engine::finish(Operation& operation, Status result) {
   if (operation.plan == nullptr) {
     if (!result.ok() && operation.exchange != nullptr) operation.exchange->give_up();
   } else if (result.ok()) {
-    // Where every rank needs something of every other one.
-    const bool needs_all = !has_root(operation.plan->shape.collective.kind);
-    // (Without an element a plan may have no messages either.)
-    if (marks_ != nullptr && needs_all && (operation.by_slates || operation.call.tag.count > 0)) {
+    // Where every rank needs something of every other one, an empty message at least.
+    if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
       marks_->note_all_entered(operation.call.tag.sequence);
     }
     world_.transport->leave_call(operation.call.tag, std::nullopt);
