@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace tutti {
 
 struct HostTopology {
-  std::uint32_t cores = 1;     // that this process may use: affinity and, where it is lower, the cgroup's CPU limit
-  std::uint64_t l2_bytes = 0;  // of one core; 0: unknown
+  std::vector<bool> cpus{true};        // by number: whether this process may run there
+  std::uint32_t cpu_limit = 0;         // of the cgroup, in cores; 0: none
+  std::uint64_t l2_bytes = 0;          // of one core; 0: unknown
   std::uint64_t last_level_bytes = 0;  // of the largest shared cache; 0: unknown
 
   bool operator==(const HostTopology&) const = default;
@@ -16,6 +19,13 @@ struct HostTopology {
 
 // Reads hwloc and, on Linux, the cgroup's cpu.max. Never fails: what cannot be read keeps its default.
 HostTopology discover_host();
+
+// The cores that processes with these CPUs have together, at least 1. Ranks may be bound to one core each.
+std::uint32_t cores_of(const std::vector<std::vector<bool>>& cpus, std::uint32_t cpu_limit);
+
+// A set of CPUs as text, four to a hexadecimal digit, the lowest first; what is no such digit ends it.
+std::string pack_cpus(const std::vector<bool>& cpus);
+std::vector<bool> unpack_cpus(std::string_view text);
 
 // The number of whole cores that a cgroup v2 `cpu.max` line ("max 100000", "150000 100000") allows, rounded up; 0: no
 // limit.

@@ -77,7 +77,9 @@ class SendConnection {
   virtual bool handed_over() = 0;
 };
 
-enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn };
+// kWithdrawn and kUnreachable are no connection's words: a peer has taken back what it showed; the memory that a peer
+// named cannot be read or written.
+enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn, kUnreachable };
 
 class ReceiveConnection {
  public:
@@ -148,6 +150,21 @@ struct Slates {
   std::array<std::vector<std::byte*>, kSlates> rooms;  // by rank, kSlateBytes each
 };
 
+// How the ranks of a communicator get at memory of each other that is not registered. Decided at set-up, the same on
+// all ranks.
+enum class Attachment : std::uint8_t {
+  kNone,       // not at all: another machine, or the system forbids it
+  kLongCalls,  // by system calls that copy, where that is much
+  kCalls,      // by system calls that copy
+  kPointers,   // all ranks are threads of one process
+};
+
+enum class MemoryAccess : std::uint8_t {
+  kDone,
+  kGone,     // the peer's process has ended
+  kRefused,  // not all of it is the peer's memory, or it may not be written
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -198,6 +215,16 @@ class Transport {
   virtual std::optional<std::byte*> peer_memory(std::uint32_t /*peer*/, std::size_t /*which*/,
                                                 const WindowRef& /*place*/, std::uint64_t /*bytes*/) {
     return nullptr;
+  }
+  virtual Attachment attachment() const { return Attachment::kNone; }
+  // Copies `bytes` between this rank's memory and `peer`'s, at an address as the peer sees it. With calls only.
+  virtual MemoryAccess read_memory(std::uint32_t /*peer*/, std::uint64_t /*address*/, std::byte* /*to*/,
+                                   std::size_t /*bytes*/) {
+    return MemoryAccess::kRefused;
+  }
+  virtual MemoryAccess write_memory(std::uint32_t /*peer*/, std::uint64_t /*address*/, const std::byte* /*from*/,
+                                    std::size_t /*bytes*/) {
+    return MemoryAccess::kRefused;
   }
   // Whose slate this rank waits for, so that no other wakes it in vain; kAnyRank: whichever.
   static constexpr std::uint32_t kAnyRank = ~std::uint32_t{0};

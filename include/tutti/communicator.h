@@ -68,6 +68,10 @@ struct CommunicatorOptions {
   // How ranks may reach each other: "auto" (shared memory inside a machine, TCP across), "shm" (an error where that is
   // not enough) or "tcp" (even inside a machine). Empty: TUTTI_TRANSPORT, then "auto".
   std::string transport;
+  // Whether ranks of one machine use each other's memory that is not registered: "auto" (where the system lets them and
+  // it pays), "calls" (by system calls, even between threads of one process) or "off". Empty: TUTTI_ATTACH, then
+  // "auto".
+  std::string attach;
   // Ranks share memory only with ranks of the same id (and machine): splits one machine into several. Empty:
   // TUTTI_NODE_ID, then all alike. At most 64 bytes.
   std::string node_id;

@@ -82,6 +82,13 @@ Status set_transport(Config& config, std::string_view name, std::string_view val
   return {};
 }
 
+Status set_attach(Config& config, std::string_view name, std::string_view value) {
+  const auto attach = parse_attach(value);
+  if (!attach) return bad_value(name, value, "auto, calls or off");
+  config.attach = *attach;
+  return {};
+}
+
 const std::map<std::string, Setter, std::less<>>& setters() {
   constexpr std::int64_t kDayMs = 86'400'000;
   static const std::map<std::string, Setter, std::less<>> kSetters = {
@@ -96,6 +103,7 @@ const std::map<std::string, Setter, std::less<>>& setters() {
       {"TUTTI_INTERFACE", text(&Config::interface, 256)},
       {"TUTTI_PORT_RANGE", set_port_range},
       {"TUTTI_TRANSPORT", set_transport},
+      {"TUTTI_ATTACH", set_attach},
       {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
       {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
@@ -133,6 +141,13 @@ std::optional<TransportPolicy> parse_transport(std::string_view name) {
   if (name == "auto") return TransportPolicy::kAuto;
   if (name == "shm") return TransportPolicy::kShm;
   if (name == "tcp") return TransportPolicy::kTcp;
+  return std::nullopt;
+}
+
+std::optional<AttachPolicy> parse_attach(std::string_view name) {
+  if (name == "auto") return AttachPolicy::kAuto;
+  if (name == "calls") return AttachPolicy::kCalls;
+  if (name == "off") return AttachPolicy::kOff;
   return std::nullopt;
 }
 

@@ -30,6 +30,11 @@ struct PortRange {
 
 // How ranks may reach each other: what serves best, shared memory alone, or TCP even within a machine.
 enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp };
+
+// Whether ranks use each other's memory that is not registered: never; always by system calls; or, within a process,
+// by pointers.
+enum class AttachPolicy : std::uint8_t { kOff, kCalls, kAuto };
+std::optional<AttachPolicy> parse_attach(std::string_view name);
 std::optional<TransportPolicy> parse_transport(std::string_view name);
 
 struct Config {
@@ -44,6 +49,7 @@ struct Config {
   std::string interface;                               // TUTTI_INTERFACE, names, subnets, addresses, by preference
   PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", of every listening socket
   TransportPolicy transport = TransportPolicy::kAuto;  // TUTTI_TRANSPORT, auto|shm|tcp
+  AttachPolicy attach = AttachPolicy::kAuto;           // TUTTI_ATTACH, auto|calls|off
   std::string node_id;                                 // TUTTI_NODE_ID: ranks share memory only with the same
   std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000

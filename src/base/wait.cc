@@ -3,20 +3,26 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tutti {
 namespace {
 
 constexpr std::uint32_t kFewestSpins = 10;
-constexpr std::uint32_t kFewestYields = 3;         // enough for all others of a core to have had it
+constexpr std::uint32_t kFewestYields = 3;    // enough for all others of a core to have had it
+constexpr std::uint32_t kFirstPatience = 16;  // waits that slept before a probe; doubles with each vain one
+constexpr std::uint32_t kMostPatience = 1024;
 constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
 
 }  // namespace
 
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores) {
-  if (ranks <= cores) return {.spins = 2000, .yields = 100};
+  if (ranks <= cores) return {.spins = 2000, .yields = 1000};
   return {.spins = 2, .yields = 100};
 }
+
+AdaptiveWaiter::AdaptiveWaiter(WaitLimits limits)
+    : limits_(limits), spins_(limits.spins), yields_(limits.yields), learnt_(limits), patience_(kFirstPatience) {}
 
 void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) {
   const std::uint32_t round = idle.rounds++;
@@ -40,8 +46,22 @@ void AdaptiveWaiter::ended(const Idle& idle) {
     value = paid ? std::min(value * 2, most) : std::max(value / 2, std::min(most, least));
   };
   const bool slept = idle.sleeps > 0 || idle.armed;
+  if (std::exchange(probing_, false)) {
+    patience_ = slept ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
+    if (slept) {
+      spins_ = learnt_.spins;
+      yields_ = learnt_.yields;
+      return;
+    }
+  }
   if (idle.rounds > spins_) learn(yields_, !slept, kFewestYields, limits_.yields);
   learn(spins_, idle.rounds <= spins_, kFewestSpins, limits_.spins);
+  if (!slept || ++vain_ < patience_) return;
+  vain_ = 0;
+  probing_ = true;
+  learnt_ = {.spins = spins_, .yields = yields_};
+  spins_ = limits_.spins;
+  yields_ = limits_.yields;
 }
 
 }  // namespace tutti

@@ -69,10 +69,12 @@ WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 // Learns how long spinning and yielding pay: a peer that shares our core (because somebody else keeps the others busy)
 // cannot answer while we spin, and a yield hands the core to nobody outside our scheduling group (on Linux every
 // session is one, so ranks that were started by setsid must sleep to let each other run). So each wait that outlasts
-// the spins or yields halves them, and each that they satisfy doubles them again, up to the limit.
+// the spins or yields halves them, and each that they satisfy doubles them again, up to the limit. What has come down
+// after a few long waits would not come up again where short ones need more than is left: now and then, ever more
+// rarely where it is in vain, a wait spins and yields as long as it may, to see.
 class AdaptiveWaiter final : public Waiter {
  public:
-  explicit AdaptiveWaiter(WaitLimits limits) : limits_(limits), spins_(limits.spins), yields_(limits.yields) {}
+  explicit AdaptiveWaiter(WaitLimits limits);
   void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override;
   std::uint32_t spins() const override { return spins_; }
   std::uint32_t yields() const { return yields_; }
@@ -82,6 +84,10 @@ class AdaptiveWaiter final : public Waiter {
   WaitLimits limits_;
   std::uint32_t spins_;
   std::uint32_t yields_;
+  bool probing_ = false;    // the next wait spins and yields up to the limits
+  WaitLimits learnt_;       // before it
+  std::uint32_t vain_ = 0;  // waits that slept, since the last probe
+  std::uint32_t patience_;  // of these before the next
 };
 
 }  // namespace tutti

@@ -6,60 +6,110 @@
 #include <cstring>
 
 #include "kernels/cpu/reduce.h"
+#include "plan/collective.h"
 
 namespace tutti {
 namespace {
 
+using Kind = CollectiveKind;
+
 // Between two looks at the marks: short against the time that a rank which gives up waits for the others.
 constexpr std::uint64_t kPartBytes = 1 << 20;
 constexpr std::uint64_t kLineBytes = 64;
+constexpr std::uint64_t kPageBytes = 4096;
+// Operands that calls have fetched, and the sum, stay in a core's cache until they are used. Measured.
+constexpr std::uint64_t kScratchBytes = 1 << 20;
+constexpr std::uint64_t kLongestTile = 256 * 1024;
+constexpr std::uint64_t kShortestTile = 16 * 1024;
+// What one rank copies from or to another one: below, system calls cost more than copying twice. Measured, see
+// docs/decisions/0012.
+constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
+
+// The same bytes at every other rank, or one block of many.
+std::uint64_t blocks_in(Kind kind, std::uint32_t ranks) {
+  return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter ? ranks : 1;
+}
+std::uint64_t blocks_out(Kind kind, std::uint32_t ranks) {
+  return kind == Kind::kAllGather || kind == Kind::kAllToAll || kind == Kind::kGather ? ranks : 1;
+}
+
+bool adds_up(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
 
 }  // namespace
+
+bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment) {
+  if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;
+  const bool shared_out = collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduce;
+  return bytes / (shared_out ? collective.ranks : 1) >= kAttachedFromBytes;
+}
 
 DirectRun::DirectRun(SlateMarks& marks, Transport& transport) : marks_(marks), transport_(transport) {
   inputs_.resize(marks.ranks());
   outputs_.resize(marks.ranks());
   sources_.resize(marks.ranks());
-  destinations_.resize(marks.ranks());
 }
 
 bool DirectRun::takes(const Collective& collective, Algorithm algorithm, ReduceOp op) {
-  return collective.kind == CollectiveKind::kAllReduce && algorithm == Algorithm::kTwoShot && collective.ranks > 1 &&
-         collective.ranks <= kernels::kMaxSources && op != ReduceOp::kPreMulSum;
+  const Kind kind = collective.kind;
+  if (kind == Kind::kBarrier || kind == Kind::kSendReceive || collective.ranks < 2) return false;
+  if (algorithm != (kind == Kind::kAllReduce ? Algorithm::kTwoShot : Algorithm::kDirect)) return false;
+  return !adds_up(kind) || (collective.ranks <= kernels::kMaxSources && op != ReduceOp::kPreMulSum);
 }
 
 void DirectRun::start(const Call& call) {
   call_ = call;
+  kind_ = static_cast<Kind>(call.tag.kind);
+  block_bytes_ = call.lengths.count * call.element_bytes;
   marks_.begin(call.tag);
   plan_->start(call);
   bad_.reset();
+  by_calls_ = gone_ = false;
   next_ = 0;
+  piece_ = 0;
+  moved_ = 0;
+  pieces_.clear();
   phase_ = Phase::kBeforeWriting;
-  // Shares of whole lines, so that no line is written by two ranks.
-  const std::uint64_t line = std::max<std::uint64_t>(kLineBytes / call.element_bytes, 1);
-  const std::uint64_t lines = (call.lengths.count + line - 1) / line;
-  begin_ = std::min(lines * rank() / ranks() * line, call.lengths.count);
-  end_ = std::min(lines * (rank() + 1) / ranks() * line, call.lengths.count);
+}
+
+bool DirectRun::root_helps() const {
+  return kind_ == Kind::kBroadcast || kind_ == Kind::kScatter || kind_ == Kind::kGather;
+}
+
+bool DirectRun::input_is_used(std::uint32_t owner) const {
+  const bool at_root = owner == call_.tag.root;
+  if (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) return at_root;
+  return kind_ != Kind::kGather || !at_root;
+}
+
+bool DirectRun::output_is_used(std::uint32_t owner) const {
+  const bool at_root = owner == call_.tag.root;
+  if (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) return !at_root;
+  return kind_ == Kind::kAllReduce || ((kind_ == Kind::kReduce || kind_ == Kind::kGather) && at_root);
+}
+
+bool DirectRun::uses(std::uint32_t peer) const {
+  if (peer == rank()) return false;
+  return !root_helps() || rank() == call_.tag.root || peer == call_.tag.root;
 }
 
 bool DirectRun::progress() {
   if (phase_ == Phase::kPlan) return plan_->progress();
   const Phase phase = phase_;
   const std::uint32_t next = next_;
-  const std::uint64_t begin = begin_;
+  const std::size_t piece = piece_;
+  const std::uint64_t moved = moved_;
   advance();
-  return phase_ != phase || next_ != next || begin_ != begin;
+  return phase_ != phase || next_ != next || piece_ != piece || moved_ != moved;
 }
 
 void DirectRun::advance() {
   if (phase_ == Phase::kBeforeWriting) {
     if (!marks_.may_write()) return marks_.await(Transport::kAnyRank);
-    write();
-    phase_ = registered() ? Phase::kReading : Phase::kPlan;
+    phase_ = write() ? Phase::kReading : Phase::kPlan;
   }
   if (phase_ == Phase::kReading && !read()) return;
-  if (phase_ == Phase::kSumming) {
-    if (!sum_a_part() || begin_ < end_) return;
+  if (phase_ == Phase::kMoving) {
+    if (!move_a_part() || piece_ < pieces_.size()) return;
     marks_.say_finished();
     next_ = 0;
     phase_ = Phase::kAwaiting;
@@ -67,31 +117,52 @@ void DirectRun::advance() {
   if (phase_ == Phase::kAwaiting && all_finished()) phase_ = Phase::kDone;
 }
 
-void DirectRun::write() {
-  const Shown shown = registered() ? Shown{.input_window = call_.input_window.window,
-                                           .output_window = call_.output_window.window,
-                                           .input_offset = call_.input_window.offset,
-                                           .output_offset = call_.output_window.offset}
-                                   : Shown{};
+// Shows this rank's memory; false where the others need it and cannot use it, and the mark says so.
+bool DirectRun::write() {
+  Shown shown{};
+  const bool possible = block_bytes_ > 0 && !(kind_ == Kind::kAllToAll && call_.in_place);
+  const bool usable =
+      possible &&
+      (!input_is_used(rank()) || show(call_.input_window, call_.input, shown.input_window, shown.input_offset)) &&
+      (!output_is_used(rank()) || show(call_.output_window, call_.output, shown.output_window, shown.output_offset));
+  offered_ = usable;
+  const bool direct = usable || (possible && root_helps() && rank() != call_.tag.root);
+  shown.by_plan = direct ? 0 : 1;
   static_assert(sizeof(Shown) <= sizeof(SlateMark::payload));
   marks_.open();
   std::memcpy(marks_.mark(rank()).payload.data(), &shown, sizeof shown);
   marks_.close();
+  return direct;
 }
 
-// All that the others show; the plan as soon as one of them has no registered memory.
+bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
+                     std::uint64_t& shown_offset) const {
+  if (window.window != 0) {
+    shown_window = window.window;
+    shown_offset = window.offset;
+    return true;
+  }
+  if (!uses_attached_memory({.kind = kind_, .ranks = ranks()}, block_bytes_, transport_.attachment())) return false;
+  shown_window = kAttached;
+  shown_offset = reinterpret_cast<std::uintptr_t>(data);
+  return true;
+}
+
+// What those show whose memory this rank uses; the plan as soon as one of them runs that.
 bool DirectRun::read() {
   for (; next_ < ranks(); ++next_) {
-    if (next_ == rank()) continue;
+    if (!uses(next_)) continue;
     if (!read_of(next_)) {
       marks_.await(next_);
       return false;
     }
     if (phase_ == Phase::kPlan) return true;
   }
-  inputs_[rank()] = call_.input;
-  outputs_[rank()] = call_.output;
-  phase_ = Phase::kSumming;
+  inputs_[rank()] = {.data = const_cast<std::byte*>(call_.input)};  // NOLINT: only read
+  outputs_[rank()] = {.data = call_.output};
+  if (by_calls_ && scratch_.empty()) prepare_scratch();
+  plan_pieces();
+  phase_ = Phase::kMoving;
   return true;
 }
 
@@ -102,55 +173,194 @@ bool DirectRun::read_of(std::uint32_t peer) {
   Shown shown;
   std::memcpy(&shown, marks_.mark(peer).payload.data(), sizeof shown);
   if (!marks_.holds(peer)) return false;
-  if (shown.input_window == 0) {
+  if (shown.by_plan != 0) {
     phase_ = Phase::kPlan;
     return true;
   }
-  const std::uint64_t bytes = call_.lengths.count * call_.element_bytes;
-  const auto input = transport_.peer_memory(peer, 0, {shown.input_window, shown.input_offset}, bytes);
-  const auto output = transport_.peer_memory(peer, 1, {shown.output_window, shown.output_offset}, bytes);
-  if (!input || !output) return false;
-  const bool aligned = (shown.input_offset | shown.output_offset) % call_.element_bytes == 0;
-  if (*input == nullptr || *output == nullptr || shown.output_window == 0 || !aligned) {
+  inputs_[peer] = outputs_[peer] = {};
+  if (root_helps() && peer != call_.tag.root && shown.input_window == 0 && shown.output_window == 0) return true;
+  const WindowRef input{shown.input_window, shown.input_offset};
+  const WindowRef output{shown.output_window, shown.output_offset};
+  return (!input_is_used(peer) || find(peer, 0, input, block_bytes_ * blocks_in(kind_, ranks()), inputs_[peer])) &&
+         (!output_is_used(peer) || find(peer, 1, output, block_bytes_ * blocks_out(kind_, ranks()), outputs_[peer]));
+}
+
+// What a peer says of its memory is not trusted further than that memory.
+bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& shown, std::uint64_t bytes, Place& place) {
+  const auto corrupt = [&] {
     bad_ = BadMessage{.peer = peer, .kind = Arrival::kCorrupt, .tag = {}};
     return false;
+  };
+  if (shown.window == 0 || shown.offset % call_.element_bytes != 0) return corrupt();
+  if (shown.window != kAttached) {
+    const auto data = transport_.peer_memory(peer, which, shown, bytes);
+    if (!data) return false;
+    place = {.data = *data};
+    return *data != nullptr || corrupt();
   }
-  inputs_[peer] = *input;
-  outputs_[peer] = *output;
+  if (transport_.attachment() == Attachment::kNone || shown.offset == 0) return corrupt();
+  const bool pointer = transport_.attachment() == Attachment::kPointers;
+  place = {
+      .data = pointer ? reinterpret_cast<std::byte*>(shown.offset) : nullptr,  // NOLINT: a thread's of this process
+      .address = shown.offset};
+  by_calls_ |= !pointer;
   return true;
+}
+
+void DirectRun::plan_pieces() {
+  const std::uint64_t bytes = block_bytes_;
+  const std::uint64_t own = rank() * bytes;
+  switch (kind_) {
+    case Kind::kAllReduce:
+    case Kind::kReduce: {
+      // Shares of whole lines, so that no line is written by two ranks.
+      const std::uint64_t line = std::max<std::uint64_t>(kLineBytes, call_.element_bytes);
+      const std::uint64_t lines = (bytes + line - 1) / line;
+      const std::uint64_t begin = std::min(lines * rank() / ranks() * line, bytes);
+      const std::uint64_t end = std::min(lines * (rank() + 1) / ranks() * line, bytes);
+      const std::uint32_t to = kind_ == Kind::kReduce ? call_.tag.root : kAll;
+      pieces_.push_back({.from = kAll, .to = to, .from_offset = begin, .to_offset = begin, .bytes = end - begin});
+      break;
+    }
+    case Kind::kReduceScatter: pieces_.push_back({kAll, rank(), own, 0, bytes}); break;
+    case Kind::kBroadcast:
+    case Kind::kScatter:
+    case Kind::kGather: plan_rooted_pieces(); break;
+    case Kind::kAllGather:
+    case Kind::kAllToAll:
+      for (std::uint32_t i = 0; i < ranks(); ++i) {  // not all from the same rank at once
+        const std::uint32_t from = (rank() + i) % ranks();
+        pieces_.push_back({from, rank(), kind_ == Kind::kAllToAll ? own : 0, from * bytes, bytes});
+      }
+      break;
+    case Kind::kBarrier:
+    case Kind::kSendReceive: break;
+  }
+}
+
+// The root's part of every other rank's block is its end.
+void DirectRun::plan_rooted_pieces() {
+  const std::uint32_t root = call_.tag.root;
+  const std::uint64_t bytes = block_bytes_;
+  const std::uint64_t shared = bytes / ranks() * (ranks() - 1) / kPageBytes * kPageBytes;
+  const auto piece = [&](std::uint32_t member, std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t at_root = begin + (kind_ == Kind::kBroadcast ? 0 : member * bytes);
+    const bool to_root = kind_ == Kind::kGather;
+    pieces_.push_back({.from = to_root ? member : root,
+                       .to = to_root ? root : member,
+                       .from_offset = to_root ? begin : at_root,
+                       .to_offset = to_root ? at_root : begin,
+                       .bytes = end - begin});
+  };
+  if (rank() != root) return piece(rank(), 0, offered_ ? shared : bytes);
+  piece(root, 0, bytes);
+  for (std::uint32_t i = 1; i < ranks(); ++i) {
+    const std::uint32_t member = (root + i) % ranks();
+    const Place& place = kind_ == Kind::kGather ? inputs_[member] : outputs_[member];
+    if (place.data != nullptr || place.address != 0) piece(member, shared, bytes);
+  }
 }
 
 bool DirectRun::all_hold() {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
-    if (peer == rank() || marks_.holds(peer)) continue;
+    if (!uses(peer) || marks_.holds(peer)) continue;
     bad_ = BadMessage{.peer = peer, .kind = Arrival::kWithdrawn, .tag = {}};
     return false;
   }
   return true;
 }
 
-bool DirectRun::sum_a_part() {
-  if (begin_ == end_) return true;
-  if (!all_hold()) return false;
-  const std::uint64_t count = std::min(end_ - begin_, kPartBytes / call_.element_bytes);
-  const std::uint64_t offset = begin_ * call_.element_bytes;
-  for (std::uint32_t who = 0; who < ranks(); ++who) {
-    sources_[who] = inputs_[who] + offset;
-    destinations_[who] = outputs_[who] + offset;
+bool DirectRun::move_a_part() {
+  if (gone_ || !all_hold()) return false;
+  const Piece& piece = pieces_[piece_];
+  const bool sum = piece.from == kAll;
+  Piece part = piece;
+  part.from_offset += moved_;
+  part.to_offset += moved_;
+  part.bytes = std::min(piece.bytes - moved_, sum && by_calls_ ? tile_bytes_ : kPartBytes);
+  if (part.bytes > 0 && !(sum ? add_part(part) : copy_part(part))) return false;
+  moved_ += part.bytes;
+  if (moved_ == piece.bytes) {
+    ++piece_;
+    moved_ = 0;
   }
+  return all_hold();
+}
+
+bool DirectRun::copy_part(const Piece& part) {
+  const std::byte* from = inputs_[part.from].data;
+  std::byte* to = outputs_[part.to].data;
+  if (from == nullptr) return fetch(part.from, part.from_offset, to + part.to_offset, part.bytes);
+  from += part.from_offset;
+  if (to == nullptr) return store(part.to, part.to_offset, from, part.bytes);
+  to += part.to_offset;
+  if (from == to) return true;
+  kernels::Reduction copy;
+  copy.type = DataType::kUint8;
+  copy.bytes_until_reuse = block_bytes_ * ranks();
+  kernels::reduce(copy, std::span(&from, 1), std::span(&to, 1), part.bytes);
+  return true;
+}
+
+bool DirectRun::add_part(const Piece& part) {
+  const std::uint64_t bytes = part.bytes;
+  for (std::uint32_t who = 0; who < ranks(); ++who) {
+    sources_[who] = inputs_[who].data == nullptr ? scratch(who) : inputs_[who].data + part.from_offset;
+    if (inputs_[who].data == nullptr && !fetch(who, part.from_offset, scratch(who), bytes)) return false;
+  }
+  destinations_.clear();
+  const std::uint32_t first = part.to == kAll ? 0 : part.to;
+  const std::uint32_t end = part.to == kAll ? ranks() : part.to + 1;
+  const bool own = first <= rank() && rank() < end;
+  std::byte* sum = own ? outputs_[rank()].data + part.to_offset : scratch(ranks());  // what calls store
+  bool stored_by_calls = false;
+  for (std::uint32_t who = first; who < end; ++who) {
+    if (outputs_[who].data != nullptr) destinations_.push_back(outputs_[who].data + part.to_offset);
+    stored_by_calls |= outputs_[who].data == nullptr;
+  }
+  if (stored_by_calls && !own) destinations_.push_back(sum);
   kernels::Reduction how;
   how.type = call_.type;
   how.op = call_.op;
   how.divisor = call_.op == ReduceOp::kAvg ? ranks() : 1;
-  how.bytes_until_reuse = call_.lengths.count * call_.element_bytes * ranks();
-  kernels::reduce(how, sources_, destinations_, count);
-  begin_ += count;
-  return all_hold();
+  how.bytes_until_reuse = by_calls_ ? bytes : block_bytes_ * ranks();
+  kernels::reduce(how, sources_, destinations_, bytes / call_.element_bytes);
+  for (std::uint32_t who = first; stored_by_calls && who < end; ++who) {
+    if (outputs_[who].data == nullptr && !store(who, part.to_offset, sum, bytes)) return false;
+  }
+  return true;
 }
 
+bool DirectRun::fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
+  return judge(peer, transport_.read_memory(peer, inputs_[peer].address + offset, to, bytes));
+}
+
+bool DirectRun::store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
+  return judge(peer, transport_.write_memory(peer, outputs_[peer].address + offset, from, bytes));
+}
+
+// Of a peer whose process has ended its board will tell.
+bool DirectRun::judge(std::uint32_t peer, MemoryAccess access) {
+  gone_ |= access == MemoryAccess::kGone;
+  if (access == MemoryAccess::kRefused) {
+    const Arrival kind = marks_.holds(peer) ? Arrival::kUnreachable : Arrival::kWithdrawn;
+    bad_ = BadMessage{.peer = peer, .kind = kind, .tag = {}};
+  }
+  return access == MemoryAccess::kDone;
+}
+
+void DirectRun::prepare_scratch() {
+  const std::uint64_t wanted = std::clamp(kScratchBytes / (ranks() + 1), kShortestTile, kLongestTile);
+  tile_bytes_ = wanted / kPageBytes * kPageBytes;
+  scratch_.resize((ranks() + 1) * tile_bytes_ + kPageBytes);
+  const auto start = reinterpret_cast<std::uintptr_t>(scratch_.data());
+  scratch_begin_ = scratch_.data() + (kPageBytes - start % kPageBytes) % kPageBytes;
+}
+
+// Those that use this rank's memory.
 bool DirectRun::all_finished() {
-  for (; next_ < ranks(); ++next_) {
-    if (next_ == rank() || marks_.has_finished(next_)) continue;
+  for (; offered_ && next_ < ranks(); ++next_) {
+    if (!uses(next_) || marks_.has_finished(next_)) continue;
     marks_.await(next_);
     return false;
   }
@@ -163,7 +373,7 @@ std::string DirectRun::waits_for() {
     case Phase::kReading: return fmt::format("reading, no place of memory from rank {}", next_);
     case Phase::kAwaiting: return fmt::format("the share of rank {}", next_);
     case Phase::kPlan: return plan_->waits_for();
-    case Phase::kSumming:
+    case Phase::kMoving:
     case Phase::kDone: break;
   }
   return "nothing";

@@ -1,13 +1,20 @@
-// DirectRun: an all-reduce over registered memory without messages. Every rank shows in its slate where its input and
-// output lie; then each sums its share of all inputs in rank order, stores the sums to all outputs, and says that it
-// has done so. Whoever has seen that of all others is done. 2sp bytes loaded and stored by p ranks for a message of s
-// bytes, the least there can be, and two looks at each other.
+// DirectRun: a collective without messages, over memory of other ranks that this rank can use: registered, or private
+// where the transport can attach to it. Ranks show in their slates where their inputs and outputs lie; then each does
+// its part: loads what it needs and stores results where they belong. It says that it has done so, and ranks whose
+// memory others use wait for that.
 //
-// It stands for the two-shot plan and gives the same bits. Ranks need not agree about memory: one whose buffers are not
-// registered shows that, and then all run the plan, that one without waiting for the others' slates.
+//   all-reduce, reduce, reduce-scatter   each rank sums its share of all inputs in rank order: as many bytes loaded and
+//                                        stored as there can be least, two looks at each other
+//   broadcast, scatter, gather           each rank copies most of what it wants or has, the root the rest for it, so
+//                                        that all cores have the same to do
+//   all-gather, all-to-all               each rank copies what it wants
+//
+// It stands for the two-shot plan of an all-reduce and the direct plans of the others, and gives the same bits. Ranks
+// need not agree about memory: one whose memory cannot be used shows that, and then all that need it run the plan, that
+// one without waiting for the others' slates. Where the root would only help, it does not.
 //
 // A rank that gives the call up takes its mark back before its memory goes back to the user, and waits for ranks that
-// are inside (Engine::finish); the others look at the marks before each part of their share.
+// are inside (Engine::finish); the others look at the marks before each part of what they do.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +29,9 @@
 
 namespace tutti {
 
+// Whether ranks that all mean this call use each other's private memory; `bytes` of one block. All find the same.
+bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment);
+
 class DirectRun final : public Running {
  public:
   // Both outlive it.
@@ -29,7 +39,7 @@ class DirectRun final : public Running {
 
   // Whether a call tries this way: the same on all ranks that agree about the call.
   static bool takes(const Collective& collective, Algorithm algorithm, ReduceOp op);
-  // Runs the plan if not all memory is registered. Set before start().
+  // Runs the plan where memory cannot be used. Set before start().
   void set_plan(Running& plan) { plan_ = &plan; }
 
   void start(const Call& call) override;
@@ -44,36 +54,75 @@ class DirectRun final : public Running {
   std::string waits_for() override;
 
  private:
-  enum class Phase : std::uint8_t { kBeforeWriting, kReading, kSumming, kAwaiting, kPlan, kDone };
-  struct Shown {  // in a mark's payload
-    std::uint32_t input_window;
+  enum class Phase : std::uint8_t { kBeforeWriting, kReading, kMoving, kAwaiting, kPlan, kDone };
+  static constexpr std::uint32_t kAll = ~std::uint32_t{0};       // in place of a rank
+  static constexpr std::uint32_t kAttached = ~std::uint32_t{0};  // in place of a window: the offset is an address
+  struct Shown {                                                 // in a mark's payload
+    std::uint32_t by_plan;                                       // 1: this rank runs the plan
+    std::uint32_t input_window;                                  // 0: not offered
     std::uint32_t output_window;
+    std::uint32_t reserved;
     std::uint64_t input_offset;
     std::uint64_t output_offset;
   };
+  struct Place {                // where some rank's input or output begins
+    std::byte* data = nullptr;  // as seen from here; null: only by calls
+    std::uint64_t address = 0;  // as its owner sees it
+  };
+  struct Piece {                    // of this rank's work
+    std::uint32_t from = 0;         // rank whose input is copied, or kAll: the sum of all
+    std::uint32_t to = 0;           // rank into whose output, or kAll
+    std::uint64_t from_offset = 0;  // bytes
+    std::uint64_t to_offset = 0;
+    std::uint64_t bytes = 0;
+  };
   std::uint32_t rank() const { return marks_.rank(); }
   std::uint32_t ranks() const { return marks_.ranks(); }
-  bool registered() const { return call_.input_window.window != 0 && call_.output_window.window != 0; }
-  void write();
+  bool root_helps() const;                        // does a part of the others' work
+  bool input_is_used(std::uint32_t owner) const;  // by other ranks
+  bool output_is_used(std::uint32_t owner) const;
+  bool uses(std::uint32_t peer) const;  // this rank that peer's memory
+  void plan_pieces();
+  void plan_rooted_pieces();
+  bool write();
+  bool show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
+            std::uint64_t& shown_offset) const;
   void advance();
   bool all_hold();
   bool read();
   bool read_of(std::uint32_t peer);
-  bool sum_a_part();
+  bool find(std::uint32_t peer, std::size_t which, const WindowRef& shown, std::uint64_t bytes, Place& place);
+  bool move_a_part();
+  bool copy_part(const Piece& part);
+  bool add_part(const Piece& part);
+  bool fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes);
+  bool store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes);
+  bool judge(std::uint32_t peer, MemoryAccess access);
+  void prepare_scratch();
+  std::byte* scratch(std::uint32_t of) { return scratch_begin_ + of * tile_bytes_; }
   bool all_finished();
 
   SlateMarks& marks_;
   Transport& transport_;
   Running* plan_ = nullptr;
   Call call_;
+  CollectiveKind kind_ = CollectiveKind::kAllReduce;
+  std::uint64_t block_bytes_ = 0;  // of one rank's block, the whole where there are no blocks
   Phase phase_ = Phase::kDone;
-  std::uint32_t next_ = 0;   // the first rank not known to have come as far as is waited for
-  std::uint64_t begin_ = 0;  // elements of this rank's share that are still to be summed: [begin_, end_)
-  std::uint64_t end_ = 0;
-  std::vector<const std::byte*> inputs_;  // by rank
-  std::vector<std::byte*> outputs_;
+  std::uint32_t next_ = 0;  // the first rank not known to have come as far as is waited for
+  std::vector<Piece> pieces_;
+  std::size_t piece_ = 0;      // the one at hand
+  std::uint64_t moved_ = 0;    // bytes of it
+  std::vector<Place> inputs_;  // by rank
+  std::vector<Place> outputs_;
+  bool by_calls_ = false;                  // some of them are only reached so
   std::vector<const std::byte*> sources_;  // of the part at hand
   std::vector<std::byte*> destinations_;
+  std::vector<std::byte> scratch_;  // one tile for each rank's operand and one for the sum, once calls need it
+  std::byte* scratch_begin_ = nullptr;
+  std::uint64_t tile_bytes_ = 0;
+  bool offered_ = false;  // this rank's memory, to others
+  bool gone_ = false;     // a process whose memory is needed has ended
   std::optional<BadMessage> bad_;
 };
 

@@ -33,7 +33,7 @@ struct Call {
 // What a peer sent that it must not have sent.
 struct BadMessage {
   std::uint32_t peer = 0;
-  Arrival kind = Arrival::kMismatch;  // kMismatch, kCorrupt or kWithdrawn
+  Arrival kind = Arrival::kMismatch;  // kMismatch, kCorrupt, kWithdrawn or kUnreachable
   CallTag tag;                        // for kMismatch: the peer's; sequence 0: not known
 };
 

@@ -20,6 +20,7 @@ struct Situation {
   std::uint64_t bytes;
   bool machines;  // several
   bool shared;    // some machine has several ranks
+  bool attached;  // ranks use each other's memory
 
   bool many() const { return ranks > kManyRanks; }
   bool is_short() const { return bytes <= kShortBytes; }
@@ -41,6 +42,7 @@ Algorithm choose_broadcast(const Situation& s) {
 
 Algorithm choose_reduce(const Situation& s) {
   if (s.is_short()) return s.ranks <= kFewRanks ? Algorithm::kDirect : Algorithm::kBinomial;
+  if (s.attached && !s.many()) return Algorithm::kDirect;  // all add
   return s.many() ? Algorithm::kDoubleTree : Algorithm::kRing;
 }
 
@@ -57,8 +59,14 @@ Algorithm choose_all_to_all(const Situation& s) {
 
 }  // namespace
 
-Algorithm choose_algorithm(const Collective& collective, std::uint64_t bytes, bool in_rank_order) {
-  Situation s{.ranks = collective.ranks, .bytes = bytes, .machines = false, .shared = collective.nodes.empty()};
+Algorithm choose_algorithm(const Collective& collective, const Choice& choice) {
+  const std::uint64_t bytes = choice.bytes;
+  const bool in_rank_order = choice.in_rank_order;
+  Situation s{.ranks = collective.ranks,
+              .bytes = bytes,
+              .machines = false,
+              .shared = collective.nodes.empty(),
+              .attached = choice.attached};
   std::uint32_t machines = 0;
   for (const std::uint32_t node : collective.nodes) machines = node + 1 > machines ? node + 1 : machines;
   s.machines = machines > 1;

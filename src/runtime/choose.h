@@ -7,8 +7,13 @@
 
 namespace tutti::detail {
 
-// `bytes` of one block. collective.nodes tells how many machines there are. `in_rank_order`: the ranks must be combined
-// in their order.
-Algorithm choose_algorithm(const Collective& collective, std::uint64_t bytes, bool in_rank_order = false);
+struct Choice {
+  std::uint64_t bytes = 0;     // of one block
+  bool in_rank_order = false;  // the ranks must be combined in their order
+  bool attached = false;       // ranks use each other's memory in this call, registered or not
+};
+
+// collective.nodes tells how many machines there are.
+Algorithm choose_algorithm(const Collective& collective, const Choice& choice);
 
 }  // namespace tutti::detail

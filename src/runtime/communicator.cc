@@ -138,6 +138,11 @@ Result<BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algo
   return last_plan_;
 }
 
+Algorithm CommunicatorImpl::choose(const Collective& collective, std::uint64_t bytes, bool in_rank_order) const {
+  const bool attached = uses_attached_memory(collective, bytes, world_.transport->attachment());
+  return choose_algorithm(collective, {.bytes = bytes, .in_rank_order = in_rank_order, .attached = attached});
+}
+
 std::int64_t CommunicatorImpl::timeout_ns(const CallOptions& options) const {
   const std::chrono::milliseconds timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
   return std::int64_t{std::min(timeout, kLongestTimeout).count()} * 1'000'000;
@@ -166,7 +171,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   }
   const Algorithm algorithm = chosen != nullptr ? Algorithm::kUser
                               : options.algorithm == Algorithm::kAuto
-                                  ? choose_algorithm(checked->collective, bytes, in_rank_order)
+                                  ? choose(checked->collective, bytes, in_rank_order)
                                   : options.algorithm;
   auto plan = plan_for(checked->collective, algorithm, chosen);
   if (!plan) return plan.error();
@@ -180,8 +185,8 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   operation->by_slates = chosen == nullptr && options.reduction.combine == nullptr && !call.variable &&
                          world_.transport->slates() != nullptr &&
                          SlateRun::takes(checked->collective, algorithm, bytes);
-  operation->direct = chosen == nullptr && options.reduction.combine == nullptr && !call.variable &&
-                      world_.transport->slates() != nullptr &&
+  operation->direct = !operation->by_slates && chosen == nullptr && options.reduction.combine == nullptr &&
+                      !call.variable && world_.transport->slates() != nullptr &&
                       DirectRun::takes(checked->collective, algorithm, call.op);
   if (operation->by_slates && call.kind == CollectiveKind::kAllReduce) one_shot_ = *plan;
   operation->timeout_ns = timeout_ns(options);
@@ -236,8 +241,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   const std::size_t element_bytes = size_of(call.type);
   if (call.count == 0 || call.count > kSlateBytes / element_bytes) return std::nullopt;
   const std::size_t bytes = call.count * element_bytes;
-  if (options.algorithm == Algorithm::kAuto &&
-      choose_algorithm(one_shot_->shape.collective, bytes) != Algorithm::kOneShot) {
+  if (options.algorithm == Algorithm::kAuto && choose(one_shot_->shape.collective, bytes) != Algorithm::kOneShot) {
     return std::nullopt;
   }
   const auto from = reinterpret_cast<std::uintptr_t>(call.input);
@@ -313,7 +317,7 @@ Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t coun
   const std::uint64_t bytes = std::min(count, kMaxBytes / element_bytes) * element_bytes;
   const std::scoped_lock lock(mutex_);
   if (find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  return choose_algorithm(collective, bytes);
+  return choose(collective, bytes);
 }
 
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {

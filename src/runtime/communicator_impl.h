@@ -124,6 +124,7 @@ class CommunicatorImpl {
                                Error error);
   Result<std::unique_ptr<Communicator>> make_child(
       const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
+  Algorithm choose(const Collective& collective, std::uint64_t bytes, bool in_rank_order = false) const;
   std::int64_t timeout_ns(const CallOptions& options) const;
 
   pid_t process_ = getpid();

@@ -40,6 +40,11 @@ Result<Config> config_for(const CommunicatorOptions& options) {
     if (!transport) return invalid(fmt::format("transport \"{}\" is none of auto, shm, tcp", options.transport));
     config->transport = *transport;
   }
+  if (!options.attach.empty()) {
+    const auto attach = parse_attach(options.attach);
+    if (!attach) return invalid(fmt::format("attach \"{}\" is none of auto, calls, off", options.attach));
+    config->attach = *attach;
+  }
   if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
   if (!options.node_id.empty()) config->node_id = options.node_id;
   if (!options.interface.empty()) config->interface = options.interface;
@@ -167,7 +172,9 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
   const auto ranks = static_cast<std::uint32_t>(size);
   Fabric common;
   common.config = *config;
-  common.cores = discover_host().cores;
+  HostTopology host = discover_host();
+  common.cpus = std::move(host.cpus);
+  common.cpu_limit = host.cpu_limit;
   common.clock = std::make_shared<SteadyClock>();
   common.prover = std::make_shared<Prover>(config->verify_plans);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {

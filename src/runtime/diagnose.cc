@@ -160,6 +160,13 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
     return diagnosis(ErrorCode::kAborted, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
                      fmt::format("{}: rank {} gave it up", describe(call.tag), message.peer));
   }
+  if (message.kind == Arrival::kUnreachable) {
+    return diagnosis(
+        ErrorCode::kInvalidArgument, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+        fmt::format("{}: rank {}'s input or output is not memory as long as the call says, or may not be written; give "
+                    "buffers that are",
+                    describe(call.tag), message.peer));
+  }
   return diagnosis(
       ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(message.peer),
       fmt::format("{}: rank {} sent a message that its plan does not contain", describe(call.tag), message.peer));

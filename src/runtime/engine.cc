@@ -406,9 +406,8 @@ void Engine::finish(Operation& operation, Status result) {
   } else {
     last_failed_ = true;
     if (operation.started && operation.direct) direct_->give_up(operation.call.tag.sequence);
-    // Peers that are inside the call may have learnt where our output lies, and store there until they notice the
-    // failure.
-    if (operation.started && operation.call.output_window.window != 0) {
+    // Peers that are inside the call may have learnt where our memory lies, and use it until they notice the failure.
+    if (operation.started && (operation.direct || operation.call.output_window.window != 0)) {
       const std::uint64_t sequence = operation.call.tag.sequence;
       // One that aborts or leaves may still be inside for a moment.
       wait_for_peers(world_.clock->now_ns() + kLetGoNs, [=](const PeerStatus& status) {

@@ -133,6 +133,16 @@ std::vector<std::uint32_t> number_machines(const std::vector<std::uint32_t>& mac
   return nodes;
 }
 
+std::string_view words_of(Attachment attachment) {
+  switch (attachment) {
+    case Attachment::kNone: return "memory that is not registered is copied through slots";
+    case Attachment::kLongCalls: return "long messages are copied straight between the ranks' memory";
+    case Attachment::kCalls: return "messages are copied straight between the ranks' memory, by system calls";
+    case Attachment::kPointers: return "the ranks are threads of one process and use each other's memory";
+  }
+  return "";
+}
+
 // The making of one communicator's transport.
 class TransportMaker {
  public:
@@ -164,12 +174,19 @@ class TransportMaker {
       return blobs.error();
     }
     auto local = open_local(exchange, shape, std::move(*own), *blobs, deadline_ns);
-    // Nobody leaves set-up before everybody has everybody's memory.
-    auto ready = gather_or_fail(gather_, local ? Result<std::string>("ready") : local.error());
+    // Nobody leaves set-up before everybody has everybody's memory. Each says how it can attach to the others, and
+    // where it may run.
+    auto ready = gather_or_fail(
+        gather_, local ? Result<std::string>(found_attachment(**local) + pack_cpus(fabric_->cpus)) : local.error());
     if (!ready) return ready.error();
+    (*local)->set_attachment(agreed_attachment(*ready));
+    for (const std::string& blob : *ready) cpus_.push_back(unpack_cpus(std::string_view(blob).substr(!blob.empty())));
     if (local_.size() == members_.size()) return std::unique_ptr<Transport>(std::move(*local));
     return add_remote(std::move(*local));
   }
+
+  // Of every rank, after make().
+  const std::vector<std::vector<bool>>& cpus() const { return cpus_; }
 
  private:
   Result<std::unique_ptr<ShmTransport>> open_local(const std::shared_ptr<SubExchange>& exchange,
@@ -187,6 +204,24 @@ class TransportMaker {
     auto transport = ShmTransport::create(index, shape, std::move(own), *offers, exchange);
     if (!transport) return in_job_ranks(transport.error());
     return transport;
+  }
+
+  // A digit: what this rank finds, as far as the settings let it.
+  std::string found_attachment(const ShmTransport& local) const {
+    const AttachPolicy policy = fabric_->config.attach;
+    Attachment found = policy == AttachPolicy::kOff ? Attachment::kNone : local.find_attachment();
+    if (policy == AttachPolicy::kCalls && found != Attachment::kNone) found = Attachment::kCalls;
+    return std::to_string(static_cast<int>(found));
+  }
+
+  // What all ranks of this machine can do; what is no such digit counts as nothing.
+  Attachment agreed_attachment(const std::vector<std::string>& blobs) const {
+    Attachment agreed = Attachment::kPointers;
+    for (const std::uint32_t r : local_) {
+      const std::size_t digit = std::string_view("0123").find(blobs[r][0]);  // of an empty one: its end
+      agreed = digit > 3 ? Attachment::kNone : std::min(agreed, static_cast<Attachment>(digit));
+    }
+    return agreed;
   }
 
   Result<std::unique_ptr<Transport>> add_remote(std::unique_ptr<ShmTransport> local) {
@@ -228,6 +263,7 @@ class TransportMaker {
   const Gather& gather_;
   std::vector<std::int32_t> local_index_;  // by rank; -1: on another machine
   std::vector<std::uint32_t> local_;       // ranks of this machine, this one among them
+  std::vector<std::vector<bool>> cpus_;    // by rank
 };
 
 }  // namespace
@@ -253,7 +289,9 @@ Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t 
   auto fabric = std::make_shared<Fabric>();
   fabric->config = config;
   fabric->job_rank = rank;
-  fabric->cores = discover_host().cores;
+  HostTopology host = discover_host();
+  fabric->cpus = std::move(host.cpus);
+  fabric->cpu_limit = host.cpu_limit;
   fabric->clock = std::make_shared<SteadyClock>();
   fabric->prover = std::make_shared<Prover>(config.verify_plans);
   const std::int64_t deadline_ns = fabric->clock->now_ns() + timeout_ms * 1'000'000;
@@ -299,7 +337,8 @@ Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t 
 
 Result<World> make_world(const std::shared_ptr<Fabric>& fabric, const std::vector<std::uint32_t>& members,
                          std::uint32_t rank, std::uint64_t communicator, const Gather& gather) {
-  auto transport = TransportMaker(fabric, members, rank, communicator, gather).make();
+  TransportMaker maker(fabric, members, rank, communicator, gather);
+  auto transport = maker.make();
   if (!transport) return transport.error();
   World world{.clock = fabric->clock,
               .waiter = nullptr,
@@ -307,14 +346,20 @@ Result<World> make_world(const std::shared_ptr<Fabric>& fabric, const std::vecto
               .prover = fabric->prover,
               .nodes = number_machines(fabric->machines, members),
               .log = Log(fabric->config.log_level, static_cast<std::int32_t>(rank))};
-  const auto here = static_cast<std::uint32_t>(std::count(world.nodes.begin(), world.nodes.end(), world.nodes[rank]));
-  world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, fabric->cores));
+  std::vector<std::vector<bool>> cpus;  // of the ranks of this machine
+  for (std::uint32_t r = 0; r < members.size(); ++r) {
+    if (world.nodes[r] == world.nodes[rank]) cpus.push_back(maker.cpus()[r]);
+  }
+  const auto here = static_cast<std::uint32_t>(cpus.size());
+  const std::uint32_t cores = cores_of(cpus, fabric->cpu_limit);
+  world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
   if (here == members.size()) world.nodes.clear();
-  world.log.write(
-      LogLevel::kInfo,
-      "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included; {} slots of {} bytes", rank,
-      members.size(), world.transport->name(), here, members.size(), world.transport->slots(),
-      world.transport->slot_bytes());
+  world.log.write(LogLevel::kInfo,
+                  "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
+                  "{} slots of {} "
+                  "bytes; {}",
+                  rank, members.size(), world.transport->name(), here, members.size(), cores, world.transport->slots(),
+                  world.transport->slot_bytes(), words_of(world.transport->attachment()));
   return world;
 }
 

@@ -27,7 +27,8 @@ namespace tutti {
 struct Fabric {
   Config config;
   std::uint32_t job_rank = 0;
-  std::uint32_t cores = 1;
+  std::vector<bool> cpus;                     // that this process may use
+  std::uint32_t cpu_limit = 0;                // as in HostTopology
   std::shared_ptr<Clock> clock;               // shared by the ranks of one process
   std::shared_ptr<Prover> prover;             // likewise
   std::shared_ptr<SegmentExchange> exchange;  // peers by job rank; shared with segments and windows

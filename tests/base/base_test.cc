@@ -143,6 +143,30 @@ TEST(AdaptiveWaiter, SpinsLessWhereSpinningIsInVainAndMoreWhereItPays) {
   EXPECT_EQ(waiter.spins(), 160u) << "never more than the limit";
 }
 
+// Long waits have taught it to sleep soon; then the waits become ones that the limits would satisfy.
+TEST(AdaptiveWaiter, FindsOutThatWaitsHaveBecomeShorter) {
+  AdaptiveWaiter waiter({.spins = 160, .yields = 20});
+  FakeDoorbell bell;
+  const auto wait_of = [&](std::uint32_t rounds) {
+    Idle idle;
+    for (std::uint32_t round = 0; round < rounds; ++round) waiter.pause(idle, bell, 1'000'000);
+    waiter.reset(idle, bell);
+  };
+  std::uint32_t probes = 0;
+  for (int wait = 0; wait < 1000; ++wait) {
+    probes += waiter.spins() == 160 && wait > 20 ? 1 : 0;
+    wait_of(200);
+  }
+  EXPECT_GE(probes, 3u);
+  EXPECT_LE(probes, 6u) << "ever more rarely";
+  EXPECT_EQ(waiter.spins(), 10u);
+  for (int wait = 0; wait < 1100; ++wait) wait_of(100);  // more than the spins and yields that are left
+  EXPECT_EQ(waiter.spins(), 160u);
+  const auto sleeps = bell.sleeps_ns.size();
+  for (int wait = 0; wait < 100; ++wait) wait_of(100);
+  EXPECT_EQ(bell.sleeps_ns.size(), sleeps);
+}
+
 TEST(WaitLimits, MoreRanksThanCoresSpinLess) {
   EXPECT_LT(wait_limits(3, 2).spins, wait_limits(2, 2).spins);
   EXPECT_GT(wait_limits(3, 2).yields, 0u);

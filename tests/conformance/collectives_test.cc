@@ -131,6 +131,8 @@ TEST_P(Collectives, FollowEachOtherInAnyOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
                          testing::Combine(testing::ValuesIn(kWorlds), testing::Values(1, 2, 3, 4, 6)), name_of);
+INSTANTIATE_TEST_SUITE_P(AttachedWorlds, Collectives,
+                         testing::Combine(testing::ValuesIn(kAttachedWorlds), testing::Values(2, 3, 6)), name_of);
 
 }  // namespace
 }  // namespace tutti::test

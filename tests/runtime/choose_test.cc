@@ -25,7 +25,7 @@ TEST(Choose, AlwaysFindsAPlan) {
           collective.kind = kind;
           collective.ranks = ranks;
           collective.nodes = dealt(ranks, machines);
-          const Algorithm algorithm = choose_algorithm(collective, bytes);
+          const Algorithm algorithm = choose_algorithm(collective, {.bytes = bytes});
           const auto generator = find_generator(collective, algorithm);
           EXPECT_TRUE(generator.ok()) << to_string(kind) << " " << ranks << " ranks on " << machines << ", " << bytes
                                       << " bytes: " << generator.error().message;
@@ -43,7 +43,8 @@ TEST(Choose, KeepsRankOrderWhereItIsAskedFor) {
         Collective collective;
         collective.kind = kind;
         collective.ranks = ranks;
-        const auto generator = find_generator(collective, choose_algorithm(collective, bytes, true));
+        const auto generator =
+            find_generator(collective, choose_algorithm(collective, {.bytes = bytes, .in_rank_order = true}));
         ASSERT_TRUE(generator.ok());
         EXPECT_EQ(generator->shape.order, Order::kByRank);
       }

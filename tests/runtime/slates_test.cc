@@ -277,7 +277,9 @@ TEST(Slates, DisagreementWithARootFarAheadIsTold) {
     };
     if (rank.rank() == 0) {
       ASSERT_TRUE(broadcast(1).ok());
-      while (broadcast(kLong).ok()) continue;  // until nobody takes more
+      const CallOptions by_messages = with(Algorithm::kBinomial);
+      while (rank.broadcast(data.data(), data.data(), kLong, DataType::kFloat32, 0, by_messages).ok()) continue;
+      // Nobody takes more.
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

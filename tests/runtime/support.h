@@ -19,9 +19,12 @@ namespace tutti::test {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+// attach "off": memory that is not registered is reached by messages, as between processes that may not attach.
+inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds timeout = std::chrono::seconds(20),
+                                const char* attach = "") {
   CommunicatorOptions options;
   options.timeout = timeout;
+  options.attach = attach;
   auto ranks = Communicator::create_all(size, options);
   EXPECT_TRUE(ranks.ok()) << to_string(ranks.error());
   return std::move(*ranks);
@@ -32,14 +35,18 @@ struct WorldKind {
   const char* name;
   std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
   const char* transport;  // "auto" or "tcp"
+  const char* attach;     // "off": messages; "calls" and "auto": each other's memory
 };
-inline constexpr WorldKind kWorlds[] = {{"Shm", 1, "auto"}, {"Tcp", 1, "tcp"}, {"Mixed", 2, "auto"}};
+inline constexpr WorldKind kWorlds[] = {
+    {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
+inline constexpr WorldKind kAttachedWorlds[] = {{"Pointers", 1, "auto", "auto"}, {"Calls", 1, "auto", "calls"}};
 
 inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
                                 std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   CommunicatorOptions options;
   options.timeout = timeout;
   options.transport = world.transport;
+  options.attach = world.attach;
   auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
   EXPECT_TRUE(made.ok()) << to_string(made.error());
   return std::move(*made);

@@ -89,6 +89,7 @@ std::shared_ptr<Mapping> SubExchange::find(std::uint32_t peer, std::uint32_t id)
 }
 
 bool SubExchange::peer_gone(std::uint32_t peer) { return parent_->peer_gone(members_.at(peer)); }
+pid_t SubExchange::process_of(std::uint32_t peer) { return parent_->process_of(members_.at(peer)); }
 void SubExchange::poke(std::uint32_t peer, std::uint32_t segment) { parent_->poke(members_.at(peer), segment); }
 
 Result<std::unique_ptr<PokeReceiver>> SubExchange::receive_pokes(std::uint32_t segment) {

@@ -8,6 +8,9 @@
 // are thread-safe and never block.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -37,6 +40,8 @@ class SegmentExchange {
   virtual bool pump() = 0;
   // True once the peer's process has ended or closed its end.
   virtual bool peer_gone(std::uint32_t peer) = 0;
+  // The number of the peer's process as seen from here; 0: none can be seen.
+  virtual pid_t process_of(std::uint32_t peer) = 0;
   // Wakes `peer` if it sleeps, by its PokeReceiver, in the communicator whose segment it shares as `segment`.
   virtual void poke(std::uint32_t peer, std::uint32_t segment) = 0;
   // For pokes of this rank's communicator with the segment `segment`; one at a time. The exchange must outlive it.
@@ -82,6 +87,7 @@ class SubExchange final : public SegmentExchange {
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override { return parent_->pump(); }
   bool peer_gone(std::uint32_t peer) override;
+  pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
 
@@ -116,6 +122,7 @@ class InProcessExchange final : public SegmentExchange {
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
   bool peer_gone(std::uint32_t) override { return false; }  // a thread does not die alone
+  pid_t process_of(std::uint32_t) override { return getpid(); }
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
 

@@ -1,6 +1,7 @@
 #include "transports/shm/segment.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
 #include <new>
 
@@ -66,7 +67,17 @@ Result<Segment> Segment::create(const SegmentShape& shape, std::uint32_t rank) {
   auto mapping = Mapping::create(shape.bytes(), false);
   if (!mapping) return mapping.error();
   auto* header = at<SegmentHeader>(*mapping, 0);
-  *header = {kSegmentMagic, kSegmentVersion, rank, shape.ranks, shape.slots, shape.slot_bytes, shape.bytes()};
+  *header = {.magic = kSegmentMagic,
+             .version = kSegmentVersion,
+             .rank = rank,
+             .ranks = shape.ranks,
+             .slots = shape.slots,
+             .slot_bytes = shape.slot_bytes,
+             .bytes = shape.bytes(),
+             .address = reinterpret_cast<std::uintptr_t>((*mapping)->data()),
+             .nonce = {}};
+  // Without random numbers all headers have none, and no peer attaches: see can_attach().
+  static_cast<void>(getrandom(header->nonce.data(), sizeof(header->nonce), 0));
   return Segment(std::move(*mapping), shape);
 }
 
@@ -93,6 +104,7 @@ Result<Segment> Segment::open(std::shared_ptr<Mapping> mapping, const SegmentSha
   return Segment(std::move(mapping), shape);
 }
 
+const SegmentHeader& Segment::header() const { return *at<SegmentHeader>(mapping_, 0); }
 Board& Segment::board() const { return *at<Board>(mapping_, kBoardOffset); }
 Bell& Segment::bell() const { return *at<Bell>(mapping_, kBellOffset); }
 Commons& Segment::commons() const { return *at<Commons>(mapping_, kCommonsOffset); }

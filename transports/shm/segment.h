@@ -20,7 +20,7 @@
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 4;
+inline constexpr std::uint32_t kSegmentVersion = 5;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // bytes of a cache line
 
@@ -96,6 +96,8 @@ struct alignas(kLine) SegmentHeader {
   std::uint32_t slots;
   std::uint32_t slot_bytes;
   std::uint64_t bytes;
+  std::uint64_t address;  // where the owner has mapped it: a peer that reads these lines there can attach to the owner
+  std::array<std::uint64_t, 2> nonce;  // random, so that it is this owner
 };
 static_assert(sizeof(SegmentHeader) == kLine);
 
@@ -126,6 +128,7 @@ class Segment {
   static Result<Segment> open(std::shared_ptr<Mapping> mapping, const SegmentShape& shape, std::uint32_t rank);
 
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
+  const SegmentHeader& header() const;
   Board& board() const;
   Bell& bell() const;
   Commons& commons() const;                   // that of rank 0's segment is the one in use

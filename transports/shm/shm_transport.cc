@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "transports/shm/attach.h"
 #include "transports/shm/shm_connection.h"
 
 namespace tutti {
@@ -111,6 +112,9 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
     for (const Segment& segment : transport->segments_) transport->slates_.rooms[slate].push_back(segment.room(slate));
   }
   transport->doorbell_.count_in(transport->segments_[0]);
+  for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
+    transport->processes_.push_back(peer == rank ? transport->process_ : exchange->process_of(peer));
+  }
   return transport;
 }
 
@@ -287,6 +291,26 @@ std::optional<std::byte*> ShmTransport::peer_memory(std::uint32_t peer, std::siz
   const std::size_t size = known.mapping->size();
   if (place.offset > size || bytes > size - place.offset) return nullptr;
   return known.mapping->data() + place.offset;
+}
+
+Attachment ShmTransport::find_attachment() const {
+  Attachment found = Attachment::kPointers;
+  for (std::uint32_t peer = 0; peer < shape_.ranks; ++peer) {
+    if (!can_attach(processes_[peer], segments_[peer].header())) return Attachment::kNone;
+    if (processes_[peer] != process_) found = Attachment::kLongCalls;
+  }
+  return found;
+}
+
+MemoryAccess ShmTransport::read_memory(std::uint32_t peer, std::uint64_t address, std::byte* to, std::size_t bytes) {
+  if (exchange_->peer_gone(peer)) return MemoryAccess::kGone;
+  return read_process(processes_[peer], address, to, bytes);
+}
+
+MemoryAccess ShmTransport::write_memory(std::uint32_t peer, std::uint64_t address, const std::byte* from,
+                                        std::size_t bytes) {
+  if (exchange_->peer_gone(peer)) return MemoryAccess::kGone;
+  return write_process(processes_[peer], address, from, bytes);
 }
 
 WindowRef ShmTransport::find_window(const void* data, std::size_t bytes) {

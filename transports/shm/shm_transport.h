@@ -92,6 +92,15 @@ class ShmTransport final : public Transport {
   void announce_leave() override;
   void announce_abort() override { set_life(PeerLife::kAborted); }
 
+  Attachment attachment() const override { return attachment_; }
+  MemoryAccess read_memory(std::uint32_t peer, std::uint64_t address, std::byte* to, std::size_t bytes) override;
+  MemoryAccess write_memory(std::uint32_t peer, std::uint64_t address, const std::byte* from,
+                            std::size_t bytes) override;
+
+  // Set-up. What this rank finds that it can do with all others; and what all have found that they can.
+  Attachment find_attachment() const;
+  void set_attachment(Attachment agreed) { attachment_ = agreed; }
+
   // For a rank that does not sleep by doorbell(), but on descriptors: one of the two is armed at a time. One exists at
   // most.
   Result<std::unique_ptr<PokeBell>> create_poke_bell();
@@ -123,10 +132,12 @@ class ShmTransport final : public Transport {
   };
   std::vector<std::array<PeerWindow, 2>> windows_of_;  // by rank
   std::vector<Ringer> peers_;                          // all but this rank
-  bool offers_ = false;                                // an output, in the call that this rank is in
-  std::vector<PeerOutput> outputs_;                    // by rank
-  std::shared_ptr<SegmentExchange> exchange_;          // shared with the windows, which may outlive the transport
-  std::shared_ptr<WindowTable> windows_;               // likewise
+  Attachment attachment_ = Attachment::kNone;
+  std::vector<pid_t> processes_;               // by rank
+  bool offers_ = false;                        // an output, in the call that this rank is in
+  std::vector<PeerOutput> outputs_;            // by rank
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
+  std::shared_ptr<WindowTable> windows_;       // likewise
   BellDoorbell doorbell_;
 };
 

@@ -129,6 +129,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   const std::scoped_lock lock(mutex_);
   peers_[peer].socket = dialled.fd;
   peers_[peer].pidfd = watch_process(dialled.process);
+  peers_[peer].process = dialled.process;
   const Packet hello{.operation = kHello, .id = rank_, .nonce = address->nonce};
   if (send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
     return unix_socket_error("send", rank);
@@ -160,6 +161,7 @@ Status UnixExchange::accept_one() {
   Peer& peer = peers_[hello.id];
   peer.socket = fd;
   peer.pidfd = watch_process(*process);
+  peer.process = *process;
   peer.awaited = false;
   return {};
 }
@@ -325,6 +327,11 @@ bool UnixExchange::peer_gone(std::uint32_t peer) {
   if (from.socket >= 0) receive_pending(from);  // what it sent before its end
   if (ended) lose(from);
   return from.gone;
+}
+
+pid_t UnixExchange::process_of(std::uint32_t peer) {
+  const std::scoped_lock lock(mutex_);
+  return peer == rank_ ? process_ : peers_.at(peer).process;
 }
 
 // Without the lock: a ringer must not wait for somebody who maps memory. Sockets do not change after set-up. A poke

@@ -46,6 +46,7 @@ class UnixExchange final : public SegmentExchange {
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
   bool peer_gone(std::uint32_t peer) override;
+  pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
 
@@ -60,6 +61,7 @@ class UnixExchange final : public SegmentExchange {
   struct Peer {
     int socket = -1;
     int pidfd = -1;
+    pid_t process = 0;
     bool awaited = false;  // belongs to the group and has not connected yet
     bool gone = false;
     std::deque<Notice> outbox;
