@@ -55,6 +55,8 @@ HWY_EXPORT(name_of_target);
 
 namespace {
 
+constexpr std::size_t kFewElements = 8;
+
 void check_buffer(const std::byte* buffer, std::size_t element_bytes) {
   TUTTI_ASSERT(buffer != nullptr);
   TUTTI_ASSERT(reinterpret_cast<std::uintptr_t>(buffer) % element_bytes == 0, "{} is not aligned to {} bytes",
@@ -111,6 +113,8 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
   if (count == 0) return;
   if (sources.size() > 1 || reduction.scaled_source >= 0 || reduction.divisor != 1) {
     const DefaultFloatingPoint modes;
+    // Filling vectors with these would take longer than adding them one by one. Measured.
+    if (count * sources.size() <= kFewElements) return reduce_reference(reduction, sources, destinations, count);
     HWY_DYNAMIC_DISPATCH(run_reduction)(reduction, sources, destinations, count);
     return;
   }

@@ -54,7 +54,10 @@ bool SlateRun::progress() {
     phase_ = Phase::kReading;
   }
   const std::uint32_t before = next_;
-  if (phase_ == Phase::kReading && all_there() && finish()) phase_ = Phase::kDone;
+  if (phase_ == Phase::kReading && all_there() && finish()) {
+    phase_ = Phase::kDone;
+    marks_.fetch_next(shown_bytes_);
+  }
   if (phase_ == Phase::kReading) marks_.await(next_);
   return phase_ == Phase::kDone || next_ != before;
 }

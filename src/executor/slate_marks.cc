@@ -15,6 +15,16 @@ void order_stores(std::atomic<std::uint64_t>& number) {
 #endif
 }
 
+constexpr std::uint64_t kLineBytes = 64;
+
+void fetch_for_writing(const void* line) {
+#if defined(__x86_64__)  // the builtin fetches for reading only, unless told of a processor
+  asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 void order_loads() {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -75,6 +85,14 @@ void SlateMarks::close() {
 void SlateMarks::take_back(std::uint64_t sequence) {
   const std::size_t turn = sequence % kSlates;
   if (used_[turn] == sequence) slates_.marks[turn][rank_].number.store(0, std::memory_order_seq_cst);
+}
+
+void SlateMarks::fetch_next(std::uint64_t bytes) const {
+  const std::size_t next = (turn_ + 1) % kSlates;
+  fetch_for_writing(&slates_.marks[next][rank_]);
+  if (bytes <= sizeof(SlateMark::payload)) return;
+  const std::byte* room = slates_.rooms[next][rank_];
+  for (std::uint64_t line = 0; line < bytes; line += kLineBytes) fetch_for_writing(room + line);
 }
 
 SlateMarks::Sight SlateMarks::look(std::uint32_t peer) const {

@@ -38,6 +38,10 @@ class SlateMarks {
   std::byte* room(std::uint32_t of) const { return slates_.rooms[turn_][of]; }
   SlateMark& mark(std::uint32_t of) const { return slates_.marks[turn_][of]; }
 
+  // After a call: the lines of the next one, with a value as long, are fetched for writing while nobody waits for
+  // them. The others have read what stands there.
+  void fetch_next(std::uint64_t bytes) const;
+
   // What a peer shows: nothing for this call yet, the value for it, or one for a call with other arguments.
   enum class Sight : std::uint8_t { kNothing, kThere, kOther };
   Sight look(std::uint32_t peer) const;

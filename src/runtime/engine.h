@@ -66,7 +66,7 @@ class Engine {
   // Submits a collective that goes by slates and waits for it; quickest when nothing else is under way. `call` has no
   // sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
   // them. Nothing: something else is under way, submit an operation.
-  std::optional<Status> run_by_slates(BoundPlan& plan, const Call& call, std::int64_t timeout_ns,
+  std::optional<Status> run_by_slates(BoundPlan& plan, Call& call, std::int64_t timeout_ns,
                                       std::unique_lock<std::mutex>& order);
   bool test(Operation& operation);
 

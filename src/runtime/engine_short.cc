@@ -17,11 +17,10 @@ constexpr std::uint32_t kShortPauses = 50;  // after these, before the call is q
 
 // Without a queue as long as that is quick: first with the lock held, as others may want it for a moment only, then as
 // the driver, giving the core away now and then. A wait that lasts is that of an operation like any other.
-std::optional<Status> Engine::run_by_slates(BoundPlan& plan, const Call& call, std::int64_t timeout_ns,
+std::optional<Status> Engine::run_by_slates(BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                                             std::unique_lock<std::mutex>& order) {
   std::unique_lock lock(mutex_);
   if (slates_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
-  Call numbered = call;
   numbered.tag.sequence = ++last_sequence_;
   order.unlock();
   world_.transport->enter_call(numbered.tag, {});
