@@ -129,18 +129,21 @@ class Window {
   virtual std::size_t size() const = 0;
 };
 
-// Slates: what one rank shows to all others at once, in a call that is too short for messages. It alone writes its own,
-// all ranks of the communicator read. Each rank has kSlates of them, used in turn: a mark, which stands beside those of
-// the other ranks, so that few pages and lines are looked at, and room for a payload that is too long for the mark.
-// `number` hands over what was written before it; whoever has read looks at it again, for a rank that has given the
-// call up may have written the next one.
+// Slates: what one rank shows to all others at once, in a call that is too short for messages. It alone writes its own
+// (but see `claimed`), all ranks of the communicator read. Each rank has kSlates of them, used in turn: a mark, which
+// stands beside those of the other ranks, so that few pages and lines are looked at, and room for a payload that is too
+// long for the mark. `number` hands over what was written before it; whoever has read looks at it again, for a rank
+// that has given the call up may have written the next one.
 inline constexpr std::size_t kSlates = 2;
-inline constexpr std::size_t kSlateBytes = 8192;
-struct alignas(128) SlateMark {                     // two lines: processors fetch the second with the first
-  std::atomic<std::uint64_t> number;                // the call's sequence number; 0: none yet, or it is being written
-  std::atomic<std::uint64_t> digest;                // of the call's tag
-  std::array<std::byte, 48> payload;                // as much as fits
-  alignas(64) std::atomic<std::uint64_t> finished;  // the last call in which this rank has done its part for the others
+inline constexpr std::size_t kSlateBytes = 64 * 1024;
+struct alignas(128) SlateMark {       // two lines: processors fetch the second with the first
+  std::atomic<std::uint64_t> number;  // the call's sequence number; 0: none yet, or it is being written
+  std::atomic<std::uint64_t> digest;  // of the call's tag
+  std::array<std::byte, 48> payload;  // as much as fits
+  // The second line is written by whoever does this rank's part of a call for all, itself mostly.
+  alignas(64) std::atomic<std::uint64_t> claimed;  // the last call in which somebody has taken that part
+  std::atomic<std::uint64_t> finished;             // the last call in which it has been done
+  std::atomic<std::uint32_t> claimer;  // who has taken it, for the message of a wait that has lasted too long
 };
 static_assert(offsetof(SlateMark, payload) + sizeof(SlateMark::payload) == 64);
 
@@ -207,8 +210,8 @@ class Transport {
   // Every rank's slates; null where not all ranks of the communicator can see each other's memory. What stands there is
   // a peer's: nothing in it is trusted.
   virtual const Slates* slates() const { return nullptr; }
-  // Wakes the peers that sleep and await this rank, after it has written a slate (number: seq_cst).
-  virtual void ring_sleepers() {}
+  // Wakes the peers that sleep and await that rank's slate, after it was written (number, finished: seq_cst).
+  virtual void ring_sleepers(std::uint32_t /*rank*/) {}
   // Where `place`, in `peer`'s registered memory (`which`: 0 or 1, each kept until the next of its kind is asked for),
   // can be read and written from here; null if `bytes` from there are not in it; nothing if it has not arrived yet: ask
   // again. Thread of the driver.

@@ -1,6 +1,7 @@
 #include "executor/direct.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
@@ -24,6 +25,8 @@ constexpr std::uint64_t kShortestTile = 16 * 1024;
 // What one rank copies from or to another one: below, system calls cost more than copying twice. Measured, see
 // docs/decisions/0012.
 constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
+constexpr std::uint32_t kPollsBeforeHelp = 16;        // a rank on another core probably runs
+constexpr std::uint64_t kRoomBytesPerMessage = 1024;  // up to here rooms are quicker. Measured.
 
 // The same bytes at every other rank, or one block of many.
 std::uint64_t blocks_in(Kind kind, std::uint32_t ranks) {
@@ -47,6 +50,7 @@ DirectRun::DirectRun(SlateMarks& marks, Transport& transport) : marks_(marks), t
   inputs_.resize(marks.ranks());
   outputs_.resize(marks.ranks());
   sources_.resize(marks.ranks());
+  cpus_.resize(marks.ranks());
 }
 
 bool DirectRun::takes(const Collective& collective, Algorithm algorithm, ReduceOp op) {
@@ -63,7 +67,7 @@ void DirectRun::start(const Call& call) {
   marks_.begin(call.tag);
   plan_->start(call);
   bad_.reset();
-  by_calls_ = gone_ = false;
+  crowded_ = by_calls_ = gone_ = offered_ = fetches_ = to_rooms_ = false;
   next_ = 0;
   piece_ = 0;
   moved_ = 0;
@@ -109,12 +113,21 @@ void DirectRun::advance() {
   }
   if (phase_ == Phase::kReading && !read()) return;
   if (phase_ == Phase::kMoving) {
-    if (!move_a_part() || piece_ < pieces_.size()) return;
-    marks_.say_finished();
-    next_ = 0;
+    if (piece_ < pieces_.size() && !move_a_part()) return;
+    if (piece_ < pieces_.size()) return;
+    marks_.say_finished(part_of_);
+    if (help(false)) return;
+    next_ = polls_ = 0;
     phase_ = Phase::kAwaiting;
   }
-  if (phase_ == Phase::kAwaiting && all_finished()) phase_ = Phase::kDone;
+  if (phase_ != Phase::kAwaiting) return;
+  if (all_finished()) {
+    if (fetches_) fetch_output();
+    if (to_rooms_) marks_.fetch_next(block_bytes_);
+    phase_ = Phase::kDone;
+  } else if (++polls_ >= kPollsBeforeHelp && help(true)) {
+    phase_ = Phase::kMoving;
+  }
 }
 
 // Shows this rank's memory; false where the others need it and cannot use it, and the mark says so.
@@ -125,14 +138,26 @@ bool DirectRun::write() {
       possible &&
       (!input_is_used(rank()) || show(call_.input_window, call_.input, shown.input_window, shown.input_offset)) &&
       (!output_is_used(rank()) || show(call_.output_window, call_.output, shown.output_window, shown.output_offset));
-  offered_ = usable;
   const bool direct = usable || (possible && root_helps() && rank() != call_.tag.root);
+  const auto is_own = [](std::uint32_t window) { return window != 0 && window != kInRoom; };
+  offered_ = usable && (is_own(shown.input_window) || is_own(shown.output_window));
+  fetches_ = to_rooms_ = usable && shown.output_window == kInRoom;
   shown.by_plan = direct ? 0 : 1;
+  shown.cpu = cpus_[rank()] = shares_out() ? sched_getcpu() : 0;
   static_assert(sizeof(Shown) <= sizeof(SlateMark::payload));
   marks_.open();
   std::memcpy(marks_.mark(rank()).payload.data(), &shown, sizeof shown);
+  if (usable && shown.input_window == kInRoom) {
+    std::memcpy(marks_.room(rank()), call_.input, block_bytes_ * blocks_in(kind_, ranks()));
+  }
   marks_.close();
   return direct;
+}
+
+// Messages move long values quicker, but there are ranks squared of them.
+bool DirectRun::by_rooms() const {
+  const std::uint64_t bytes = block_bytes_ * blocks_in(kind_, ranks());
+  return adds_up(kind_) && bytes <= kSlateBytes && bytes <= kRoomBytesPerMessage * ranks() * ranks();
 }
 
 bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
@@ -142,10 +167,13 @@ bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32
     shown_offset = window.offset;
     return true;
   }
-  if (!uses_attached_memory({.kind = kind_, .ranks = ranks()}, block_bytes_, transport_.attachment())) return false;
-  shown_window = kAttached;
-  shown_offset = reinterpret_cast<std::uintptr_t>(data);
-  return true;
+  if (uses_attached_memory({.kind = kind_, .ranks = ranks()}, block_bytes_, transport_.attachment())) {
+    shown_window = kAttached;
+    shown_offset = reinterpret_cast<std::uintptr_t>(data);
+    return true;
+  }
+  shown_window = kInRoom;
+  return by_rooms();
 }
 
 // What those show whose memory this rank uses; the plan as soon as one of them runs that.
@@ -153,6 +181,7 @@ bool DirectRun::read() {
   for (; next_ < ranks(); ++next_) {
     if (!uses(next_)) continue;
     if (!read_of(next_)) {
+      if (!bad_ && others_did_all()) return true;
       marks_.await(next_);
       return false;
     }
@@ -161,9 +190,58 @@ bool DirectRun::read() {
   inputs_[rank()] = {.data = const_cast<std::byte*>(call_.input)};  // NOLINT: only read
   outputs_[rank()] = {.data = call_.output};
   if (by_calls_ && scratch_.empty()) prepare_scratch();
-  plan_pieces();
-  phase_ = Phase::kMoving;
+  begin_moving();
   return true;
+}
+
+// Whoever has done all shares may have left and freed its memory before this rank has found it.
+bool DirectRun::others_did_all() {
+  if (!shares_out()) return false;
+  for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
+    if (!marks_.has_finished(peer)) return false;
+  }
+  summed_.assign(ranks(), false);
+  next_ = 0;
+  phase_ = Phase::kAwaiting;
+  return true;
+}
+
+void DirectRun::begin_moving() {
+  phase_ = Phase::kMoving;
+  part_of_ = rank();
+  if (!shares_out()) return plan_pieces();
+  // All ranks have read the same, and find the same.
+  crowded_ = false;
+  for (std::uint32_t i = 0; i < ranks(); ++i) {
+    crowded_ |= std::find(cpus_.begin(), cpus_.begin() + i, cpus_[i]) != cpus_.begin() + i;
+  }
+  summed_.assign(ranks(), false);
+  if (take_share(rank()) || help(false)) return;
+  next_ = polls_ = 0;
+  phase_ = Phase::kAwaiting;
+}
+
+// Of an all-reduce or a reduce; false where another rank has it.
+bool DirectRun::take_share(std::uint32_t of) {
+  if (crowded_ && !marks_.claim(of)) return false;
+  const auto [begin, end] = share_of(of);
+  const std::uint32_t to = kind_ == Kind::kReduce ? call_.tag.root : kAll;
+  pieces_.assign(1, {.from = kAll, .to = to, .from_offset = begin, .to_offset = begin, .bytes = end - begin});
+  piece_ = 0;
+  moved_ = 0;
+  part_of_ = of;
+  summed_[of] = true;
+  return true;
+}
+
+// Takes the share of a rank that cannot run because this one does, or, where that has lasted, of any.
+bool DirectRun::help(bool on_other_cores) {
+  if (!crowded_) return false;
+  for (std::uint32_t i = 1; i < ranks(); ++i) {
+    const std::uint32_t other = (rank() + i) % ranks();
+    if ((on_other_cores || cpus_[other] == cpus_[rank()]) && take_share(other)) return true;
+  }
+  return false;
 }
 
 bool DirectRun::read_of(std::uint32_t peer) {
@@ -178,6 +256,7 @@ bool DirectRun::read_of(std::uint32_t peer) {
     return true;
   }
   inputs_[peer] = outputs_[peer] = {};
+  cpus_[peer] = shown.cpu;
   if (root_helps() && peer != call_.tag.root && shown.input_window == 0 && shown.output_window == 0) return true;
   const WindowRef input{shown.input_window, shown.input_offset};
   const WindowRef output{shown.output_window, shown.output_offset};
@@ -192,6 +271,12 @@ bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& sho
     return false;
   };
   if (shown.window == 0 || shown.offset % call_.element_bytes != 0) return corrupt();
+  if (shown.window == kInRoom) {
+    if (!by_rooms()) return corrupt();
+    place = {.data = which == 0 ? marks_.room(peer) : nullptr, .fetched = which != 0};
+    to_rooms_ |= which != 0;
+    return true;
+  }
   if (shown.window != kAttached) {
     const auto data = transport_.peer_memory(peer, which, shown, bytes);
     if (!data) return false;
@@ -207,21 +292,18 @@ bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& sho
   return true;
 }
 
+// Of whole lines, so that no line is written by two ranks.
+std::pair<std::uint64_t, std::uint64_t> DirectRun::share_of(std::uint32_t who) const {
+  const std::uint64_t line = std::max<std::uint64_t>(kLineBytes, call_.element_bytes);
+  const std::uint64_t lines = (block_bytes_ + line - 1) / line;
+  return {std::min(lines * who / ranks() * line, block_bytes_),
+          std::min(lines * (who + 1) / ranks() * line, block_bytes_)};
+}
+
 void DirectRun::plan_pieces() {
   const std::uint64_t bytes = block_bytes_;
   const std::uint64_t own = rank() * bytes;
   switch (kind_) {
-    case Kind::kAllReduce:
-    case Kind::kReduce: {
-      // Shares of whole lines, so that no line is written by two ranks.
-      const std::uint64_t line = std::max<std::uint64_t>(kLineBytes, call_.element_bytes);
-      const std::uint64_t lines = (bytes + line - 1) / line;
-      const std::uint64_t begin = std::min(lines * rank() / ranks() * line, bytes);
-      const std::uint64_t end = std::min(lines * (rank() + 1) / ranks() * line, bytes);
-      const std::uint32_t to = kind_ == Kind::kReduce ? call_.tag.root : kAll;
-      pieces_.push_back({.from = kAll, .to = to, .from_offset = begin, .to_offset = begin, .bytes = end - begin});
-      break;
-    }
     case Kind::kReduceScatter: pieces_.push_back({kAll, rank(), own, 0, bytes}); break;
     case Kind::kBroadcast:
     case Kind::kScatter:
@@ -233,6 +315,8 @@ void DirectRun::plan_pieces() {
         pieces_.push_back({from, rank(), kind_ == Kind::kAllToAll ? own : 0, from * bytes, bytes});
       }
       break;
+    case Kind::kAllReduce:
+    case Kind::kReduce:  // share by share
     case Kind::kBarrier:
     case Kind::kSendReceive: break;
   }
@@ -316,8 +400,9 @@ bool DirectRun::add_part(const Piece& part) {
   bool stored_by_calls = false;
   for (std::uint32_t who = first; who < end; ++who) {
     if (outputs_[who].data != nullptr) destinations_.push_back(outputs_[who].data + part.to_offset);
-    stored_by_calls |= outputs_[who].data == nullptr;
+    stored_by_calls |= outputs_[who].address != 0 && outputs_[who].data == nullptr;
   }
+  if (to_rooms_) destinations_.push_back(marks_.room(part_of_) + part.to_offset);
   if (stored_by_calls && !own) destinations_.push_back(sum);
   kernels::Reduction how;
   how.type = call_.type;
@@ -326,7 +411,8 @@ bool DirectRun::add_part(const Piece& part) {
   how.bytes_until_reuse = by_calls_ ? bytes : block_bytes_ * ranks();
   kernels::reduce(how, sources_, destinations_, bytes / call_.element_bytes);
   for (std::uint32_t who = first; stored_by_calls && who < end; ++who) {
-    if (outputs_[who].data == nullptr && !store(who, part.to_offset, sum, bytes)) return false;
+    if (outputs_[who].address != 0 && outputs_[who].data == nullptr && !store(who, part.to_offset, sum, bytes))
+      return false;
   }
   return true;
 }
@@ -357,10 +443,18 @@ void DirectRun::prepare_scratch() {
   scratch_begin_ = scratch_.data() + (kPageBytes - start % kPageBytes) % kPageBytes;
 }
 
-// Those that use this rank's memory.
+// What this rank has not summed itself.
+void DirectRun::fetch_output() {
+  for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
+    const auto [begin, end] = share_of(peer);
+    if (!summed_[peer] && begin < end) std::memcpy(call_.output + begin, marks_.room(peer) + begin, end - begin);
+  }
+}
+
+// Those that use this rank's memory, or have left results for it.
 bool DirectRun::all_finished() {
-  for (; offered_ && next_ < ranks(); ++next_) {
-    if (!uses(next_) || marks_.has_finished(next_)) continue;
+  for (; (offered_ || fetches_) && next_ < ranks(); ++next_) {
+    if ((!uses(next_) && next_ != rank()) || marks_.has_finished(next_)) continue;
     marks_.await(next_);
     return false;
   }
@@ -371,7 +465,7 @@ std::string DirectRun::waits_for() {
   switch (phase_) {
     case Phase::kBeforeWriting: return fmt::format("writing, rank {} may still read the last value", marks_.reader());
     case Phase::kReading: return fmt::format("reading, no place of memory from rank {}", next_);
-    case Phase::kAwaiting: return fmt::format("the share of rank {}", next_);
+    case Phase::kAwaiting: return fmt::format("the share of rank {}, which rank {} does", next_, marks_.claimer(next_));
     case Phase::kPlan: return plan_->waits_for();
     case Phase::kMoving:
     case Phase::kDone: break;

@@ -4,14 +4,18 @@
 // memory others use wait for that.
 //
 //   all-reduce, reduce, reduce-scatter   each rank sums its share of all inputs in rank order: as many bytes loaded and
-//                                        stored as there can be least, two looks at each other
+//                                        stored as there can be least, two looks at each other. Of the first two a rank
+//                                        does the shares of others, too, that have shown their memory and do not run:
+//                                        where ranks share a core, the last to come need not wait for them
 //   broadcast, scatter, gather           each rank copies most of what it wants or has, the root the rest for it, so
 //                                        that all cores have the same to do
 //   all-gather, all-to-all               each rank copies what it wants
 //
 // It stands for the two-shot plan of an all-reduce and the direct plans of the others, and gives the same bits. Ranks
-// need not agree about memory: one whose memory cannot be used shows that, and then all that need it run the plan, that
-// one without waiting for the others' slates. Where the root would only help, it does not.
+// need not agree about memory: one whose memory cannot be used copies a short input into its slate's room, for sums,
+// and fetches its output from where the others have left it in theirs; where it is long, it shows that, and then all
+// that need it run the plan, that one without waiting for the others' slates. Where the root would only help, it does
+// not.
 //
 // A rank that gives the call up takes its mark back before its memory goes back to the user, and waits for ranks that
 // are inside (Engine::finish); the others look at the marks before each part of what they do.
@@ -57,17 +61,19 @@ class DirectRun final : public Running {
   enum class Phase : std::uint8_t { kBeforeWriting, kReading, kMoving, kAwaiting, kPlan, kDone };
   static constexpr std::uint32_t kAll = ~std::uint32_t{0};       // in place of a rank
   static constexpr std::uint32_t kAttached = ~std::uint32_t{0};  // in place of a window: the offset is an address
+  static constexpr std::uint32_t kInRoom = kAttached - 1;        // likewise: it lies in the owner's room, or is fetched
   struct Shown {                                                 // in a mark's payload
     std::uint32_t by_plan;                                       // 1: this rank runs the plan
     std::uint32_t input_window;                                  // 0: not offered
     std::uint32_t output_window;
-    std::uint32_t reserved;
+    std::int32_t cpu;  // where it runs
     std::uint64_t input_offset;
     std::uint64_t output_offset;
   };
   struct Place {                // where some rank's input or output begins
     std::byte* data = nullptr;  // as seen from here; null: only by calls
     std::uint64_t address = 0;  // as its owner sees it
+    bool fetched = false;       // an output: by its owner, out of the others' rooms
   };
   struct Piece {                    // of this rank's work
     std::uint32_t from = 0;         // rank whose input is copied, or kAll: the sum of all
@@ -82,9 +88,18 @@ class DirectRun final : public Running {
   bool input_is_used(std::uint32_t owner) const;  // by other ranks
   bool output_is_used(std::uint32_t owner) const;
   bool uses(std::uint32_t peer) const;  // this rank that peer's memory
+  bool shares_out() const { return kind_ == CollectiveKind::kAllReduce || kind_ == CollectiveKind::kReduce; }
+  bool others_did_all();
+  void begin_moving();
+  bool take_share(std::uint32_t of);
+  bool help(bool on_other_cores);
   void plan_pieces();
   void plan_rooted_pieces();
   bool write();
+  bool by_rooms() const;
+  std::pair<std::uint64_t, std::uint64_t> share_of(std::uint32_t who) const;
+  void fill_room();
+  void fetch_output();
   bool show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
             std::uint64_t& shown_offset) const;
   void advance();
@@ -109,7 +124,12 @@ class DirectRun final : public Running {
   CollectiveKind kind_ = CollectiveKind::kAllReduce;
   std::uint64_t block_bytes_ = 0;  // of one rank's block, the whole where there are no blocks
   Phase phase_ = Phase::kDone;
-  std::uint32_t next_ = 0;  // the first rank not known to have come as far as is waited for
+  std::uint32_t next_ = 0;          // the first rank not known to have come as far as is waited for
+  std::vector<std::int32_t> cpus_;  // by rank: where it was when it wrote its slate
+  std::uint32_t part_of_ = 0;       // the rank whose part this one does
+  std::vector<bool> summed_;        // by rank: this one did its share
+  bool crowded_ = false;            // ranks share cores: one does the others' parts
+  std::uint32_t polls_ = 0;         // in vain, for others' parts
   std::vector<Piece> pieces_;
   std::size_t piece_ = 0;      // the one at hand
   std::uint64_t moved_ = 0;    // bytes of it
@@ -121,8 +141,10 @@ class DirectRun final : public Running {
   std::vector<std::byte> scratch_;  // one tile for each rank's operand and one for the sum, once calls need it
   std::byte* scratch_begin_ = nullptr;
   std::uint64_t tile_bytes_ = 0;
-  bool offered_ = false;  // this rank's memory, to others
-  bool gone_ = false;     // a process whose memory is needed has ended
+  bool offered_ = false;   // this rank's memory, to others
+  bool fetches_ = false;   // this rank its output, out of the others' rooms
+  bool to_rooms_ = false;  // some rank does, out of this one's
+  bool gone_ = false;      // a process whose memory is needed has ended
   std::optional<BadMessage> bad_;
 };
 

@@ -12,10 +12,6 @@ namespace {
 
 using Kind = CollectiveKind;
 
-// Up to here a value goes through slates where all ranks read all of them, or through as many bytes of one slate.
-// Measured, see docs/decisions/0010.
-constexpr std::uint64_t kMostBytes = kSlateBytes;
-
 // Blocks that a rank of this collective writes at most.
 std::uint64_t blocks_shown(Kind kind, std::uint32_t ranks) {
   return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter ? ranks : 1;
@@ -29,7 +25,7 @@ bool SlateRun::takes(const Collective& collective, Algorithm algorithm, std::uin
   if (collective.kind == Kind::kSendReceive || collective.ranks > kernels::kMaxSources) return false;
   const bool all_reduce = collective.kind == Kind::kAllReduce || collective.kind == Kind::kBarrier;
   if (algorithm != (all_reduce ? Algorithm::kOneShot : Algorithm::kDirect)) return false;
-  return bytes * blocks_shown(collective.kind, collective.ranks) <= kMostBytes;
+  return bytes * blocks_shown(collective.kind, collective.ranks) <= kMostShownBytes;
 }
 
 void SlateRun::start(const Call& call) {

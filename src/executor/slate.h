@@ -19,6 +19,11 @@
 
 namespace tutti {
 
+// Up to here a value goes through slates where all ranks read all of them, or through as many bytes of one slate.
+// Measured, see docs/decisions/0010.
+inline constexpr std::uint64_t kMostShownBytes = 8 * 1024;
+static_assert(kMostShownBytes <= kSlateBytes);
+
 class SlateRun final : public Running {
  public:
   // `marks` outlives it.

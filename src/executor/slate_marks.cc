@@ -79,7 +79,7 @@ void SlateMarks::open() {
 
 void SlateMarks::close() {
   mark(rank_).number.store(sequence_, std::memory_order_seq_cst);  // hands over all of the above; pairs with arm()
-  transport_.ring_sleepers();
+  transport_.ring_sleepers(rank_);
 }
 
 void SlateMarks::take_back(std::uint64_t sequence) {
@@ -107,9 +107,24 @@ bool SlateMarks::holds(std::uint32_t peer) const {
   return mark(peer).number.load(std::memory_order_seq_cst) == sequence_;
 }
 
-void SlateMarks::say_finished() {
-  mark(rank_).finished.store(sequence_, std::memory_order_seq_cst);
-  transport_.ring_sleepers();
+// A rank that was stopped within a call that has failed since must not undo what stands there for a later one.
+bool SlateMarks::claim(std::uint32_t part_of) {
+  std::atomic<std::uint64_t>& claimed = mark(part_of).claimed;
+  std::uint64_t seen = claimed.load(std::memory_order_relaxed);
+  if (seen >= sequence_ || !claimed.compare_exchange_strong(seen, sequence_, std::memory_order_acq_rel)) return false;
+  mark(part_of).claimer.store(rank_, std::memory_order_relaxed);
+  return true;
+}
+
+void SlateMarks::say_finished(std::uint32_t part_of) {
+  std::atomic<std::uint64_t>& finished = mark(part_of).finished;
+  std::uint64_t seen = finished.load(std::memory_order_relaxed);
+  if (seen < sequence_) finished.compare_exchange_strong(seen, sequence_, std::memory_order_seq_cst);
+  transport_.ring_sleepers(part_of);
+}
+
+std::uint32_t SlateMarks::claimer(std::uint32_t part_of) const {
+  return mark(part_of).claimer.load(std::memory_order_relaxed);
 }
 
 bool SlateMarks::has_finished(std::uint32_t peer) const {

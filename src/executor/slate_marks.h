@@ -49,9 +49,11 @@ class SlateMarks {
   // as its board says.
   bool holds(std::uint32_t peer) const;
 
-  // A second word of each rank on the same call.
-  void say_finished();
+  // Each rank has a part of the same call to do for all. Whoever has claimed it does it, and says when it is done.
+  bool claim(std::uint32_t part_of);  // false: somebody has
+  void say_finished(std::uint32_t part_of);
   bool has_finished(std::uint32_t peer) const;
+  std::uint32_t claimer(std::uint32_t part_of) const;
 
   // Whom this rank waits for: nobody else's slate wakes it.
   void await(std::uint32_t peer) {

@@ -239,7 +239,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   if (!user_plans_.empty() || options.reduction.combine != nullptr || options.timeout.count() < 0) return std::nullopt;
   if (!is_valid(call.type) || !is_valid(call.op) || call.op == ReduceOp::kPreMulSum) return std::nullopt;
   const std::size_t element_bytes = size_of(call.type);
-  if (call.count == 0 || call.count > kSlateBytes / element_bytes) return std::nullopt;
+  if (call.count == 0 || call.count > kMostShownBytes / element_bytes) return std::nullopt;
   const std::size_t bytes = call.count * element_bytes;
   if (options.algorithm == Algorithm::kAuto && choose(one_shot_->shape.collective, bytes) != Algorithm::kOneShot) {
     return std::nullopt;

@@ -73,7 +73,7 @@ TEST(Slates, GiveTheBitsOfThePlansThatTheyStandFor) {
                                 DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
       for (const ReduceOp op :
            {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg, ReduceOp::kPreMulSum}) {
-        for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kSlateBytes / 4 / size_of(type)}) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kMostShownBytes / 4 / size_of(type)}) {
           const Shape shape{.kind = kind, .count = count, .type = type, .op = op};
           EXPECT_EQ(outputs_of(by_slates, shape), outputs_of(by_messages, shape))
               << to_string(kind) << " " << to_string(type) << " " << to_string(op) << " " << count;
@@ -92,9 +92,9 @@ TEST(Slates, AreNotWrittenBeforeTheLastReaderIsDone) {
   on_every_rank(ranks, [](Communicator& rank) {
     std::mt19937 same(7);  // all ranks draw alike
     std::mt19937 own(static_cast<std::uint32_t>(rank.rank()));
-    std::vector<std::int32_t> data(4 * kSlateBytes);
+    std::vector<std::int32_t> data(4 * kMostShownBytes);
     for (int round = 0; round < kRounds; ++round) {
-      const std::size_t count = same() % 3 == 0 ? kSlateBytes / 4 + 1 : 1 + same() % (kSlateBytes / 4);
+      const std::size_t count = same() % 3 == 0 ? kMostShownBytes / 4 + 1 : 1 + same() % (kMostShownBytes / 4);
       const auto root = static_cast<std::int32_t>(same() % 3);
       if (own() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
       const std::int32_t word = round * 4 + 1;
@@ -115,10 +115,10 @@ TEST(Slates, AreNotWrittenBeforeTheLastReaderIsDone) {
 
 TEST(Slates, DisagreementIsNamedAndTheNextCallsAreInStep) {
   Communicators ranks = make_ranks(2);
-  for (const std::size_t other : {std::size_t{3}, kSlateBytes}) {  // by a slate as well, and by messages
+  for (const std::size_t other : {std::size_t{3}, kMostShownBytes}) {  // by a slate as well, and by messages
     std::atomic<int> told = 0;
     on_every_rank(ranks, [&](Communicator& rank) {
-      std::vector<float> data(2 * kSlateBytes, 1.0f);
+      std::vector<float> data(2 * kMostShownBytes, 1.0f);
       for (int warm_up = 0; warm_up < 3; ++warm_up) {
         ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), 1, DataType::kFloat32, ReduceOp::kSum).ok());
       }
@@ -268,7 +268,7 @@ TEST(Slates, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
 
 // The board of a root that ran ahead by messages no longer says what it meant; its slate still says that it differs.
 TEST(Slates, DisagreementWithARootFarAheadIsTold) {
-  constexpr std::size_t kLong = 2 * kSlateBytes / sizeof(float);
+  constexpr std::size_t kLong = 2 * kMostShownBytes / sizeof(float);
   Communicators ranks = make_ranks(2, std::chrono::milliseconds(1500));
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<float> data(kLong, 1.0f);

@@ -20,7 +20,7 @@
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 5;
+inline constexpr std::uint32_t kSegmentVersion = 6;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // bytes of a cache line
 

@@ -151,9 +151,9 @@ Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint3
       segments_[rank_], segments_[peer], ringer(peer), shape_, rank_, peer, lane, exchange_));
 }
 
-void ShmTransport::ring_sleepers() {
+void ShmTransport::ring_sleepers(std::uint32_t rank) {
   if (segments_[0].commons().sleepers.load(std::memory_order_seq_cst) == 0) return;
-  for (const Ringer& peer : peers_) peer.ring_for_slate(rank_);
+  for (const Ringer& peer : peers_) peer.ring_for_slate(rank);
 }
 
 void ShmTransport::await_slate(std::uint32_t rank) {

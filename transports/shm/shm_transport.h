@@ -84,7 +84,7 @@ class ShmTransport final : public Transport {
   Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
   const Slates* slates() const override { return &slates_; }
-  void ring_sleepers() override;
+  void ring_sleepers(std::uint32_t rank) override;
   void await_slate(std::uint32_t rank) override;
   std::optional<std::byte*> peer_memory(std::uint32_t peer, std::size_t which, const WindowRef& place,
                                         std::uint64_t bytes) override;
