@@ -2,6 +2,7 @@
 // whether anything was stored beside them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -113,7 +114,7 @@ class Buffers {
     const bool apart = layout_.output >= input_end + kGap;
     if (!is_margin(0, kGap) || !is_margin(layout_.end, layout_.end + kGap)) return false;
     if (!apart) return true;
-    return is_margin(input_end, layout_.output) && std::memcmp(input(), drawn_.data(), drawn_.size()) == 0;
+    return is_margin(input_end, layout_.output) && std::equal(drawn_.begin(), drawn_.end(), input());
   }
 
  private:
