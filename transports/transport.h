@@ -77,9 +77,9 @@ class SendConnection {
   virtual bool handed_over() = 0;
 };
 
-// kWithdrawn and kUnreachable are no connection's words: a peer has taken back what it showed; the memory that a peer
-// named cannot be read or written.
-enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn, kUnreachable };
+// The last three are no connection's words: a peer has taken back what it showed; the memory that a rank named cannot
+// be read or written; the system does not let this rank use the peer's memory.
+enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn, kUnreachable, kForbidden };
 
 class ReceiveConnection {
  public:
@@ -164,8 +164,10 @@ enum class Attachment : std::uint8_t {
 
 enum class MemoryAccess : std::uint8_t {
   kDone,
-  kGone,     // the peer's process has ended
-  kRefused,  // not all of it is the peer's memory, or it may not be written
+  kGone,        // the peer's process has ended
+  kRefused,     // not all of it is the peer's memory, or it may not be written
+  kOwnRefused,  // the same of this rank's memory
+  kForbidden,   // the system does not let this rank do so, whatever the memory
 };
 
 class Transport {

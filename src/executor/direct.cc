@@ -427,12 +427,17 @@ bool DirectRun::store(std::uint32_t peer, std::uint64_t offset, const std::byte*
 
 // Of a peer whose process has ended its board will tell.
 bool DirectRun::judge(std::uint32_t peer, MemoryAccess access) {
-  gone_ |= access == MemoryAccess::kGone;
-  if (access == MemoryAccess::kRefused) {
-    const Arrival kind = marks_.holds(peer) ? Arrival::kUnreachable : Arrival::kWithdrawn;
-    bad_ = BadMessage{.peer = peer, .kind = kind, .tag = {}};
+  switch (access) {
+    case MemoryAccess::kDone: return true;
+    case MemoryAccess::kGone: gone_ = true; break;
+    case MemoryAccess::kOwnRefused: bad_ = BadMessage{.peer = rank(), .kind = Arrival::kUnreachable, .tag = {}}; break;
+    case MemoryAccess::kRefused:
+    case MemoryAccess::kForbidden:
+      const Arrival why = access == MemoryAccess::kRefused ? Arrival::kUnreachable : Arrival::kForbidden;
+      bad_ = BadMessage{.peer = peer, .kind = marks_.holds(peer) ? why : Arrival::kWithdrawn, .tag = {}};
+      break;
   }
-  return access == MemoryAccess::kDone;
+  return false;
 }
 
 void DirectRun::prepare_scratch() {

@@ -32,8 +32,8 @@ struct Call {
 
 // What a peer sent that it must not have sent.
 struct BadMessage {
-  std::uint32_t peer = 0;
-  Arrival kind = Arrival::kMismatch;  // kMismatch, kCorrupt, kWithdrawn or kUnreachable
+  std::uint32_t peer = 0;             // kUnreachable: whose memory it is, perhaps this rank's own
+  Arrival kind = Arrival::kMismatch;  // or kCorrupt, kWithdrawn, kUnreachable, kForbidden
   CallTag tag;                        // for kMismatch: the peer's; sequence 0: not known
 };
 

@@ -22,6 +22,11 @@ Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std:
           .failure = {.code = code, .culprit = culprit, .argument = argument}};
 }
 
+// After "rank 3".
+constexpr std::string_view kBadMemory =
+    "'s input or output is not memory as long as the call says, or may not be written; give buffers that are, or set "
+    "TUTTI_ATTACH=off for memory that the system lets nobody else use (a device's)";
+
 // What to do about it; `callers_plan`: some rank runs one.
 std::string_view advice(CallArgument argument, bool callers_plan) {
   const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
@@ -91,6 +96,9 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
   const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // that rank's own abort()
   std::string text = fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
                                  failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit));
+  if (failure.code == ErrorCode::kInvalidArgument && failure.culprit >= 0) {  // bad_message() is who says so
+    text += fmt::format(": rank {}{}", failure.culprit, kBadMemory);
+  }
   if (failure.code == ErrorCode::kTimeout) {
     const Whereabouts peers = whereabouts(call);
     if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));
@@ -161,11 +169,14 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
                      fmt::format("{}: rank {} gave it up", describe(call.tag), message.peer));
   }
   if (message.kind == Arrival::kUnreachable) {
-    return diagnosis(
-        ErrorCode::kInvalidArgument, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
-        fmt::format("{}: rank {}'s input or output is not memory as long as the call says, or may not be written; give "
-                    "buffers that are",
-                    describe(call.tag), message.peer));
+    return diagnosis(ErrorCode::kInvalidArgument, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                     fmt::format("{}: rank {}{}", describe(call.tag), message.peer, kBadMemory));
+  }
+  if (message.kind == Arrival::kForbidden) {
+    return diagnosis(ErrorCode::kSystem, ErrorScope::kCall, -1,
+                     fmt::format("{}: the system does not let this rank ({}) use rank {}'s memory, as it did at "
+                                 "set-up: has one of them given up rights since? Set TUTTI_ATTACH=off",
+                                 describe(call.tag), rank_, message.peer));
   }
   return diagnosis(
       ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(message.peer),

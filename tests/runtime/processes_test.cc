@@ -1,62 +1,14 @@
 // Ranks as real processes: rendezvous, shared memory through passed descriptors, death of a peer.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <filesystem>
 #include <new>
 
-#include "runtime/support.h"
+#include "runtime/process_support.h"
 
 namespace tutti::test {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  socklen_t length = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-CommunicatorOptions job(std::int32_t rank, std::int32_t size, std::uint16_t port) {
-  CommunicatorOptions options;
-  options.rank = rank;
-  options.size = size;
-  options.root = "127.0.0.1:" + std::to_string(port);
-  options.job_id = "processes-test";
-  options.setup_timeout = seconds(20);
-  options.timeout = seconds(20);
-  return options;
-}
-
-// Runs body() in a child; its return value is the exit status.
-pid_t start(const std::function<int()>& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);  // no child outlives a broken test
-    _exit(body());
-  }
-  return child;
-}
-
-int status_of(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
 
 bool shares_nothing_by_name() {
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -111,10 +63,6 @@ struct Report {
 Report& make_report() {
   void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return *new (memory) Report{};
-}
-
-std::int64_t now_ms() {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 TEST(Processes, AKilledRankIsNamedByAllSurvivorsAndNothingIsLeft) {

@@ -1,6 +1,7 @@
 #include "transports/shm/attach.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,6 +11,23 @@ namespace {
 
 using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
 
+bool is_readable(pid_t process, std::uint64_t address) {
+  std::byte byte{};
+  const iovec local{.iov_base = &byte, .iov_len = 1};
+  const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = 1};  // NOLINT: another process's
+  return process_vm_readv(process, &local, 1, &remote, 1, 0) == 1;
+}
+
+// Nothing at all was moved: why. The kernel says EFAULT for either side's memory, so the byte at which it stopped is
+// looked at where it would have come from.
+MemoryAccess refusal(Transfer transfer, pid_t process, std::uint64_t address, const std::byte* here) {
+  if (errno == ESRCH) return MemoryAccess::kGone;
+  if (errno != EFAULT) return MemoryAccess::kForbidden;
+  const bool own = transfer == &process_vm_readv ? is_readable(process, address)
+                                                 : !is_readable(getpid(), reinterpret_cast<std::uintptr_t>(here));
+  return own ? MemoryAccess::kOwnRefused : MemoryAccess::kRefused;
+}
+
 // The kernel may move less than was asked for.
 MemoryAccess move(Transfer transfer, pid_t process, std::uint64_t address, std::byte* here, std::size_t bytes) {
   while (bytes > 0) {
@@ -17,7 +35,7 @@ MemoryAccess move(Transfer transfer, pid_t process, std::uint64_t address, std::
     const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = bytes};  // NOLINT: another process's
     const ssize_t moved = transfer(process, &local, 1, &remote, 1, 0);
     if (moved < 0 && errno == EINTR) continue;
-    if (moved < 0) return errno == ESRCH ? MemoryAccess::kGone : MemoryAccess::kRefused;
+    if (moved < 0) return refusal(transfer, process, address, here);
     if (moved == 0) return MemoryAccess::kRefused;
     here += moved;
     address += static_cast<std::uint64_t>(moved);
@@ -32,7 +50,8 @@ bool can_attach(pid_t process, const SegmentHeader& header) {
   SegmentHeader there{};
   if (process <= 0 || header.nonce == there.nonce) return false;
   const MemoryAccess access = read_process(process, header.address, reinterpret_cast<std::byte*>(&there), sizeof there);
-  return access == MemoryAccess::kDone && std::memcmp(&there, &header, sizeof there) == 0;
+  if (access != MemoryAccess::kDone || std::memcmp(&there, &header, sizeof there) != 0) return false;
+  return process_vm_writev(process, nullptr, 0, nullptr, 0, 0) == 0;  // a filter may forbid this call alone
 }
 
 MemoryAccess read_process(pid_t process, std::uint64_t address, std::byte* to, std::size_t bytes) {
