@@ -143,6 +143,7 @@ struct alignas(128) SlateMark {       // two lines: processors fetch the second 
   // The second line is written by whoever does this rank's part of a call for all, itself mostly.
   alignas(64) std::atomic<std::uint64_t> claimed;  // the last call in which somebody has taken that part
   std::atomic<std::uint64_t> finished;             // the last call in which it has been done
+  std::atomic<std::uint64_t> steps;                // of long parts, ever
   std::atomic<std::uint32_t> claimer;  // who has taken it, for the message of a wait that has lasted too long
 };
 static_assert(offsetof(SlateMark, payload) + sizeof(SlateMark::payload) == 64);

@@ -216,7 +216,8 @@ class TUTTI_API Communicator {
   Status finalize();
 
   // Ends the membership: operations under way here are ended with kAborted. No thread may be inside a call on it or
-  // wait for its Work. Waits for peers at most 1 s, and only after a call on registered memory failed.
+  // wait for its Work. Waits for peers at most 1 s, and only after a call failed in which they may have used its
+  // memory.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/reduce.h"
 #include "plan/collective.h"
@@ -103,7 +104,10 @@ bool DirectRun::progress() {
   const std::size_t piece = piece_;
   const std::uint64_t moved = moved_;
   advance();
-  return phase_ != phase || next_ != next || piece_ != piece || moved_ != moved;
+  if (phase_ != phase || next_ != next || piece_ != piece || moved_ != moved) return true;
+  if (phase_ != Phase::kAwaiting) return false;
+  const std::uint64_t seen = std::exchange(seen_steps_, marks_.steps_of(next_));
+  return seen != seen_steps_;
 }
 
 void DirectRun::advance() {
@@ -367,6 +371,8 @@ bool DirectRun::move_a_part() {
   if (moved_ == piece.bytes) {
     ++piece_;
     moved_ = 0;
+  } else {
+    marks_.note_step(part_of_);
   }
   return all_hold();
 }

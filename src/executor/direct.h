@@ -129,6 +129,7 @@ class DirectRun final : public Running {
   std::uint32_t part_of_ = 0;       // the rank whose part this one does
   std::vector<bool> summed_;        // by rank: this one did its share
   bool crowded_ = false;            // ranks share cores: one does the others' parts
+  std::uint64_t seen_steps_ = 0;    // of the part that is waited for
   std::uint32_t polls_ = 0;         // in vain, for others' parts
   std::vector<Piece> pieces_;
   std::size_t piece_ = 0;      // the one at hand

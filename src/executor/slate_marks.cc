@@ -123,6 +123,12 @@ void SlateMarks::say_finished(std::uint32_t part_of) {
   transport_.ring_sleepers(part_of);
 }
 
+void SlateMarks::note_step(std::uint32_t part_of) { mark(part_of).steps.fetch_add(1, std::memory_order_relaxed); }
+
+std::uint64_t SlateMarks::steps_of(std::uint32_t part_of) const {
+  return mark(part_of).steps.load(std::memory_order_relaxed);
+}
+
 std::uint32_t SlateMarks::claimer(std::uint32_t part_of) const {
   return mark(part_of).claimer.load(std::memory_order_relaxed);
 }

@@ -54,6 +54,9 @@ class SlateMarks {
   void say_finished(std::uint32_t part_of);
   bool has_finished(std::uint32_t peer) const;
   std::uint32_t claimer(std::uint32_t part_of) const;
+  // A long part comes on: for those that wait for its end, as progress.
+  void note_step(std::uint32_t part_of);
+  std::uint64_t steps_of(std::uint32_t part_of) const;
 
   // Whom this rank waits for: nobody else's slate wakes it.
   void await(std::uint32_t peer) {

@@ -138,9 +138,9 @@ Result<BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algo
   return last_plan_;
 }
 
-Algorithm CommunicatorImpl::choose(const Collective& collective, std::uint64_t bytes, bool in_rank_order) const {
-  const bool attached = uses_attached_memory(collective, bytes, world_.transport->attachment());
-  return choose_algorithm(collective, {.bytes = bytes, .in_rank_order = in_rank_order, .attached = attached});
+Algorithm CommunicatorImpl::choose(const Collective& collective, Choice choice) const {
+  choice.attached = choice.attached && uses_attached_memory(collective, choice.bytes, world_.transport->attachment());
+  return choose_algorithm(collective, choice);
 }
 
 std::int64_t CommunicatorImpl::timeout_ns(const CallOptions& options) const {
@@ -161,6 +161,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   checked->collective.nodes = world_.nodes;
   const std::uint64_t bytes = checked->call.tag.count / (call.variable ? ranks_ : 1) * checked->call.element_bytes;
   const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
+  const bool may_be_direct = options.reduction.combine == nullptr && call.op != ReduceOp::kPreMulSum && !call.variable;
   if (auto broken = engine_.broken()) return *broken;
   const ChosenPlan* chosen = user_plans_.empty() && options.algorithm != Algorithm::kUser
                                  ? nullptr
@@ -169,10 +170,11 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
     return invalid_argument(
         fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
   }
-  const Algorithm algorithm = chosen != nullptr ? Algorithm::kUser
-                              : options.algorithm == Algorithm::kAuto
-                                  ? choose(checked->collective, bytes, in_rank_order)
-                                  : options.algorithm;
+  const Algorithm algorithm =
+      chosen != nullptr ? Algorithm::kUser
+      : options.algorithm == Algorithm::kAuto
+          ? choose(checked->collective, {.bytes = bytes, .in_rank_order = in_rank_order, .attached = may_be_direct})
+          : options.algorithm;
   auto plan = plan_for(checked->collective, algorithm, chosen);
   if (!plan) return plan.error();
   if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
@@ -241,7 +243,8 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   const std::size_t element_bytes = size_of(call.type);
   if (call.count == 0 || call.count > kMostShownBytes / element_bytes) return std::nullopt;
   const std::size_t bytes = call.count * element_bytes;
-  if (options.algorithm == Algorithm::kAuto && choose(one_shot_->shape.collective, bytes) != Algorithm::kOneShot) {
+  if (options.algorithm == Algorithm::kAuto &&
+      choose_algorithm(one_shot_->shape.collective, {.bytes = bytes}) != Algorithm::kOneShot) {
     return std::nullopt;
   }
   const auto from = reinterpret_cast<std::uintptr_t>(call.input);
@@ -317,7 +320,7 @@ Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t coun
   const std::uint64_t bytes = std::min(count, kMaxBytes / element_bytes) * element_bytes;
   const std::scoped_lock lock(mutex_);
   if (find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  return choose(collective, bytes);
+  return choose(collective, {.bytes = bytes, .attached = true});
 }
 
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {

@@ -18,6 +18,7 @@
 
 #include "executor/bind.h"
 #include "runtime/arguments.h"
+#include "runtime/choose.h"
 #include "runtime/engine.h"
 #include "runtime/fabric.h"
 #include "runtime/world.h"
@@ -124,7 +125,8 @@ class CommunicatorImpl {
                                Error error);
   Result<std::unique_ptr<Communicator>> make_child(
       const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
-  Algorithm choose(const Collective& collective, std::uint64_t bytes, bool in_rank_order = false) const;
+  // choice.attached: the call may use attached memory.
+  Algorithm choose(const Collective& collective, Choice choice) const;
   std::int64_t timeout_ns(const CallOptions& options) const;
 
   pid_t process_ = getpid();

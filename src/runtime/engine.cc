@@ -315,13 +315,17 @@ std::optional<Error> Engine::start(Operation& operation) {
   return std::nullopt;
 }
 
-std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
-  if (aborted_.load(std::memory_order_relaxed)) {
-    if (operation.plan != nullptr) {
-      world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
-    }
-    return aborted_error(operation.call);
+// After abort() on this rank.
+std::optional<Error> Engine::own_abort(const Operation& operation) {
+  if (!aborted_.load(std::memory_order_acquire)) return std::nullopt;
+  if (operation.plan != nullptr) {
+    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
   }
+  return aborted_error(operation.call);
+}
+
+std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
+  if (auto error = own_abort(operation)) return error;
   const Diagnostician doctor(rank_, ranks_, *world_.transport);
   if (operation.plan == nullptr) {
     moved = operation.exchange->progress();
@@ -330,6 +334,7 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
   }
   moved = running_->progress();
   if (!running_->bad_message()) return std::nullopt;
+  if (auto error = own_abort(operation)) return error;  // which peers may have heard of sooner than we looked
   return give_up(operation, doctor.bad_message(operation.call, *running_->bad_message()));
 }
 
@@ -374,6 +379,7 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
   if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, running_->waits_for());
   if (!diagnosis) return std::nullopt;
+  if (auto error = own_abort(operation)) return error;
   return give_up(operation, std::move(*diagnosis));
 }
 

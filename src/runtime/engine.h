@@ -96,6 +96,7 @@ class Engine {
   Ended poll_active(bool& moved);
   std::optional<Error> start(Operation& operation);
   std::optional<Error> disagreement_at_the_end(const Operation& operation);
+  std::optional<Error> own_abort(const Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
   Ended look_around();
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
