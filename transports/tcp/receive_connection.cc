@@ -15,9 +15,10 @@ constexpr std::size_t kLongBytes = kStashBytes / 2;  // a message from here on i
 }  // namespace
 
 TcpReceiveConnection::TcpReceiveConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane)
-    : TcpLink(peer, false),
+    : TcpLink(peer),
       links_(std::move(links)),
       lane_(lane),
+      both_(links_->lane(peer, lane)),
       slot_(make_page_bytes(links_->options().slot_bytes)),
       stash_(make_page_bytes(kStashBytes)) {
   links_->add(*this);
@@ -25,7 +26,15 @@ TcpReceiveConnection::TcpReceiveConnection(std::shared_ptr<TcpLinks> links, std:
 
 TcpReceiveConnection::~TcpReceiveConnection() {
   links_->remove(*this);
-  links_->keep_for_goodbye(std::move(socket_), *this);
+  if (socket_ == nullptr) return;
+  socket_->reader = nullptr;
+  if (socket_->sender) return;
+  if (socket_->torn) {
+    both_.common.reset();
+  } else {
+    links_->keep_for_goodbye(
+        {.socket = socket_, .peer = peer(), .brings_answer = false, .stashed = stash(), .replies = {}});
+  }
 }
 
 Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> place) {
@@ -52,8 +61,31 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
 
 // True once the peer's connection has come.
 bool TcpReceiveConnection::claim() {
-  if (!socket_.is_open() && !ended_) socket_ = links_->claim(peer(), lane_);
-  return socket_.is_open() || ended_;
+  if (socket_ != nullptr || ended_) return true;
+  Socket socket = links_->claim(peer(), lane_);
+  if (!socket.is_open()) return false;
+  socket_ = std::make_shared<LaneSocket>();  // see LaneSocket
+  socket_->socket = std::move(socket);
+  socket_->reader = this;
+  if (!links_->hosts(peer())) both_.common = socket_;
+  return true;
+}
+
+// The peer's next messages come on the way back of this rank's own connection. False where that cannot be.
+bool TcpReceiveConnection::follow() {
+  if (!links_->hosts(peer()) || both_.common == socket_) return false;
+  socket_->reader = nullptr;
+  links_->keep_for_goodbye(
+      {.socket = socket_, .peer = peer(), .brings_answer = false, .stashed = stash(), .replies = {}});
+  stash_begin_ = stash_end_ = 0;
+  socket_ = both_.common;
+  if (socket_ == nullptr) {  // its sender has ended before it could send all
+    note_end(0);
+  } else {
+    socket_->reader = this;
+    links_->take_back(*socket_);
+  }
+  return true;
 }
 
 Message TcpReceiveConnection::front() {
@@ -91,12 +123,16 @@ bool TcpReceiveConnection::read_header() {
     stash_end_ = stashed();
     stash_begin_ = 0;
     const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - stash_end_;
-    const Moved moved = receive_some(socket_.get(), stash_.get() + stash_end_, wanted);
+    const Moved moved = receive_some(fd(), stash_.get() + stash_end_, wanted);
     if (moved.ended) note_end(moved.error);
     if (moved.bytes == 0) return false;
     stash_end_ += moved.bytes;
   }
   return false;
+}
+
+std::vector<std::byte> TcpReceiveConnection::stash() const {
+  return {stash_.get() + stash_begin_, stash_.get() + stash_end_};
 }
 
 // Takes one frame's header off the stash; true if a message follows.
@@ -109,6 +145,7 @@ bool TcpReceiveConnection::take_header() {
                        {.kind = Reply::Kind::kGoodbye, .entered = header_.tag.sequence, .left = header_.tag.count});
     return false;
   }
+  if (header_.magic == kFrameMagic && header_.kind == FrameKind::kMoved && header_.bytes == 0 && follow()) return false;
   if (header_.magic != kFrameMagic || header_.kind != FrameKind::kMessage ||
       header_.bytes > links_->options().slot_bytes || header_.tag.sequence == 0) {
     corrupt_ = true;
@@ -132,7 +169,7 @@ bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
   stash_end_ = 0;
   const std::size_t ahead = bytes == rest() ? (long_messages_ ? kHeaderBytes : kStashBytes) : 0;
   std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = stash_.get(), .iov_len = ahead}}};
-  const Moved moved = receive_some(socket_.get(), parts);
+  const Moved moved = receive_some(fd(), parts);
   if (moved.ended) note_end(moved.error);
   const std::size_t own = std::min(moved.bytes, bytes);
   received_ += own;
@@ -171,7 +208,7 @@ void TcpReceiveConnection::note_end(int error) {
 }
 
 TcpLink::Unread TcpReceiveConnection::unread() const {
-  if (ended_ || !socket_.is_open() || stage_ == Stage::kHeader) return Unread::kNone;
+  if (ended_ || !open() || stage_ == Stage::kHeader) return Unread::kNone;
   return tail_seen_ ? Unread::kSome : Unread::kMore;
 }
 
@@ -179,7 +216,7 @@ void TcpReceiveConnection::look() {
   if (ended_ || corrupt_ || goodbye_ || tail_seen_ || !claim()) return;
   if (stage_ == Stage::kHeader && !read_header()) return;
   // There is a message to be read first. Once the peer has closed, the last bytes say whether it said goodbye.
-  const Reply reply = last_words(socket_.get(), {stash_.get() + stash_begin_, stashed()});
+  const Reply reply = last_words(fd(), {stash_.get() + stash_begin_, stashed()});
   if (reply.kind == Reply::Kind::kNothing) return;
   tail_seen_ = true;
   goodbye_ = reply.kind == Reply::Kind::kGoodbye;
@@ -187,15 +224,15 @@ void TcpReceiveConnection::look() {
 }
 
 void TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
-  if (ended_ || !socket_.is_open()) return;
+  if (ended_ || !open() || socket_->sender || socket_->torn) return;  // the sender says it
   FrameHeader frame = goodbye;
   iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-  send_some(socket_.get(), {&part, 1});
+  send_some(fd(), {&part, 1});
 }
 
 void TcpReceiveConnection::end() {
   ended_ = true;
-  socket_.close();
+  if (socket_ != nullptr) socket_->socket.close();
 }
 
 }  // namespace tutti

@@ -1,11 +1,13 @@
 // TcpReceiveConnection: the receiving end of a connection. It holds one message at a time; the rest waits in the
 // kernel. A message whose length fits is read straight into the place that its receiver names, but only inside
 // arrival() calls that name it; others go into one slot. What comes with a header in one system call is stashed.
+// It reads the socket that the peer has made, until the peer says that it goes on with the lane's common one.
 // Belongs to the thread that drives progress.
 #pragma once
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "transports/tcp/links.h"
 #include "transports/transport.h"
@@ -35,9 +37,13 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   std::size_t stashed() const { return stash_end_ - stash_begin_; }
   std::size_t rest() const { return header_.bytes - received_; }
+  int fd() const { return socket_->socket.get(); }
+  bool open() const { return socket_ != nullptr && socket_->socket.is_open(); }
   bool claim();
+  bool follow();
   bool read_header();
   bool take_header();
+  std::vector<std::byte> stash() const;  // what is in it
   void decide(std::span<std::byte> place);
   bool read_payload(std::byte* to);
   bool skip();
@@ -46,7 +52,8 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
   const std::uint16_t lane_;
-  Socket socket_;
+  TcpLane& both_;                       // directions of the lane
+  std::shared_ptr<LaneSocket> socket_;  // null: it has not come; see LaneSocket
   PageBytes slot_;
   PageBytes stash_;
   std::size_t stash_begin_ = 0;

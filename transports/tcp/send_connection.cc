@@ -17,11 +17,15 @@ static_assert(kHeaderPlace >= kHeaderBytes);
 
 TcpSendConnection::TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane,
                                      Socket socket)
-    : TcpLink(peer, true),
+    : TcpLink(peer),
       links_(std::move(links)),
-      socket_(std::move(socket)),
+      lane_(links_->lane(peer, lane)),
+      socket_(std::make_shared<LaneSocket>()),
       preamble_(links_->preamble(peer, lane)),
       slots_(links_->options().slots) {
+  socket_->socket = std::move(socket);
+  socket_->sender = true;
+  if (links_->hosts(peer)) lane_.common = socket_;
   links_->add(*this);
 }
 
@@ -38,7 +42,15 @@ Result<std::unique_ptr<TcpSendConnection>> TcpSendConnection::open(std::shared_p
 TcpSendConnection::~TcpSendConnection() {
   if (links_->own_process()) push();
   links_->remove(*this);
-  if (!pending() && !over_) links_->keep_for_goodbye(std::move(socket_), *this);
+  socket_->sender = false;
+  if (socket_->reader != nullptr) {
+    socket_->torn |= pending();
+  } else if (pending() || over_) {
+    if (lane_.common == socket_) lane_.common.reset();
+  } else {
+    links_->keep_for_goodbye(
+        {.socket = socket_, .peer = peer(), .brings_answer = brings_answer(), .stashed = {}, .replies = replies_});
+  }
 }
 
 std::byte* TcpSendConnection::payload(std::size_t slot) {
@@ -65,6 +77,7 @@ void TcpSendConnection::send(const std::byte* data, std::uint64_t bytes, const C
   TUTTI_ASSERT(bytes <= links_->options().slot_bytes && count_ < slots_.size());
   if (over_) return;
   const FrameHeader header{.kind = FrameKind::kMessage, .bytes = bytes, .tag = tag};
+  if (lane_.common != nullptr && lane_.common != socket_ && !pending()) moving_ = true;
   std::size_t sent = 0;
   if (bytes > kCoalescedBytes && count_ + 3 <= kMostParts) sent = transmit(&header, data);
   if (over_ || sent == kHeaderBytes + bytes) return;
@@ -86,6 +99,7 @@ void TcpSendConnection::enqueue(const FrameHeader& header, const std::byte* data
 // One system call for what is queued and, if given, one more message behind it. Returns how many bytes of that message
 // have gone.
 std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::byte* data) {
+  if (moving_ && !move()) return 0;
   std::array<iovec, kMostParts> parts;
   std::size_t used = 0;
   std::size_t queued_bytes = 0;
@@ -106,7 +120,7 @@ std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::by
     add(header, kHeaderBytes);
     add(data, header->bytes);
   }
-  const Moved moved = send_some(socket_.get(), {parts.data(), used});
+  const Moved moved = send_some(socket_->socket.get(), {parts.data(), used});
   if (moved.ended) {
     fail(moved);
     return 0;
@@ -138,8 +152,35 @@ bool TcpSendConnection::push() {
   return true;
 }
 
+// All that came before is with the system: says on the socket of its own that the rest comes on the lane's common one.
+bool TcpSendConnection::move() {
+  FrameHeader frame{.kind = FrameKind::kMoved};
+  while (move_sent_ < kHeaderBytes) {
+    iovec part{.iov_base = reinterpret_cast<std::byte*>(&frame) + move_sent_, .iov_len = kHeaderBytes - move_sent_};
+    const Moved moved = send_some(socket_->socket.get(), {&part, 1});
+    if (moved.ended) fail(moved);
+    if (moved.bytes == 0) return false;
+    move_sent_ += moved.bytes;
+  }
+  socket_->sender = false;
+  links_->keep_for_goodbye(
+      {.socket = std::move(socket_), .peer = peer(), .brings_answer = true, .stashed = {}, .replies = replies_});
+  socket_ = lane_.common;
+  socket_->sender = true;
+  links_->take_back(*socket_);
+  moving_ = false;
+  moved_ = true;
+  return true;
+}
+
 void TcpSendConnection::fail(const Moved& moved) {
-  Reply reply = replies_.read(socket_.get());  // it may have said why
+  if (socket_->reader != nullptr) {
+    over_ = true;
+    count_ = 0;
+    return socket_->reader->look();  // there may be data before the reason
+  }
+  const int fd = socket_->socket.get();
+  Reply reply = brings_answer() ? replies_.read(fd) : last_words(fd, {});  // it may have said why
   if (reply.kind != Reply::Kind::kGoodbye && reply.kind != Reply::Kind::kRefused) {
     reply = {.kind = Reply::Kind::kEnded, .error = moved.error};
   }
@@ -147,8 +188,9 @@ void TcpSendConnection::fail(const Moved& moved) {
 }
 
 void TcpSendConnection::look() {
-  if (over_ || !socket_.is_open()) return;
-  const Reply reply = replies_.read(socket_.get());
+  if (over_ || !socket_->socket.is_open() || socket_->reader != nullptr) return;  // the reader looks itself
+  const int fd = socket_->socket.get();
+  const Reply reply = brings_answer() ? replies_.read(fd) : last_words(fd, {});
   if (reply.kind != Reply::Kind::kNothing) give_up(reply);
 }
 
@@ -162,13 +204,13 @@ void TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
   if (over_ || !push()) return;
   FrameHeader frame = goodbye;
   iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-  send_some(socket_.get(), {&part, 1});
+  send_some(socket_->socket.get(), {&part, 1});
 }
 
 void TcpSendConnection::end() {
   over_ = true;
   count_ = 0;
-  socket_.close();
+  socket_->socket.close();
 }
 
 }  // namespace tutti
