@@ -135,6 +135,7 @@ void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
 }
 
 bool TcpLinks::flush() {
+  unsent_ = false;
   std::erase_if(dirty_, [](TcpLink* link) {
     link->dirty_ = !link->push();
     return !link->dirty_;

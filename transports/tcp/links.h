@@ -110,7 +110,11 @@ class TcpLinks {
   void take_back(const LaneSocket& socket);  // it is used again
   void mark_dirty(TcpLink& link) {
     if (!link.dirty_) dirty_.push_back(&link);
-    link.dirty_ = true;
+    link.dirty_ = unsent_ = true;
+  }
+  // Before a rank looks for an answer: what it has queued since the last flush goes out first.
+  void send_first() {
+    if (unsent_) flush();
   }
   void note_call(std::uint32_t peer, const CallTag& tag) { peers_[peer].board.note_call(tag); }
   void note_reply(std::uint32_t peer, const Reply& reply);
@@ -158,6 +162,7 @@ class TcpLinks {
   std::map<LaneKey, TcpLane> lanes_;
   std::vector<TcpLink*> links_;
   std::vector<TcpLink*> dirty_;
+  bool unsent_ = false;  // some of them have queued something that no flush has tried to send
   std::vector<Orphan> orphans_;
   std::int64_t pumped_ns_ = 0;
 };

@@ -123,6 +123,7 @@ bool TcpReceiveConnection::read_header() {
     stash_end_ = stashed();
     stash_begin_ = 0;
     const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - stash_end_;
+    links_->send_first();
     const Moved moved = receive_some(fd(), stash_.get() + stash_end_, wanted);
     if (moved.ended) note_end(moved.error);
     if (moved.bytes == 0) return false;
@@ -169,6 +170,7 @@ bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
   stash_end_ = 0;
   const std::size_t ahead = bytes == rest() ? (long_messages_ ? kHeaderBytes : kStashBytes) : 0;
   std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = stash_.get(), .iov_len = ahead}}};
+  links_->send_first();
   const Moved moved = receive_some(fd(), parts);
   if (moved.ended) note_end(moved.error);
   const std::size_t own = std::min(moved.bytes, bytes);

@@ -1,6 +1,6 @@
 // TcpSendConnection: the sending end of a connection. What the kernel takes at once leaves from where it lies; what it
-// does not take, and messages of up to kCoalescedBytes, wait in a queue of `slots` messages until flush() or a later
-// call. So small messages between two flushes leave in one system call.
+// does not take, and messages of up to kCoalescedBytes, wait in a queue of `slots` messages until flush(), a receive or
+// a later call. So small messages between two flushes leave in one system call.
 //
 // It makes a socket of its own. Where the peer is the lower rank and has made one for the same lane, it moves to that
 // once nothing is queued, so that one socket carries both directions. Belongs to the thread that drives progress.
