@@ -234,7 +234,9 @@ void TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
 
 void TcpReceiveConnection::end() {
   ended_ = true;
-  if (socket_ != nullptr) socket_->socket.close();
+  if (!open()) return;
+  discard_unread(fd());
+  socket_->socket.close();
 }
 
 }  // namespace tutti

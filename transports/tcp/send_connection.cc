@@ -210,6 +210,8 @@ void TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
 void TcpSendConnection::end() {
   over_ = true;
   count_ = 0;
+  if (!socket_->socket.is_open()) return;
+  discard_unread(socket_->socket.get());
   socket_->socket.close();
 }
 
