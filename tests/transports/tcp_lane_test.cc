@@ -1,4 +1,5 @@
-// One socket for both directions of a lane: the higher rank moves to the one that the lower rank has made.
+// One socket for both directions of a lane: the higher rank moves to the one that the lower rank has made,
+// with short messages, and back with long ones.
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -84,15 +85,36 @@ TEST(TcpLane, TheHigherRankGoesOnWithTheSocketOfTheLower) {
   lower.write(message(0, call(1)));
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
   receive->release();
-  send_empty(half, *send, 2);
-  EXPECT_EQ(read_frame(own).kind, FrameKind::kMoved);
-  EXPECT_EQ(read_frame(lower.fd()).tag, call(2));
-  send_empty(half, *send, 3);
-  EXPECT_EQ(read_frame(lower.fd()).tag, call(3));
-  half.transport->enter_call(call(3), {});
+  const auto next = [&](int fd) {
+    const FrameHeader frame = read_frame(fd);
+    return frame.kind == FrameKind::kMoved ? 0 : frame.tag.sequence;
+  };
+  for (std::uint64_t sequence = 2; sequence <= 6; ++sequence) send_empty(half, *send, sequence);
+  for (std::uint64_t sequence = 2; sequence <= 4; ++sequence) EXPECT_EQ(next(own), sequence);
+  EXPECT_EQ(next(own), 0u) << "it has moved: these are many short ones";
+  for (std::uint64_t sequence = 5; sequence <= 6; ++sequence) EXPECT_EQ(next(lower.fd()), sequence);
+  // Long ones go back.
+  std::vector<std::byte> payload(20000);
+  for (std::uint64_t sequence = 7; sequence <= 10; ++sequence) {
+    ASSERT_TRUE(eventually([&] { return send->ready(); }));
+    send->send_from(payload.data(), payload.size(), call(sequence));
+    const bool back = sequence == 10;
+    if (back) {
+      EXPECT_EQ(next(lower.fd()), 0u);
+    }
+    const int fd = back ? own : lower.fd();
+    EXPECT_EQ(next(fd), sequence);
+    std::size_t have = 0;
+    EXPECT_TRUE(eventually([&] {
+      half.transport->flush();
+      have += receive_some(fd, payload.data(), payload.size() - have).bytes;
+      return have == payload.size();
+    }));
+  }
+  half.transport->enter_call(call(10), {});
   half.transport = nullptr;
   EXPECT_EQ(read_frame(lower.fd()).kind, FrameKind::kGoodbye);
-  EXPECT_EQ(read_frame(own).kind, FrameKind::kGoodbye) << "on the one that it has left, too";
+  EXPECT_EQ(read_frame(own).kind, FrameKind::kGoodbye) << "on both";
 }
 
 TEST(TcpLane, TheLowerRankStaysAndFollowsWhoMoves) {
@@ -113,8 +135,17 @@ TEST(TcpLane, TheLowerRankStaysAndFollowsWhoMoves) {
   send_empty(half, *send, 2);
   EXPECT_EQ(read_frame(common).tag, call(2));
   EXPECT_EQ(half.transport->peer_status(1).life, PeerLife::kLive);
+  // There and back, and there again, all before anybody reads.
+  higher.write(message(0, call(5)));
+  higher.write(kMovedFrame);
+  write_frame(common, message(0, call(3)));
+  write_frame(common, message(0, call(4)));
   write_frame(common, kMovedFrame);
-  EXPECT_EQ(await(*receive, call(3)), Arrival::kCorrupt) << "twice";
+  write_frame(common, message(0, call(6)));
+  for (std::uint64_t sequence = 3; sequence <= 6; ++sequence) {
+    ASSERT_EQ(await(*receive, call(sequence)), Arrival::kMessage) << sequence;
+    receive->release();
+  }
 }
 
 TEST(TcpLane, ALowerRankThatMovesIsCorrupt) {
@@ -158,7 +189,7 @@ TEST(TcpLane, ItsEndIsADeathUnlessAGoodbyeStandsThere) {
 constexpr std::uint64_t kMessages = 3000;
 
 std::size_t length_of(std::uint64_t number) {
-  const std::size_t lengths[] = {0, 8, 8, 8, 1000, 4097, 8, 30000, 100000, 16336};
+  const std::size_t lengths[] = {0, 8, 8, 8, 1000, 4097, 8, 30000, 100000, 16385, kSlotBytes, 30000, 16336};
   return lengths[number % std::size(lengths)];
 }
 
@@ -217,7 +248,7 @@ struct Pair {
       send[rank] = world.send(rank, 1 - rank);
       receive[rank] = world.receive(1 - rank, rank);
     }
-    for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    for (std::uint64_t sequence = 1; sequence <= 6; ++sequence) {
       for (std::uint32_t rank = 0; rank < 2; ++rank) pass(rank, sequence);
     }
   }
@@ -241,7 +272,7 @@ TEST_P(TcpLaneEnds, OneDirectionLeavesTheOtherWhole) {
     pair.receive[who] = nullptr;
   }
   const std::uint32_t still_sends = its_sender ? 1 - who : who;
-  pair.pass(still_sends, 4);
+  pair.pass(still_sends, 7);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     pair.world.ranks[rank]->pump();
     EXPECT_EQ(pair.world.ranks[rank]->peer_status(1 - rank).life, PeerLife::kLive);
@@ -262,19 +293,19 @@ TEST(TcpLane, WhatALeaverHasNotReadTakesNothingBack) {
   for (std::uint32_t leaver = 0; leaver < 2; ++leaver) {
     Pair pair;
     TcpTransport& leaving = *pair.world.ranks[leaver];
-    pair.send[1 - leaver]->send_from(nullptr, 0, call(4));
+    pair.send[1 - leaver]->send_from(nullptr, 0, call(7));
     ASSERT_TRUE(eventually([&] { return pair.world.ranks[1 - leaver]->flush(); }));
     const std::vector<std::byte> data(kSlotBytes, std::byte{3});
     std::size_t sent = 0;
     std::size_t got = 0;
     ReceiveConnection& receive = *pair.receive[1 - leaver];
     const auto read_one = [&] {
-      ASSERT_EQ(await(receive, call(4)), Arrival::kMessage);
+      ASSERT_EQ(await(receive, call(7)), Arrival::kMessage);
       ASSERT_EQ(receive.front().bytes, data.size());
       receive.release();
       ++got;
     };
-    for (; sent < 200 && leaving.flush(); ++sent) pair.send[leaver]->send_from(data.data(), data.size(), call(4));
+    for (; sent < 200 && leaving.flush(); ++sent) pair.send[leaver]->send_from(data.data(), data.size(), call(7));
     ASSERT_LT(sent, 200u) << "the kernel took it all";
     while (!leaving.flush()) read_one();
     pair.send[leaver] = nullptr;

@@ -242,7 +242,7 @@ void TcpLinks::say_goodbye() {
   for (Peer& peer : peers_) say(peer.board.socket());
   for (TcpLink* link : links_) link->say_goodbye(goodbye);
   for (TcpLink* link : links_) link->end();
-  for (const Orphan& orphan : orphans_) discard_unread(orphan.socket->socket.get());
+  for (const Orphan& orphan : orphans_) orphan.socket->end();
   orphans_.clear();
   waiting_.clear();
   for (auto& [key, lane] : lanes_) lane.common.reset();

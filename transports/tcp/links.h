@@ -42,12 +42,18 @@ struct LaneSocket {
   bool sender = false;        // a sending connection uses it, and it alone knows where a frame ends
   TcpLink* reader = nullptr;  // the receiving connection that reads it
   bool torn = false;          // a sending connection has ended within a frame: nothing may follow
+
+  void end() {
+    if (!socket.is_open()) return;
+    discard_unread(socket.get());
+    socket.close();
+  }
 };
 
 // What this rank's two connections of one (peer, lane) know of each other.
 struct TcpLane {
-  // The one that the lower rank has connected and both directions may use; null before it is there. What is sent and
-  // what is received then acknowledge each other, which spares a packet for each message.
+  // The one that the lower rank has connected and both directions may use; null before it is there. Short messages that
+  // go both ways on one socket acknowledge each other, which spares a packet for each.
   std::shared_ptr<LaneSocket> common;
 };
 

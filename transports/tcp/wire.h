@@ -1,7 +1,7 @@
 // What travels on a TCP connection: one preamble, then frames. A connection carries data from who connected. The other
 // way it carries at most one frame, a goodbye or a refusal, unless the lower one of two ranks has connected: then the
 // higher one may send its data there, too, and a goodbye behind them. It says so by a kMoved frame on the connection
-// that it had made for that lane, on which only a goodbye follows. Control connections carry kState frames.
+// that it had made for that lane, and by another one there when it goes back. Control connections carry kState frames.
 //
 // All integers are little-endian at fixed offsets, so a frame is a struct's bytes. Nothing that is read is trusted:
 // kinds, lengths and enumerators are checked before use.
@@ -54,7 +54,7 @@ enum class FrameKind : std::uint32_t {
   kGoodbye = 2,  // the other end has destroyed its communicator; tag.sequence: call entered last, tag.count: left last
   kRefusal = 3,  // the preamble was not accepted; tag.kind: Refusal
   kState = 4,    // a StateRecord follows; tag: the call entered last
-  kMoved = 5,    // the sender's messages come on the way back of the receiver's own connection from now on
+  kMoved = 5,    // the next message of this lane comes on the other connection that the higher rank may use for it
 };
 
 enum class Refusal : std::uint8_t { kNone = 0, kProtocol, kVersion, kNonce, kShape, kDuplicate, kFull, kSilence };
