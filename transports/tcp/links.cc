@@ -72,10 +72,13 @@ void TcpLinks::remove(TcpLink& link) {
   std::erase(dirty_, &link);
 }
 
-void TcpLinks::keep_for_goodbye(Socket socket, const TcpLink& link) {
-  if (mailbox_ == nullptr || !socket.is_open() || !own_process()) return;  // the transport has ended
-  orphans_.push_back(
-      {.socket = std::move(socket), .peer = link.peer(), .outgoing = link.outgoing(), .replies = ReplyReader()});
+void TcpLinks::keep_for_goodbye(Orphan orphan) {
+  if (mailbox_ == nullptr || !orphan.socket->socket.is_open() || !own_process()) return;  // the transport has ended
+  orphans_.push_back(std::move(orphan));
+}
+
+void TcpLinks::take_back(const LaneSocket& socket) {
+  std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.socket.get() == &socket; });
 }
 
 Socket TcpLinks::claim(std::uint32_t peer, std::uint16_t lane) {
@@ -132,6 +135,7 @@ void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
 }
 
 bool TcpLinks::flush() {
+  unsent_ = false;
   std::erase_if(dirty_, [](TcpLink* link) {
     link->dirty_ = !link->push();
     return !link->dirty_;
@@ -142,8 +146,8 @@ bool TcpLinks::flush() {
 void TcpLinks::look() {
   for (TcpLink* link : links_) link->look();
   std::erase_if(orphans_, [this](Orphan& orphan) {
-    const int fd = orphan.socket.get();
-    const Reply reply = orphan.outgoing ? orphan.replies.read(fd) : last_words(fd, {});
+    const int fd = orphan.socket->socket.get();
+    const Reply reply = orphan.brings_answer ? orphan.replies.read(fd) : last_words(fd, orphan.stashed);
     note_reply(orphan.peer, reply);
     return reply.kind != Reply::Kind::kNothing;
   });
@@ -233,13 +237,15 @@ void TcpLinks::say_goodbye() {
   };
   admit();
   // All are told before any is closed: a peer that finds one closed finds the goodbye on another.
-  for (const Orphan& orphan : orphans_) say(orphan.socket);
+  for (const Orphan& orphan : orphans_) say(orphan.socket->socket);
   for (const auto& [lane, waiting] : waiting_) say(waiting.socket);
   for (Peer& peer : peers_) say(peer.board.socket());
   for (TcpLink* link : links_) link->say_goodbye(goodbye);
   for (TcpLink* link : links_) link->end();
+  for (const Orphan& orphan : orphans_) orphan.socket->end();
   orphans_.clear();
   waiting_.clear();
+  for (auto& [key, lane] : lanes_) lane.common.reset();
   endpoint_->detach(*mailbox_, record.entered, record.left);
   mailbox_ = nullptr;
 }

@@ -33,13 +33,36 @@ struct TcpTransportOptions {
   Clock* clock = nullptr;                 // null: the system's
 };
 
+class TcpLink;
+
+// The socket of a data connection. Shared by the sending and the receiving connection of a lane, either of which may
+// end first, and by the lane.
+struct LaneSocket {
+  Socket socket;
+  bool sender = false;        // a sending connection uses it, and it alone knows where a frame ends
+  TcpLink* reader = nullptr;  // the receiving connection that reads it
+  bool torn = false;          // a sending connection has ended within a frame: nothing may follow
+
+  void end() {
+    if (!socket.is_open()) return;
+    discard_unread(socket.get());
+    socket.close();
+  }
+};
+
+// What this rank's two connections of one (peer, lane) know of each other.
+struct TcpLane {
+  // The one that the lower rank has connected and both directions may use; null before it is there. Short messages that
+  // go both ways on one socket acknowledge each other, which spares a packet for each.
+  std::shared_ptr<LaneSocket> common;
+};
+
 // One end of a data connection, as TcpLinks sees it.
 class TcpLink {
  public:
-  TcpLink(std::uint32_t peer, bool outgoing) : peer_(peer), outgoing_(outgoing) {}
+  explicit TcpLink(std::uint32_t peer) : peer_(peer) {}
   virtual ~TcpLink() = default;
   std::uint32_t peer() const { return peer_; }
-  bool outgoing() const { return outgoing_; }
   // Looks for the end of the connection and for a goodbye, and tells TcpLinks. Takes no payload.
   virtual void look() = 0;
   // What the peer has sent and its owner has not had yet; after kSome the connection's end has come, without a goodbye.
@@ -56,7 +79,6 @@ class TcpLink {
   friend class TcpLinks;
   bool dirty_ = false;  // in its list of those that have something to send
   const std::uint32_t peer_;
-  const bool outgoing_;
 };
 
 class TcpLinks {
@@ -79,10 +101,26 @@ class TcpLinks {
   void remove(TcpLink& link);
   // The connection that `peer` has opened; a closed socket if it has not come.
   Socket claim(std::uint32_t peer, std::uint16_t lane);
-  void keep_for_goodbye(Socket socket, const TcpLink& link);  // of a connection that was destroyed before the transport
+  TcpLane& lane(std::uint32_t peer, std::uint16_t lane) { return lanes_[key(peer, lane)]; }  // stays where it is
+  // Whether the connections that this rank makes to `peer` are those that both directions use.
+  bool hosts(std::uint32_t peer) const { return options_.rank < peer; }
+  // A socket that no connection uses any more: goodbye is said, and listened for, when the transport ends.
+  struct Orphan {
+    std::shared_ptr<LaneSocket> socket;
+    std::uint32_t peer = 0;
+    bool brings_answer = false;      // a frame at most; else it may bring data
+    std::vector<std::byte> stashed;  // of the data, what was read
+    ReplyReader replies;             // what was read of the answer
+  };
+  void keep_for_goodbye(Orphan orphan);
+  void take_back(const LaneSocket& socket);  // it is used again
   void mark_dirty(TcpLink& link) {
     if (!link.dirty_) dirty_.push_back(&link);
-    link.dirty_ = true;
+    link.dirty_ = unsent_ = true;
+  }
+  // Before a rank looks for an answer: what it has queued since the last flush goes out first.
+  void send_first() {
+    if (unsent_) flush();
   }
   void note_call(std::uint32_t peer, const CallTag& tag) { peers_[peer].board.note_call(tag); }
   void note_reply(std::uint32_t peer, const Reply& reply);
@@ -101,12 +139,6 @@ class TcpLinks {
     bool goodbye = false;
     std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a goodbye; 0: none has
     std::string trouble;              // why, in words
-  };
-  struct Orphan {  // the socket of a connection that was destroyed before its transport
-    Socket socket;
-    std::uint32_t peer = 0;
-    bool outgoing = false;
-    ReplyReader replies;
   };
   struct Waiting {
     Socket socket;
@@ -133,8 +165,10 @@ class TcpLinks {
   std::vector<Peer> peers_;
   std::map<LaneKey, Waiting> waiting_;  // admitted, and not claimed yet
   std::map<LaneKey, bool> claimed_;     // lanes that have had their connection
+  std::map<LaneKey, TcpLane> lanes_;
   std::vector<TcpLink*> links_;
   std::vector<TcpLink*> dirty_;
+  bool unsent_ = false;  // some of them have queued something that no flush has tried to send
   std::vector<Orphan> orphans_;
   std::int64_t pumped_ns_ = 0;
 };

@@ -15,17 +15,28 @@ constexpr std::size_t kLongBytes = kStashBytes / 2;  // a message from here on i
 }  // namespace
 
 TcpReceiveConnection::TcpReceiveConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane)
-    : TcpLink(peer, false),
+    : TcpLink(peer),
       links_(std::move(links)),
       lane_(lane),
+      both_(links_->lane(peer, lane)),
       slot_(make_page_bytes(links_->options().slot_bytes)),
-      stash_(make_page_bytes(kStashBytes)) {
+      side_{.socket = nullptr, .stash = make_page_bytes(kStashBytes)} {
   links_->add(*this);
 }
 
 TcpReceiveConnection::~TcpReceiveConnection() {
   links_->remove(*this);
-  links_->keep_for_goodbye(std::move(socket_), *this);
+  for (const Side* side : {&side_, &other_}) {
+    if (side->socket == nullptr) continue;
+    side->socket->reader = nullptr;
+    if (side->socket->sender) continue;
+    if (side->socket->torn) {
+      both_.common.reset();
+    } else {
+      links_->keep_for_goodbye(
+          {.socket = side->socket, .peer = peer(), .brings_answer = false, .stashed = side->stashed(), .replies = {}});
+    }
+  }
 }
 
 Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> place) {
@@ -52,8 +63,32 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
 
 // True once the peer's connection has come.
 bool TcpReceiveConnection::claim() {
-  if (!socket_.is_open() && !ended_) socket_ = links_->claim(peer(), lane_);
-  return socket_.is_open() || ended_;
+  if (side_.socket != nullptr || ended_) return true;
+  Socket socket = links_->claim(peer(), lane_);
+  if (!socket.is_open()) return false;
+  side_.socket = std::make_shared<LaneSocket>();  // see LaneSocket
+  side_.socket->socket = std::move(socket);
+  side_.socket->reader = this;
+  if (!links_->hosts(peer())) both_.common = side_.socket;
+  return true;
+}
+
+// The peer's next messages come on the way back of this rank's own connection, or on its own again. False where that
+// cannot be.
+bool TcpReceiveConnection::follow() {
+  if (!links_->hosts(peer())) return false;
+  if (other_.socket == nullptr) {
+    other_.socket = both_.common;
+    if (other_.socket == nullptr) {  // its sender has ended before it could send all
+      note_end(0);
+      return true;
+    }
+    other_.stash = make_page_bytes(kStashBytes);
+    other_.socket->reader = this;
+    links_->take_back(*other_.socket);
+  }
+  std::swap(side_, other_);
+  return true;
 }
 
 Message TcpReceiveConnection::front() {
@@ -87,28 +122,30 @@ bool TcpReceiveConnection::read_header() {
       if (take_header()) return true;
       if (corrupt_) return false;
     }
-    std::memmove(stash_.get(), stash_.get() + stash_begin_, stashed());
-    stash_end_ = stashed();
-    stash_begin_ = 0;
-    const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - stash_end_;
-    const Moved moved = receive_some(socket_.get(), stash_.get() + stash_end_, wanted);
+    std::memmove(side_.stash.get(), side_.stash.get() + side_.begin, stashed());
+    side_.end = stashed();
+    side_.begin = 0;
+    const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - side_.end;
+    links_->send_first();
+    const Moved moved = receive_some(fd(), side_.stash.get() + side_.end, wanted);
     if (moved.ended) note_end(moved.error);
     if (moved.bytes == 0) return false;
-    stash_end_ += moved.bytes;
+    side_.end += moved.bytes;
   }
   return false;
 }
 
 // Takes one frame's header off the stash; true if a message follows.
 bool TcpReceiveConnection::take_header() {
-  std::memcpy(&header_, stash_.get() + stash_begin_, kHeaderBytes);
-  stash_begin_ += kHeaderBytes;
+  std::memcpy(&header_, side_.stash.get() + side_.begin, kHeaderBytes);
+  side_.begin += kHeaderBytes;
   if (header_.magic == kFrameMagic && header_.kind == FrameKind::kGoodbye && header_.bytes == 0) {
     goodbye_ = true;
     links_->note_reply(peer(),
                        {.kind = Reply::Kind::kGoodbye, .entered = header_.tag.sequence, .left = header_.tag.count});
     return false;
   }
+  if (header_.magic == kFrameMagic && header_.kind == FrameKind::kMoved && header_.bytes == 0 && follow()) return false;
   if (header_.magic != kFrameMagic || header_.kind != FrameKind::kMessage ||
       header_.bytes > links_->options().slot_bytes || header_.tag.sequence == 0) {
     corrupt_ = true;
@@ -128,23 +165,24 @@ bool TcpReceiveConnection::take_header() {
 // One system call at most: up to `bytes` more of the payload to `to`, and what comes after it to the stash, which is
 // empty. True when the payload is complete.
 bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
-  stash_begin_ = 0;
-  stash_end_ = 0;
+  side_.begin = 0;
+  side_.end = 0;
   const std::size_t ahead = bytes == rest() ? (long_messages_ ? kHeaderBytes : kStashBytes) : 0;
-  std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = stash_.get(), .iov_len = ahead}}};
-  const Moved moved = receive_some(socket_.get(), parts);
+  std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = side_.stash.get(), .iov_len = ahead}}};
+  links_->send_first();
+  const Moved moved = receive_some(fd(), parts);
   if (moved.ended) note_end(moved.error);
   const std::size_t own = std::min(moved.bytes, bytes);
   received_ += own;
-  stash_end_ = moved.bytes - own;
+  side_.end = moved.bytes - own;
   return rest() == 0;
 }
 
 bool TcpReceiveConnection::read_payload(std::byte* to) {
   const std::size_t have = std::min(rest(), stashed());
   if (have > 0) {
-    std::memcpy(to + received_, stash_.get() + stash_begin_, have);
-    stash_begin_ += have;
+    std::memcpy(to + received_, side_.stash.get() + side_.begin, have);
+    side_.begin += have;
     received_ += have;
   }
   if (rest() == 0) return true;
@@ -155,7 +193,7 @@ bool TcpReceiveConnection::read_payload(std::byte* to) {
 bool TcpReceiveConnection::skip() {
   while (rest() > 0) {
     const std::size_t have = std::min(rest(), stashed());
-    stash_begin_ += have;
+    side_.begin += have;
     received_ += have;
     if (rest() == 0) break;
     const std::size_t before = received_;
@@ -171,31 +209,47 @@ void TcpReceiveConnection::note_end(int error) {
 }
 
 TcpLink::Unread TcpReceiveConnection::unread() const {
-  if (ended_ || !socket_.is_open() || stage_ == Stage::kHeader) return Unread::kNone;
+  if (ended_ || !open() || stage_ == Stage::kHeader) return Unread::kNone;
   return tail_seen_ ? Unread::kSome : Unread::kMore;
 }
 
 void TcpReceiveConnection::look() {
   if (ended_ || corrupt_ || goodbye_ || tail_seen_ || !claim()) return;
+  look_at_other();
   if (stage_ == Stage::kHeader && !read_header()) return;
   // There is a message to be read first. Once the peer has closed, the last bytes say whether it said goodbye.
-  const Reply reply = last_words(socket_.get(), {stash_.get() + stash_begin_, stashed()});
+  const Reply reply = last_words(fd(), {side_.stash.get() + side_.begin, stashed()});
   if (reply.kind == Reply::Kind::kNothing) return;
   tail_seen_ = true;
   goodbye_ = reply.kind == Reply::Kind::kGoodbye;
   links_->note_reply(peer(), reply);
 }
 
+// Nothing comes there before the peer moves to it; once it is over, it may tell why.
+void TcpReceiveConnection::look_at_other() {
+  if (other_seen_ || other_.socket == nullptr || !other_.socket->socket.is_open()) return;
+  const Reply reply = last_words(other_.socket->socket.get(), other_.stashed());
+  other_seen_ = reply.kind != Reply::Kind::kNothing;
+  links_->note_reply(peer(), reply);
+}
+
 void TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
-  if (ended_ || !socket_.is_open()) return;
+  if (ended_) return;
   FrameHeader frame = goodbye;
-  iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-  send_some(socket_.get(), {&part, 1});
+  for (const Side* side : {&side_, &other_}) {
+    const LaneSocket* socket = side->socket.get();
+    if (socket == nullptr || !socket->socket.is_open() || socket->sender || socket->torn)
+      continue;  // the sender says it
+    iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
+    send_some(socket->socket.get(), {&part, 1});
+  }
 }
 
 void TcpReceiveConnection::end() {
   ended_ = true;
-  socket_.close();
+  for (const Side* side : {&side_, &other_}) {
+    if (side->socket != nullptr) side->socket->end();
+  }
 }
 
 }  // namespace tutti

@@ -1,11 +1,13 @@
 // TcpReceiveConnection: the receiving end of a connection. It holds one message at a time; the rest waits in the
 // kernel. A message whose length fits is read straight into the place that its receiver names, but only inside
 // arrival() calls that name it; others go into one slot. What comes with a header in one system call is stashed.
+// It reads the socket that the peer has made, until the peer says that it goes on with the lane's common one, and back.
 // Belongs to the thread that drives progress.
 #pragma once
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "transports/tcp/links.h"
 #include "transports/transport.h"
@@ -33,9 +35,20 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   enum class Stage : std::uint8_t { kHeader, kPayload };  // of the message at the front
   enum class Where : std::uint8_t { kUndecided, kPlace, kSlot };
 
-  std::size_t stashed() const { return stash_end_ - stash_begin_; }
+  struct Side {                          // a socket and what was read of it beyond what was wanted
+    std::shared_ptr<LaneSocket> socket;  // null: it has not come; see LaneSocket
+    PageBytes stash;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::vector<std::byte> stashed() const { return {stash.get() + begin, stash.get() + end}; }
+  };
+  std::size_t stashed() const { return side_.end - side_.begin; }
   std::size_t rest() const { return header_.bytes - received_; }
+  int fd() const { return side_.socket->socket.get(); }
+  bool open() const { return side_.socket != nullptr && side_.socket->socket.is_open(); }
+  void look_at_other();
   bool claim();
+  bool follow();
   bool read_header();
   bool take_header();
   void decide(std::span<std::byte> place);
@@ -46,11 +59,11 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
   const std::uint16_t lane_;
-  Socket socket_;
+  TcpLane& both_;  // directions of the lane
   PageBytes slot_;
-  PageBytes stash_;
-  std::size_t stash_begin_ = 0;
-  std::size_t stash_end_ = 0;
+  Side side_;                // that messages come on
+  Side other_;               // where the peer has moved from, or to before
+  bool other_seen_ = false;  // its end
   Stage stage_ = Stage::kHeader;
   FrameHeader header_;        // from Stage::kPayload on
   std::size_t received_ = 0;  // of its payload

@@ -1,6 +1,10 @@
 // TcpSendConnection: the sending end of a connection. What the kernel takes at once leaves from where it lies; what it
-// does not take, and messages of up to kCoalescedBytes, wait in a queue of `slots` messages until flush() or a later
-// call. So small messages between two flushes leave in one system call. Belongs to the thread that drives progress.
+// does not take, and messages of up to kCoalescedBytes, wait in a queue of `slots` messages until flush(), a receive or
+// a later call. So small messages between two flushes leave in one system call.
+//
+// It makes a socket of its own. Where the peer is the lower rank and has made one for the same lane, short messages
+// move to that one, so that both directions share it. Long ones move back: while a socket sends much, what comes on it
+// waits for this process. Belongs to the thread that drives progress.
 #pragma once
 
 #include <array>
@@ -36,11 +40,16 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   };
   TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane, Socket socket);
   std::size_t next_slot() const { return (first_ + count_) % slots_.size(); }
-  bool pending() const { return !over_ && (count_ > 0 || preamble_sent_ < sizeof(preamble_)); }
+  bool pending() const { return !over_ && (count_ > 0 || preamble_sent_ < sizeof(preamble_) || moving_); }
+  // The way back of our own: no data.
+  bool brings_answer() const { return !links_->hosts(peer()) && socket_ == own_; }
+  void consider_moving(std::uint64_t bytes);
   std::byte* payload(std::size_t slot);
   void send(const std::byte* data, std::uint64_t bytes, const CallTag& tag);
   void enqueue(const FrameHeader& header, const std::byte* data, std::size_t already_sent);
   std::size_t transmit(const FrameHeader* header, const std::byte* data);
+  bool move();
+  void keep_for_goodbye(const std::shared_ptr<LaneSocket>& socket);
   void fail(const Moved& moved);
   void give_up(const Reply& reply);
 
@@ -50,14 +59,20 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   void end() override;
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
-  Socket socket_;
+  TcpLane& lane_;
+  std::shared_ptr<LaneSocket> own_;       // never null; see LaneSocket
+  std::shared_ptr<LaneSocket> borrowed_;  // the lane's common one, once this connection has moved to it
+  std::shared_ptr<LaneSocket> socket_;    // the one of them that messages go to
   Preamble preamble_;
   std::size_t preamble_sent_ = 0;
   std::vector<Slot> slots_;
-  std::size_t first_ = 0;       // the slot of the oldest queued message
-  std::size_t count_ = 0;       // queued messages
-  std::size_t first_sent_ = 0;  // bytes of the oldest that have gone
-  bool over_ = false;           // the other end is gone: what is sent is dropped
+  std::size_t first_ = 0;           // the slot of the oldest queued message
+  std::size_t count_ = 0;           // queued messages
+  std::size_t first_sent_ = 0;      // bytes of the oldest that have gone
+  bool moving_ = false;             // to the other socket: a frame that says so is on its way
+  std::size_t move_sent_ = 0;       // bytes of that frame
+  std::uint32_t out_of_place_ = 0;  // messages in a row that would rather go by the other socket
+  bool over_ = false;               // the other end is gone: what is sent is dropped
   ReplyReader replies_;
 };
 

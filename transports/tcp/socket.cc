@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -21,6 +22,8 @@ constexpr int kBacklog = 4096;        // connections that the kernel holds for u
 constexpr int kKeepIdleSeconds = 10;  // a machine that lost its power sends no end of file: probe after this silence,
 constexpr int kKeepEverySeconds = 5;  // this often,
 constexpr int kKeepProbes = 3;        // this many times
+constexpr std::size_t kDiscardBytes = 16384;
+constexpr int kMostDiscards = 4096;  // of these; more than kernels hold
 
 // What travels through a socket orders memory between the ranks of one process, too, and the thread sanitizer does not
 // see it: in its builds every transfer takes a lock, so that whoever receives comes after whoever has sent. Nothing
@@ -216,6 +219,13 @@ Moved peek_some(int fd, std::byte* data, std::size_t bytes) {
     result = recv(fd, data, bytes, MSG_DONTWAIT | MSG_PEEK);
   } while (result < 0 && errno == EINTR);
   return moved(result, true);
+}
+
+void discard_unread(int fd) {
+  std::array<std::byte, kDiscardBytes> unread;
+  for (int calls = 0; calls < kMostDiscards; ++calls) {
+    if (recv(fd, unread.data(), unread.size(), MSG_DONTWAIT) <= 0) return;
+  }
 }
 
 bool remote_has_closed(int fd) {

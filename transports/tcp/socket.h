@@ -79,6 +79,9 @@ Moved send_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::byte* data, std::size_t bytes);
 Moved peek_some(int fd, std::byte* data, std::size_t bytes);
+// Forgets what has come, up to a bound. A socket that is closed with something unread resets the connection, and takes
+// back what it has sent and the peer's system has not taken yet.
+void discard_unread(int fd);
 // The peer has closed its side, though bytes may still be unread.
 bool remote_has_closed(int fd);
 

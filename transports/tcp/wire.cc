@@ -12,6 +12,15 @@
 namespace tutti {
 namespace {
 constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;  // in which a goodbye is looked for; more than kernels hold
+
+Reply reply_of(const FrameHeader& frame) {
+  if (frame.magic == kFrameMagic && frame.kind == FrameKind::kGoodbye) {
+    return {.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
+  }
+  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kSilence));
+  return {.kind = Reply::Kind::kRefused, .refusal = static_cast<Refusal>(reason)};
+}
+
 }  // namespace
 
 std::string_view to_string(Refusal refusal) {
@@ -68,16 +77,16 @@ Reply last_words(int fd, std::span<const std::byte> stashed) {
   int unread_bytes = 0;
   if (ioctl(fd, FIONREAD, &unread_bytes) != 0 || unread_bytes < 0) unread_bytes = 0;
   std::vector<std::byte> tail(stashed.begin(), stashed.end());
-  tail.resize(stashed.size() + std::min(static_cast<std::size_t>(unread_bytes), kMaxUnreadBytes));
+  // One byte more than there is, so that a connection that has ended by an error says by which.
+  tail.resize(stashed.size() + std::min(static_cast<std::size_t>(unread_bytes), kMaxUnreadBytes) + 1);
   const Moved moved = peek_some(fd, tail.data() + stashed.size(), tail.size() - stashed.size());
   tail.resize(stashed.size() + moved.bytes);
-  if (tail.size() < kHeaderBytes) return {.kind = Reply::Kind::kEnded};
+  const Reply ended{.kind = Reply::Kind::kEnded, .error = moved.error};
+  if (tail.size() < kHeaderBytes) return ended;
   FrameHeader frame;
   std::memcpy(&frame, tail.data() + tail.size() - kHeaderBytes, sizeof(frame));
-  if (frame.magic != kFrameMagic || frame.kind != FrameKind::kGoodbye || frame.bytes != 0) {
-    return {.kind = Reply::Kind::kEnded};
-  }
-  return {.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
+  const bool answer = frame.kind == FrameKind::kGoodbye || frame.kind == FrameKind::kRefusal;
+  return frame.magic == kFrameMagic && answer && frame.bytes == 0 ? reply_of(frame) : ended;
 }
 
 Reply ReplyReader::read(int fd) {
@@ -89,11 +98,7 @@ Reply ReplyReader::read(int fd) {
   }
   FrameHeader frame;
   std::memcpy(&frame, bytes_.data(), sizeof(frame));
-  if (frame.magic == kFrameMagic && frame.kind == FrameKind::kGoodbye) {
-    return {.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
-  }
-  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kSilence));
-  return {.kind = Reply::Kind::kRefused, .refusal = static_cast<Refusal>(reason)};
+  return reply_of(frame);
 }
 
 }  // namespace tutti

@@ -1,5 +1,7 @@
-// What travels on a TCP connection: one preamble, then frames. A connection carries data one way, from who connected;
-// the other way it carries at most one frame, a goodbye or a refusal. Control connections carry kState frames.
+// What travels on a TCP connection: one preamble, then frames. A connection carries data from who connected. The other
+// way it carries at most one frame, a goodbye or a refusal, unless the lower one of two ranks has connected: then the
+// higher one may send its data there, too, and a goodbye behind them. It says so by a kMoved frame on the connection
+// that it had made for that lane, and by another one there when it goes back. Control connections carry kState frames.
 //
 // All integers are little-endian at fixed offsets, so a frame is a struct's bytes. Nothing that is read is trusted:
 // kinds, lengths and enumerators are checked before use.
@@ -24,7 +26,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr std::uint32_t kWireMagic = 0x49545554;   // "TUTI"
 inline constexpr std::uint32_t kFrameMagic = 0x4d524654;  // "TFRM"
-inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint16_t kWireVersion = 2;
 
 using WireNonce = std::array<std::uint8_t, 16>;  // drawn by the listener: who knows it was told by the bootstrap
 
@@ -52,6 +54,7 @@ enum class FrameKind : std::uint32_t {
   kGoodbye = 2,  // the other end has destroyed its communicator; tag.sequence: call entered last, tag.count: left last
   kRefusal = 3,  // the preamble was not accepted; tag.kind: Refusal
   kState = 4,    // a StateRecord follows; tag: the call entered last
+  kMoved = 5,    // the next message of this lane comes on the other connection that the higher rank may use for it
 };
 
 enum class Refusal : std::uint8_t { kNone = 0, kProtocol, kVersion, kNonce, kShape, kDuplicate, kFull, kSilence };
@@ -99,8 +102,8 @@ struct Reply {
   int error = 0;  // kEnded: errno, 0 for end of file
 };
 
-// What a connection that carries data to us ends with, though none of it has been read yet but `stashed`: kNothing
-// while it is open, else kGoodbye or kEnded. Looks at all that is unread, so ask once after an answer.
+// What a connection that may carry data to us ends with, though none of it has been read yet but `stashed`: kNothing
+// while it is open, else what its last frame is. Looks at all that is unread, so ask once after an answer.
 Reply last_words(int fd, std::span<const std::byte> stashed);
 
 // Collects a Reply from the way back of a connection, which may come in pieces.
