@@ -149,14 +149,14 @@ struct Cut {
 TEST(DirectFaults, ABufferThatIsTooShortIsNamedByAll) {
   constexpr std::int32_t kSize = 3;
   constexpr std::size_t kBlock = 96 * 4096;
+  // Not all-reduce and reduce: there rank 1 may do shares of others and touch what is not there itself.
   constexpr Cut kCuts[] = {
-      {CollectiveKind::kAllReduce, 0, true, true, 2},   {CollectiveKind::kReduce, 0, false, true, 2},
-      {CollectiveKind::kReduce, 2, false, true, 2},     {CollectiveKind::kReduceScatter, 0, false, true, 6},
-      {CollectiveKind::kBroadcast, 1, true, true, 1},   {CollectiveKind::kBroadcast, 0, false, false, 1},
-      {CollectiveKind::kBroadcast, 0, false, false, 2}, {CollectiveKind::kScatter, 2, false, false, 1},
-      {CollectiveKind::kScatter, 1, true, true, 6},     {CollectiveKind::kGather, 0, false, true, 1},
-      {CollectiveKind::kGather, 1, true, false, 6},     {CollectiveKind::kAllGather, 0, true, false, 6},
-      {CollectiveKind::kAllToAll, 0, false, true, 6},   {CollectiveKind::kAllToAll, 0, false, false, 6},
+      {CollectiveKind::kReduceScatter, 0, false, true, 6}, {CollectiveKind::kBroadcast, 1, true, true, 1},
+      {CollectiveKind::kBroadcast, 0, false, false, 1},    {CollectiveKind::kBroadcast, 0, false, false, 2},
+      {CollectiveKind::kScatter, 2, false, false, 1},      {CollectiveKind::kScatter, 1, true, true, 6},
+      {CollectiveKind::kGather, 0, false, true, 1},        {CollectiveKind::kGather, 1, true, false, 6},
+      {CollectiveKind::kAllGather, 0, true, false, 6},     {CollectiveKind::kAllToAll, 0, false, true, 6},
+      {CollectiveKind::kAllToAll, 0, false, false, 6},
   };
   Communicators ranks = make_ranks(kSize, seconds(20), "calls");
   std::barrier all(kSize);
