@@ -93,6 +93,7 @@ void plan_step(benchmark::State& state) {
     calls[rank].lengths.count = kRanks;
     calls[rank].input = calls[rank].output = reinterpret_cast<std::byte*>(data.data() + rank * kRanks);
     calls[rank].in_place = true;
+    calls[rank].tag.tile_bytes = static_cast<std::uint32_t>(ends[rank]->slot_bytes());
   }
   std::uint64_t sequence = 0;
   for (auto _ : state) {
