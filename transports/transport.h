@@ -176,6 +176,7 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual std::string_view name() const = 0;
+  virtual bool shares_memory() const { return true; }  // ranks of one machine
   virtual std::uint32_t slots() const = 0;       // messages that a connection holds
   virtual std::uint64_t slot_bytes() const = 0;  // longest message
   virtual std::uint32_t lanes() const = 0;       // lanes per pair of ranks

@@ -64,17 +64,18 @@ enum class Algorithm : std::uint8_t {
   kDoubleTree,
   kOneShot,
   kTwoShot,
-  kHalvingDoubling,   // recursive halving and doubling
-  kCirculant,         // Traeff's circulant graphs; Bruck's order for all_gather
-  kHierarchical,      // reduce_scatter inside a machine, all_reduce across, all_gather inside
-  kHierarchicalTree,  // ring inside a machine, double binary tree across
-  kBinomial,          // binomial tree
-  kChain,             // pipelined chain
-  kTree,              // pipelined binary tree
-  kDirect,            // every pair of ranks that has something for each other talks
-  kPairwise,          // the same in rounds, one peer at a time
-  kBruck,             // log p rounds, data passed on
-  kUser,              // a plan of the caller's own
+  kHalvingDoubling,    // recursive halving and doubling
+  kCirculant,          // Traeff's circulant graphs; Bruck's order for all_gather
+  kHierarchical,       // reduce_scatter inside a machine, all_reduce across, all_gather inside
+  kHierarchicalTree,   // ring inside a machine, double binary tree across
+  kBinomial,           // binomial tree
+  kChain,              // pipelined chain
+  kTree,               // pipelined binary tree
+  kDirect,             // every pair of ranks that has something for each other talks
+  kPairwise,           // the same in rounds, one peer at a time
+  kBruck,              // log p rounds, data passed on
+  kRecursiveDoubling,  // log p rounds of whole messages
+  kUser,               // a plan of the caller's own
 };
 
 // The buffers of one rank that a plan's steps name.

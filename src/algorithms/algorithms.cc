@@ -56,6 +56,7 @@ constexpr Entry kEntries[] = {
     {Kind::kScatter, Algorithm::kBinomial, binomial_scatter, kMaxRanks},
     {Kind::kScatter, Algorithm::kDirect, direct_scatter, kMaxDirectRanks},
     {Kind::kAllReduce, Algorithm::kHalvingDoubling, halving_doubling_all_reduce, kMaxRanks},
+    {Kind::kAllReduce, Algorithm::kRecursiveDoubling, recursive_doubling_all_reduce, kMaxRanks},
     {Kind::kAllReduce, Algorithm::kCirculant, circulant_all_reduce, kMaxRanks},
     {Kind::kAllReduce, Algorithm::kHierarchical, hierarchical_all_reduce, kMaxRanks},
     {Kind::kAllReduce, Algorithm::kHierarchicalTree, hierarchical_tree_all_reduce, kMaxRanks},

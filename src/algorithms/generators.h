@@ -20,6 +20,7 @@ Generator double_tree_all_reduce(const Collective& collective);
 Generator one_shot_all_reduce(const Collective& collective);
 Generator two_shot_all_reduce(const Collective& collective);
 Generator halving_doubling_all_reduce(const Collective& collective);
+Generator recursive_doubling_all_reduce(const Collective& collective);
 Generator circulant_all_reduce(const Collective& collective);
 Generator hierarchical_all_reduce(const Collective& collective);
 Generator hierarchical_tree_all_reduce(const Collective& collective);

@@ -10,10 +10,9 @@
 //                       store scratch[c]; in the last round complete: store out[c]
 //   doubling, round j   send out[c] for c = v modulo 2^(j+1); received: store out[c] for c = v xor 2^j modulo 2^(j+1)
 //
-// Any other number of ranks p = Q + f with f < Q: of the first 2f ranks each odd one is the *helper* of the even one
-// before it, and the others are the Q core ranks, numbered from 0 on. A helper sends its input to its core rank, which
-// adds it in the same step that needs its own input in round 0, so that folding in costs a message but no pass over
-// memory; and it gets every result in the step that stores it.
+// Any other number of ranks is folded (algorithms/folding.h). A helper sends its input to its core rank, which adds it
+// in the same step that needs its own input in round 0, so that folding in costs a message but no pass over memory; and
+// it gets every result in the step that stores it.
 //   core of a helper, round 0    send in[c] (+) helper; received, in[c] and helper in the order of the ranks
 //   helper                       send in[c], received: store out[c], in the order in which its core rank takes and
 //                                stores them
@@ -28,36 +27,22 @@
 // Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
 // Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
 // There the far partners come first and the folded ranks add in a step of their own.
-#include <bit>
 #include <vector>
 
+#include "algorithms/folding.h"
 #include "algorithms/generators.h"
 #include "algorithms/rounds.h"
 
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kNoHelper = ~std::uint32_t{0};
-
-struct Roles {
-  explicit Roles(std::uint32_t ranks) : cores(std::bit_floor(ranks)), helpers(ranks - cores) {}
-
-  bool is_helper(std::uint32_t rank) const { return rank < 2 * helpers && rank % 2 == 1; }
-  std::uint32_t core_of(std::uint32_t rank) const { return rank < 2 * helpers ? rank / 2 : rank - helpers; }
-  std::uint32_t rank_of(std::uint32_t core) const { return core < helpers ? 2 * core : core + helpers; }
-  std::uint32_t helper_of(std::uint32_t core) const { return core < helpers ? 2 * core + 1 : kNoHelper; }
-  std::uint32_t rounds() const { return static_cast<std::uint32_t>(std::countr_zero(cores)); }
-  std::uint16_t lanes() const { return round_lanes(cores / 2); }
-
-  const std::uint32_t cores;
-  const std::uint32_t helpers;
-};
+std::uint16_t lanes_of(const Folding& folding) { return round_lanes(folding.cores / 2); }
 
 // One core rank's program, and in which order it takes its helper's inputs and hands on results.
 class CoreBuilder {
  public:
-  CoreBuilder(const Roles& roles, std::uint32_t core)
-      : roles_(roles), core_(core), lanes_(roles.lanes()), helper_(roles.helper_of(core)) {}
+  CoreBuilder(const Folding& roles, std::uint32_t core)
+      : roles_(roles), core_(core), lanes_(lanes_of(roles)), helper_(roles.helper_of(core)) {}
 
   void halve(std::uint32_t round) {
     const Pairing pair = pairing(round);
@@ -135,7 +120,7 @@ class CoreBuilder {
     handed_on_.push_back(chunk);
   }
 
-  const Roles& roles_;
+  const Folding& roles_;
   const std::uint32_t core_;
   const std::uint16_t lanes_;
   const std::uint32_t helper_;
@@ -158,7 +143,7 @@ Channel build_helper(const CoreBuilder& core, std::uint32_t core_rank, std::uint
 }
 
 RankPlan build_halving_doubling(const PlanShape& shape, std::uint32_t rank) {
-  const Roles roles(shape.collective.ranks);
+  const Folding roles(shape.collective.ranks);
   if (roles.cores == 1) {
     ChannelBuilder channel;
     channel.step().local(Space::kInput, 0).store(Space::kOutput, 0).completes();
@@ -168,20 +153,20 @@ RankPlan build_halving_doubling(const PlanShape& shape, std::uint32_t rank) {
   CoreBuilder builder(roles, core);
   for (std::uint32_t round = 0; round < roles.rounds(); ++round) builder.halve(round);
   for (std::uint32_t round = roles.rounds(); round-- > 0;) builder.double_back(round);
-  if (roles.is_helper(rank)) return {.channels = {build_helper(builder, roles.rank_of(core), roles.lanes())}};
+  if (roles.is_helper(rank)) return {.channels = {build_helper(builder, roles.rank_of(core), lanes_of(roles))}};
   return {.channels = {std::move(builder).build()}};
 }
 
 }  // namespace
 
 Generator halving_doubling_all_reduce(const Collective& collective) {
-  const Roles roles(collective.ranks);
+  const Folding roles(collective.ranks);
   return {.shape = {.collective = collective,
                     .algorithm = Algorithm::kHalvingDoubling,
                     .chunks = roles.cores,
                     .scratch_chunks = roles.cores > 2 ? roles.cores : 0,
                     .slots = kRoundSlots,
-                    .lanes = roles.lanes(),
+                    .lanes = lanes_of(roles),
                     .order = Order::kByRank},
           .build = build_halving_doubling};
 }

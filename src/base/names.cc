@@ -28,11 +28,22 @@ constexpr std::array kTypes = {
 };
 
 constexpr std::array<std::string_view, 6> kOpNames = {"sum", "prod", "max", "min", "avg", "premulsum"};
-constexpr std::array<std::string_view, 16> kAlgorithmNames = {"auto",      "ring",         "double_tree",
-                                                              "one_shot",  "two_shot",     "halving_doubling",
-                                                              "circulant", "hierarchical", "hierarchical_tree",
-                                                              "binomial",  "chain",        "tree",
-                                                              "direct",    "pairwise",     "bruck",
+constexpr std::array<std::string_view, 17> kAlgorithmNames = {"auto",
+                                                              "ring",
+                                                              "double_tree",
+                                                              "one_shot",
+                                                              "two_shot",
+                                                              "halving_doubling",
+                                                              "circulant",
+                                                              "hierarchical",
+                                                              "hierarchical_tree",
+                                                              "binomial",
+                                                              "chain",
+                                                              "tree",
+                                                              "direct",
+                                                              "pairwise",
+                                                              "bruck",
+                                                              "recursive_doubling",
                                                               "user"};
 constexpr std::array<std::string_view, 10> kCollectiveNames = {"all_reduce",     "broadcast",  "reduce", "all_gather",
                                                                "reduce_scatter", "all_to_all", "gather", "scatter",
@@ -56,7 +67,8 @@ constexpr std::array kAlgorithmList = {Algorithm::kRing,
                                        Algorithm::kTree,
                                        Algorithm::kDirect,
                                        Algorithm::kPairwise,
-                                       Algorithm::kBruck};
+                                       Algorithm::kBruck,
+                                       Algorithm::kRecursiveDoubling};
 constexpr std::array kCollectiveList = {
     CollectiveKind::kAllReduce, CollectiveKind::kBroadcast,     CollectiveKind::kReduce,
     CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,

@@ -27,8 +27,8 @@ class Execution final : public Running {
 
   void start(const Call& call) override;
   // None where the plan and the call's being in place forbid it.
-  WindowRef offered() const override {
-    return call_.in_place && !plan_.shape.windows_in_place ? WindowRef{} : call_.output_window;
+  WindowRef offered(const Call& call) const override {
+    return call.in_place && !plan_.shape.windows_in_place ? WindowRef{} : call.output_window;
   }
   bool progress() override;
   bool done() override;

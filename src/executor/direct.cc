@@ -66,7 +66,6 @@ void DirectRun::start(const Call& call) {
   kind_ = static_cast<Kind>(call.tag.kind);
   block_bytes_ = call.lengths.count * call.element_bytes;
   marks_.begin(call.tag);
-  plan_->start(call);
   bad_.reset();
   crowded_ = by_calls_ = gone_ = offered_ = fetches_ = to_rooms_ = false;
   next_ = 0;
@@ -113,7 +112,8 @@ bool DirectRun::progress() {
 void DirectRun::advance() {
   if (phase_ == Phase::kBeforeWriting) {
     if (!marks_.may_write()) return marks_.await(Transport::kAnyRank);
-    phase_ = write() ? Phase::kReading : Phase::kPlan;
+    if (!write()) return run_plan();
+    phase_ = Phase::kReading;
   }
   if (phase_ == Phase::kReading && !read()) return;
   if (phase_ == Phase::kMoving) {
@@ -158,6 +158,11 @@ bool DirectRun::write() {
   return direct;
 }
 
+void DirectRun::run_plan() {
+  plan_->start(call_);
+  phase_ = Phase::kPlan;
+}
+
 // Messages move long values quicker, but there are ranks squared of them.
 bool DirectRun::by_rooms() const {
   const std::uint64_t bytes = block_bytes_ * blocks_in(kind_, ranks());
@@ -186,7 +191,8 @@ bool DirectRun::read() {
     if (!uses(next_)) continue;
     if (!read_of(next_)) {
       if (!bad_ && others_did_all()) return true;
-      marks_.await(next_);
+      // Of one whose memory has not been found yet nothing more comes.
+      marks_.await(marks_.look(next_) == SlateMarks::Sight::kNothing ? next_ : Transport::kAnyRank);
       return false;
     }
     if (phase_ == Phase::kPlan) return true;
@@ -256,7 +262,7 @@ bool DirectRun::read_of(std::uint32_t peer) {
   std::memcpy(&shown, marks_.mark(peer).payload.data(), sizeof shown);
   if (!marks_.holds(peer)) return false;
   if (shown.by_plan != 0) {
-    phase_ = Phase::kPlan;
+    run_plan();
     return true;
   }
   inputs_[peer] = outputs_[peer] = {};
@@ -277,7 +283,7 @@ bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& sho
   if (shown.window == 0 || shown.offset % call_.element_bytes != 0) return corrupt();
   if (shown.window == kInRoom) {
     if (!by_rooms()) return corrupt();
-    place = {.data = which == 0 ? marks_.room(peer) : nullptr, .fetched = which != 0};
+    place = {.data = which == 0 ? marks_.room(peer) : nullptr};  // its output it fetches
     to_rooms_ |= which != 0;
     return true;
   }

@@ -47,7 +47,7 @@ class DirectRun final : public Running {
   void set_plan(Running& plan) { plan_ = &plan; }
 
   void start(const Call& call) override;
-  WindowRef offered() const override { return plan_->offered(); }
+  WindowRef offered(const Call& call) const override { return plan_->offered(call); }
   bool progress() override;
   bool done() override { return phase_ == Phase::kPlan ? plan_->done() : phase_ == Phase::kDone; }
   const std::optional<BadMessage>& bad_message() const override {
@@ -73,7 +73,6 @@ class DirectRun final : public Running {
   struct Place {                // where some rank's input or output begins
     std::byte* data = nullptr;  // as seen from here; null: only by calls
     std::uint64_t address = 0;  // as its owner sees it
-    bool fetched = false;       // an output: by its owner, out of the others' rooms
   };
   struct Piece {                    // of this rank's work
     std::uint32_t from = 0;         // rank whose input is copied, or kAll: the sum of all
@@ -96,6 +95,7 @@ class DirectRun final : public Running {
   void plan_pieces();
   void plan_rooted_pieces();
   bool write();
+  void run_plan();
   bool by_rooms() const;
   std::pair<std::uint64_t, std::uint64_t> share_of(std::uint32_t who) const;
   void fill_room();

@@ -42,8 +42,8 @@ class Running {
   virtual ~Running() = default;
   // The next call. What it points to stays as it is until the call is done or given up.
   virtual void start(const Call& call) = 0;
-  // The output that peers may store to in this call.
-  virtual WindowRef offered() const = 0;
+  // The output that peers may store to in that call.
+  virtual WindowRef offered(const Call& call) const = 0;
   // Runs what can run now; true if anything did. Stops at the first bad message.
   virtual bool progress() = 0;
   virtual bool done() = 0;

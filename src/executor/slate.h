@@ -33,7 +33,7 @@ class SlateRun final : public Running {
   static bool takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes);
 
   void start(const Call& call) override;
-  WindowRef offered() const override { return {}; }
+  WindowRef offered(const Call& /*call*/) const override { return {}; }
   bool progress() override;
   bool done() override { return phase_ == Phase::kDone; }
   // Somebody means another call. Without a tag: his board says which, as long as it remembers the call.

@@ -10,6 +10,8 @@ namespace {
 constexpr std::uint64_t kOneShotBytes = 8 * 1024;
 // Up to here across machines a message costs its latency rather than its bytes. Reasoned: 10 us at 1 to 10 GB/s.
 constexpr std::uint64_t kShortBytes = 32 * 1024;
+// Up to here a round more costs more than sending everything in every round. Reasoned, by the same numbers.
+constexpr std::uint64_t kLatencyBytes = 8 * 1024;
 constexpr std::uint32_t kManyRanks = 256;  // beyond, every rank would have to read from too many
 // One rank that talks to all others in turn: beyond this, passing on is shorter. Reasoned.
 constexpr std::uint32_t kFewRanks = 16;
@@ -20,6 +22,7 @@ struct Situation {
   std::uint64_t bytes;
   bool machines;  // several
   bool shared;    // some machine has several ranks
+  bool memory;    // ranks of one machine share memory
   bool attached;  // ranks use each other's memory
 
   bool many() const { return ranks > kManyRanks; }
@@ -27,10 +30,12 @@ struct Situation {
 };
 
 Algorithm choose_all_reduce(const Situation& s) {
+  if (!s.memory && !s.machines && s.ranks > 2 && s.bytes <= kOneShotBytes) return Algorithm::kRecursiveDoubling;
   if (!s.machines) {
     if (s.many()) return s.bytes <= 2 * kShortBytes ? Algorithm::kDoubleTree : Algorithm::kRing;
     return s.bytes <= kOneShotBytes ? Algorithm::kOneShot : Algorithm::kTwoShot;
   }
+  if (s.bytes <= kLatencyBytes && !s.many()) return Algorithm::kRecursiveDoubling;
   if (s.is_short()) return s.many() ? Algorithm::kDoubleTree : Algorithm::kHalvingDoubling;
   return s.shared ? Algorithm::kHierarchical : Algorithm::kRing;
 }
@@ -66,6 +71,7 @@ Algorithm choose_algorithm(const Collective& collective, const Choice& choice) {
               .bytes = bytes,
               .machines = false,
               .shared = collective.nodes.empty(),
+              .memory = choice.memory,
               .attached = choice.attached};
   std::uint32_t machines = 0;
   for (const std::uint32_t node : collective.nodes) machines = node + 1 > machines ? node + 1 : machines;

@@ -10,6 +10,7 @@ namespace tutti::detail {
 struct Choice {
   std::uint64_t bytes = 0;     // of one block
   bool in_rank_order = false;  // the ranks must be combined in their order
+  bool memory = true;          // ranks of one machine share memory
   bool attached = false;       // ranks use each other's memory in this call, registered or not
 };
 

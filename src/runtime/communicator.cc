@@ -140,6 +140,7 @@ Result<BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algo
 
 Algorithm CommunicatorImpl::choose(const Collective& collective, Choice choice) const {
   choice.attached = choice.attached && uses_attached_memory(collective, choice.bytes, world_.transport->attachment());
+  choice.memory = world_.transport->shares_memory();
   return choose_algorithm(collective, choice);
 }
 

@@ -310,7 +310,7 @@ std::optional<Error> Engine::start(Operation& operation) {
     running_ = direct_.get();
   }
   running_->start(operation.call);
-  world_.transport->enter_call(operation.call.tag, running_->offered());
+  world_.transport->enter_call(operation.call.tag, running_->offered(operation.call));
   if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
   return std::nullopt;
 }

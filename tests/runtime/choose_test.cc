@@ -25,10 +25,12 @@ TEST(Choose, AlwaysFindsAPlan) {
           collective.kind = kind;
           collective.ranks = ranks;
           collective.nodes = dealt(ranks, machines);
-          const Algorithm algorithm = choose_algorithm(collective, {.bytes = bytes});
-          const auto generator = find_generator(collective, algorithm);
-          EXPECT_TRUE(generator.ok()) << to_string(kind) << " " << ranks << " ranks on " << machines << ", " << bytes
-                                      << " bytes: " << generator.error().message;
+          for (const Choice choice : {Choice{.bytes = bytes}, Choice{.bytes = bytes, .memory = false},
+                                      Choice{.bytes = bytes, .attached = true}}) {
+            const auto generator = find_generator(collective, choose_algorithm(collective, choice));
+            EXPECT_TRUE(generator.ok()) << to_string(kind) << " " << ranks << " ranks on " << machines << ", " << bytes
+                                        << " bytes: " << generator.error().message;
+          }
         }
       }
     }

@@ -25,6 +25,7 @@ class TcpTransport final : public Transport {
   ~TcpTransport() override;
 
   std::string_view name() const override { return "tcp"; }
+  bool shares_memory() const override { return false; }
   std::uint32_t slots() const override { return links_->options().slots; }
   std::uint64_t slot_bytes() const override { return links_->options().slot_bytes; }
   std::uint32_t lanes() const override { return links_->options().lanes; }
