@@ -76,7 +76,7 @@ TEST(CallTag, NamesTheFirstArgumentThatDiffers) {
   differs([](CallTag& t) { t.tile_bytes = 128; }, CallArgument::kTileBytes, "slot size (TUTTI_SLOT_BYTES) 128");
   differs([](CallTag& t) { t.kind = 9; }, CallArgument::kCollective, "collective send_recv");
   differs([](CallTag& t) { t.type = kUserTag; }, CallArgument::kType, "a reduction of the caller's own");
-  differs([](CallTag& t) { t.algorithm = 15; }, CallArgument::kAlgorithm,
+  differs([](CallTag& t) { t.algorithm = static_cast<std::uint8_t>(Algorithm::kUser); }, CallArgument::kAlgorithm,
           "algorithm user (a plan given to use_plan())");
 }
 
