@@ -125,14 +125,17 @@ TEST(AdaptiveWaiter, SpinsThenYieldsThenArmsAndLetsTheCallerLookBeforeEverySleep
   EXPECT_EQ(idle.rounds, 0u);
 }
 
+// One wait of so many pauses.
+void wait_for(AdaptiveWaiter& waiter, Doorbell& bell, std::uint32_t rounds) {
+  Idle idle;
+  for (std::uint32_t round = 0; round < rounds; ++round) waiter.pause(idle, bell, 1'000'000);
+  waiter.reset(idle, bell);
+}
+
 TEST(AdaptiveWaiter, SpinsLessWhereSpinningIsInVainAndMoreWhereItPays) {
   AdaptiveWaiter waiter({.spins = 160, .yields = 2});
   FakeDoorbell bell;
-  const auto wait_of = [&](std::uint32_t rounds) {
-    Idle idle;
-    for (std::uint32_t round = 0; round < rounds; ++round) waiter.pause(idle, bell, 1'000'000);
-    waiter.reset(idle, bell);
-  };
+  const auto wait_of = [&](std::uint32_t rounds) { wait_for(waiter, bell, rounds); };
   wait_of(161);
   EXPECT_EQ(waiter.spins(), 80u);
   for (int wait = 0; wait < 10; ++wait) wait_of(200);
@@ -147,11 +150,7 @@ TEST(AdaptiveWaiter, SpinsLessWhereSpinningIsInVainAndMoreWhereItPays) {
 TEST(AdaptiveWaiter, FindsOutThatWaitsHaveBecomeShorter) {
   AdaptiveWaiter waiter({.spins = 160, .yields = 20});
   FakeDoorbell bell;
-  const auto wait_of = [&](std::uint32_t rounds) {
-    Idle idle;
-    for (std::uint32_t round = 0; round < rounds; ++round) waiter.pause(idle, bell, 1'000'000);
-    waiter.reset(idle, bell);
-  };
+  const auto wait_of = [&](std::uint32_t rounds) { wait_for(waiter, bell, rounds); };
   std::uint32_t probes = 0;
   for (int wait = 0; wait < 1000; ++wait) {
     probes += waiter.spins() == 160 && wait > 20 ? 1 : 0;
