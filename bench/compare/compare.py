@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
     if options.add and raw.exists():
         results = Results.from_json(raw.read_text(encoding="utf-8"))
     results.machine = _machine(run.cores) | {"load": results.machine.get("load", [])}
-    results.versions = _versions()
+    results.versions = _versions(results.versions.get("Tutti", ""), run.settings.sections)
     results.settings.setdefault("runs", []).append(
         {"command": shlex.join(["scripts/compare", *arguments])} | dataclasses.asdict(run.settings)
     )
@@ -176,9 +177,11 @@ def _machine(cores: int) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
-    """As the distribution names its packages; Tutti by its commit."""
-    versions = {"Tutti": _output_of("git", "-C", str(TREE), "describe", "--always", "--dirty")}
+def _versions(before: str, sections: Iterable[str]) -> dict[str, str]:
+    """As the distribution names its packages; Tutti by its commit, and by that of each part that was added later."""
+    now = _output_of("git", "-C", str(TREE), "describe", "--always", "--dirty")
+    added = f"{before}; {', '.join(sections)} at {now}" if before and before != now else now
+    versions = {"Tutti": added}
     for name, package in _PACKAGES.items():
         versions[name] = _output_of("dpkg-query", "-W", "-f=${Version}", package)
     return {name: version for name, version in versions.items() if version}
