@@ -130,12 +130,15 @@ class Window {
 };
 
 // Slates: what one rank shows to all others at once, in a call that is too short for messages. It alone writes its own
-// (but see `claimed`), all ranks of the communicator read. Each rank has kSlates of them, used in turn: a mark, which
-// stands beside those of the other ranks, so that few pages and lines are looked at, and room for a payload that is too
-// long for the mark. `number` hands over what was written before it; whoever has read looks at it again, for a rank
-// that has given the call up may have written the next one.
-inline constexpr std::size_t kSlates = 2;
-inline constexpr std::size_t kSlateBytes = 64 * 1024;
+// (but see `claimed`), all ranks of the communicator read. Each rank has kSlates of them, used in turn, so that a root
+// can run ahead of those it serves: a mark, which stands beside those of the other ranks, so that few pages and lines
+// are looked at, and room for a payload that is too long for the mark. Long rooms are few, so that they stay in caches.
+// `number` hands over what was written before it; whoever has read looks at it again, for a rank that has given the
+// call up may have written the next one.
+inline constexpr std::size_t kSlates = 8;
+inline constexpr std::size_t kSlateBytes = 8 * 1024;
+inline constexpr std::size_t kLongRooms = 2;
+inline constexpr std::size_t kLongRoomBytes = 64 * 1024;
 struct alignas(128) SlateMark {       // two lines: processors fetch the second with the first
   std::atomic<std::uint64_t> number;  // the call's sequence number; 0: none yet, or it is being written
   std::atomic<std::uint64_t> digest;  // of the call's tag
@@ -149,9 +152,10 @@ struct alignas(128) SlateMark {       // two lines: processors fetch the second 
 static_assert(offsetof(SlateMark, payload) + sizeof(SlateMark::payload) == 64);
 
 struct Slates {
-  std::uint32_t ranks = 0;                             // 0: there are none
-  std::array<SlateMark*, kSlates> marks{};             // [ranks]
-  std::array<std::vector<std::byte*>, kSlates> rooms;  // by rank, kSlateBytes each
+  std::uint32_t ranks = 0;                                     // 0: there are none
+  std::array<SlateMark*, kSlates> marks{};                     // [ranks]
+  std::array<std::vector<std::byte*>, kSlates> rooms;          // by rank, kSlateBytes each
+  std::array<std::vector<std::byte*>, kLongRooms> long_rooms;  // by rank, kLongRoomBytes each
 };
 
 // How the ranks of a communicator get at memory of each other that is not registered. Decided at set-up, the same on
@@ -177,9 +181,9 @@ class Transport {
 
   virtual std::string_view name() const = 0;
   virtual bool shares_memory() const { return true; }  // ranks of one machine
-  virtual std::uint32_t slots() const = 0;       // messages that a connection holds
-  virtual std::uint64_t slot_bytes() const = 0;  // longest message
-  virtual std::uint32_t lanes() const = 0;       // lanes per pair of ranks
+  virtual std::uint32_t slots() const = 0;             // messages that a connection holds
+  virtual std::uint64_t slot_bytes() const = 0;        // longest message
+  virtual std::uint32_t lanes() const = 0;             // lanes per pair of ranks
 
   // Opens this rank's end, once for each (peer, lane). The other end is opened by the peer whenever it needs it.
   // peer != this rank, lane < lanes().

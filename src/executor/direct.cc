@@ -111,7 +111,7 @@ bool DirectRun::progress() {
 
 void DirectRun::advance() {
   if (phase_ == Phase::kBeforeWriting) {
-    if (!marks_.may_write()) return marks_.await(Transport::kAnyRank);
+    if (!marks_.may_write(by_rooms())) return marks_.await(Transport::kAnyRank);
     if (!write()) return run_plan();
     phase_ = Phase::kReading;
   }
@@ -127,7 +127,7 @@ void DirectRun::advance() {
   if (phase_ != Phase::kAwaiting) return;
   if (all_finished()) {
     if (fetches_) fetch_output();
-    if (to_rooms_) marks_.fetch_next(block_bytes_);
+    if (to_rooms_) marks_.fetch_next_long(block_bytes_);
     phase_ = Phase::kDone;
   } else if (++polls_ >= kPollsBeforeHelp && help(true)) {
     phase_ = Phase::kMoving;
@@ -149,10 +149,10 @@ bool DirectRun::write() {
   shown.by_plan = direct ? 0 : 1;
   shown.cpu = cpus_[rank()] = shares_out() ? sched_getcpu() : 0;
   static_assert(sizeof(Shown) <= sizeof(SlateMark::payload));
-  marks_.open();
+  marks_.open(by_rooms());
   std::memcpy(marks_.mark(rank()).payload.data(), &shown, sizeof shown);
   if (usable && shown.input_window == kInRoom) {
-    std::memcpy(marks_.room(rank()), call_.input, block_bytes_ * blocks_in(kind_, ranks()));
+    std::memcpy(marks_.long_room(rank()), call_.input, block_bytes_ * blocks_in(kind_, ranks()));
   }
   marks_.close();
   return direct;
@@ -166,7 +166,7 @@ void DirectRun::run_plan() {
 // Messages move long values quicker, but there are ranks squared of them.
 bool DirectRun::by_rooms() const {
   const std::uint64_t bytes = block_bytes_ * blocks_in(kind_, ranks());
-  return adds_up(kind_) && bytes <= kSlateBytes && bytes <= kRoomBytesPerMessage * ranks() * ranks();
+  return adds_up(kind_) && bytes <= kLongRoomBytes && bytes <= kRoomBytesPerMessage * ranks() * ranks();
 }
 
 bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
@@ -283,7 +283,7 @@ bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& sho
   if (shown.window == 0 || shown.offset % call_.element_bytes != 0) return corrupt();
   if (shown.window == kInRoom) {
     if (!by_rooms()) return corrupt();
-    place = {.data = which == 0 ? marks_.room(peer) : nullptr};  // its output it fetches
+    place = {.data = which == 0 ? marks_.long_room(peer) : nullptr};  // its output it fetches
     to_rooms_ |= which != 0;
     return true;
   }
@@ -414,7 +414,7 @@ bool DirectRun::add_part(const Piece& part) {
     if (outputs_[who].data != nullptr) destinations_.push_back(outputs_[who].data + part.to_offset);
     stored_by_calls |= outputs_[who].address != 0 && outputs_[who].data == nullptr;
   }
-  if (to_rooms_) destinations_.push_back(marks_.room(part_of_) + part.to_offset);
+  if (to_rooms_) destinations_.push_back(marks_.long_room(part_of_) + part.to_offset);
   if (stored_by_calls && !own) destinations_.push_back(sum);
   kernels::Reduction how;
   how.type = call_.type;
@@ -464,7 +464,7 @@ void DirectRun::prepare_scratch() {
 void DirectRun::fetch_output() {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     const auto [begin, end] = share_of(peer);
-    if (!summed_[peer] && begin < end) std::memcpy(call_.output + begin, marks_.room(peer) + begin, end - begin);
+    if (!summed_[peer] && begin < end) std::memcpy(call_.output + begin, marks_.long_room(peer) + begin, end - begin);
   }
 }
 

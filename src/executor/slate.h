@@ -21,8 +21,7 @@ namespace tutti {
 
 // Up to here a value goes through slates where all ranks read all of them, or through as many bytes of one slate.
 // Measured, see docs/decisions/0010.
-inline constexpr std::uint64_t kMostShownBytes = 8 * 1024;
-static_assert(kMostShownBytes <= kSlateBytes);
+inline constexpr std::uint64_t kMostShownBytes = kSlateBytes;
 
 class SlateRun final : public Running {
  public:

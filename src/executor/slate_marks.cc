@@ -1,5 +1,7 @@
 #include "executor/slate_marks.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 
 namespace tutti {
@@ -25,6 +27,10 @@ void fetch_for_writing(const void* line) {
 #endif
 }
 
+void fetch_all_for_writing(const std::byte* room, std::uint64_t bytes) {
+  for (std::uint64_t line = 0; line < bytes; line += kLineBytes) fetch_for_writing(room + line);
+}
+
 void order_loads() {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -46,7 +52,7 @@ std::uint64_t digest_of(const CallTag& tag) {
 }  // namespace
 
 SlateMarks::SlateMarks(std::uint32_t rank, Transport& transport)
-    : rank_(rank), transport_(transport), slates_(*transport.slates()) {
+    : rank_(rank), transport_(transport), slates_(*transport.slates()), seen_(slates_.ranks, 0) {
   TUTTI_ASSERT(rank < slates_.ranks);
 }
 
@@ -57,20 +63,32 @@ void SlateMarks::begin(const CallTag& tag) {
   reader_ = 0;
 }
 
-bool SlateMarks::may_write() {
-  const std::uint64_t used = used_[turn_];
+bool SlateMarks::may_write(bool long_room) {
+  return all_past(used_[turn_]) && (!long_room || all_past(long_used_[sequence_ % kLongRooms]));
+}
+
+// All others have finished that call.
+bool SlateMarks::all_past(std::uint64_t used) {
   if (used == 0 || used < all_entered_) return true;
-  for (; reader_ < ranks(); ++reader_) {
-    if (reader_ == rank_) continue;
-    bool later = false;
-    for (const SlateMark* marks : slates_.marks) later |= marks[reader_].number.load(std::memory_order_acquire) > used;
-    if (!later && !transport_.peer_has_left(reader_, used)) return false;
+  for (reader_ = 0; reader_ < ranks(); ++reader_) {
+    if (reader_ == rank_ || seen_[reader_] > used) continue;
+    seen_[reader_] = newest_of(reader_);
+    if (seen_[reader_] <= used && !transport_.peer_has_left(reader_, used)) return false;
   }
   return true;
 }
 
-void SlateMarks::open() {
+std::uint64_t SlateMarks::newest_of(std::uint32_t peer) const {
+  std::uint64_t newest = 0;
+  for (const SlateMark* marks : slates_.marks) {
+    newest = std::max(newest, marks[peer].number.load(std::memory_order_acquire));
+  }
+  return newest;
+}
+
+void SlateMarks::open(bool long_room) {
   used_[turn_] = sequence_;
+  if (long_room) long_used_[sequence_ % kLongRooms] = sequence_;
   SlateMark& own = mark(rank_);
   own.number.store(0, std::memory_order_relaxed);
   order_stores(own.number);
@@ -90,9 +108,12 @@ void SlateMarks::take_back(std::uint64_t sequence) {
 void SlateMarks::fetch_next(std::uint64_t bytes) const {
   const std::size_t next = (turn_ + 1) % kSlates;
   fetch_for_writing(&slates_.marks[next][rank_]);
-  if (bytes <= sizeof(SlateMark::payload)) return;
-  const std::byte* room = slates_.rooms[next][rank_];
-  for (std::uint64_t line = 0; line < bytes; line += kLineBytes) fetch_for_writing(room + line);
+  if (bytes > sizeof(SlateMark::payload)) fetch_all_for_writing(slates_.rooms[next][rank_], bytes);
+}
+
+void SlateMarks::fetch_next_long(std::uint64_t bytes) const {
+  fetch_next(0);
+  fetch_all_for_writing(slates_.long_rooms[(sequence_ + 1) % kLongRooms][rank_], bytes);
 }
 
 SlateMarks::Sight SlateMarks::look(std::uint32_t peer) const {
@@ -100,6 +121,13 @@ SlateMarks::Sight SlateMarks::look(std::uint32_t peer) const {
   if (its.number.load(std::memory_order_seq_cst) != sequence_) return Sight::kNothing;
   if (its.digest.load(std::memory_order_relaxed) == digest_) return Sight::kThere;
   return holds(peer) ? Sight::kOther : Sight::kNothing;
+}
+
+bool SlateMarks::disagreement() const {
+  for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
+    if (peer != rank_ && look(peer) == Sight::kOther) return true;
+  }
+  return false;
 }
 
 bool SlateMarks::holds(std::uint32_t peer) const {

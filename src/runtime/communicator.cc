@@ -21,6 +21,7 @@ namespace {
 constexpr std::uint32_t kRoundsBeforeSleep = 200;  // of a wait for several operations, before it sleeps between polls
 constexpr std::chrono::microseconds kSleep{100};
 constexpr std::size_t kMostUserPlans = 256;
+constexpr std::size_t kMostShortBytes = 256 * 1024;  // of a block; above, preparation is nothing against the call
 
 }  // namespace
 
@@ -191,7 +192,9 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   operation->direct = !operation->by_slates && chosen == nullptr && options.reduction.combine == nullptr &&
                       !call.variable && world_.transport->slates() != nullptr &&
                       DirectRun::takes(checked->collective, algorithm, call.op);
-  if (operation->by_slates && call.kind == CollectiveKind::kAllReduce) one_shot_ = *plan;
+  ShortPlans& short_plans = short_plans_[static_cast<std::size_t>(call.kind)];
+  if (operation->by_slates) short_plans.by_slates = *plan;
+  if (operation->direct) short_plans.direct = *plan;
   operation->timeout_ns = timeout_ns(options);
   operation->call = std::move(checked->call);
   Call& made = operation->call;
@@ -233,40 +236,65 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare(const CollectiveCal
   return is_exchange(call) ? prepare_v_exchange(call, options) : prepare_collective(call, options);
 }
 
-// The shortest way of the shortest calls: an all-reduce whose arguments are plainly right, when its plan has been
-// proved and nothing else is under way. Nothing: go the ordinary way, which says what is wrong, if anything is.
+// The shortest way of short calls: of those whose arguments are plainly right, when the plan has been proved and
+// nothing else is under way. Nothing: go the ordinary way, which says what is wrong, if anything is.
 std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, const CallOptions& options,
                                                     std::unique_lock<std::mutex>& lock) {
-  if (one_shot_ == nullptr || call.kind != CollectiveKind::kAllReduce || call.variable) return std::nullopt;
-  if (options.algorithm != Algorithm::kAuto && options.algorithm != Algorithm::kOneShot) return std::nullopt;
+  if (static_cast<std::size_t>(call.kind) >= short_plans_.size() || call.variable) return std::nullopt;
+  ShortPlans& plans = short_plans_[static_cast<std::size_t>(call.kind)];
+  if (plans.by_slates == nullptr && plans.direct == nullptr) return std::nullopt;
   if (!user_plans_.empty() || options.reduction.combine != nullptr || options.timeout.count() < 0) return std::nullopt;
   if (!is_valid(call.type) || !is_valid(call.op) || call.op == ReduceOp::kPreMulSum) return std::nullopt;
   const std::size_t element_bytes = size_of(call.type);
-  if (call.count == 0 || call.count > kMostShownBytes / element_bytes) return std::nullopt;
-  const std::size_t bytes = call.count * element_bytes;
-  if (options.algorithm == Algorithm::kAuto &&
-      choose_algorithm(one_shot_->shape.collective, {.bytes = bytes}) != Algorithm::kOneShot) {
+  const std::size_t count = call.kind == CollectiveKind::kBarrier ? 0 : call.count;
+  if (count > kMostShortBytes / element_bytes || (count == 0 && call.kind != CollectiveKind::kBarrier)) {
     return std::nullopt;
   }
+  const std::size_t bytes = count * element_bytes;
+  const Collective& collective = (plans.by_slates != nullptr ? plans.by_slates : plans.direct)->shape.collective;
+  Algorithm algorithm = options.algorithm;
+  if (algorithm == Algorithm::kAuto) {
+    if (plans.chosen == Algorithm::kAuto || plans.chosen_bytes != bytes) {
+      plans.chosen = choose(collective, {.bytes = bytes, .attached = true});
+      plans.chosen_bytes = bytes;
+    }
+    algorithm = plans.chosen;
+  }
+  const bool by_slates = SlateRun::takes(collective, algorithm, bytes);
+  if (!by_slates && !DirectRun::takes(collective, algorithm, call.op)) return std::nullopt;
+  BoundPlan* plan = by_slates ? plans.by_slates : plans.direct;
+  if (plan == nullptr || plan->shape.algorithm != algorithm) return std::nullopt;
+  const std::uint32_t root = plan->shape.collective.root;
+  if (has_root(call.kind) && call.root != static_cast<std::int32_t>(root)) return std::nullopt;
+  const std::size_t input_bytes = input_blocks(plan->shape.collective, rank_).count * bytes;
+  const std::size_t output_bytes = output_blocks(plan->shape.collective, rank_).count * bytes;
   const auto from = reinterpret_cast<std::uintptr_t>(call.input);
   const auto to = reinterpret_cast<std::uintptr_t>(call.output);
-  if (from == 0 || to == 0 || from % element_bytes != 0 || to % element_bytes != 0) return std::nullopt;
-  if (from != to && from < to + bytes && to < from + bytes) return std::nullopt;
+  if (input_bytes > 0 && (from == 0 || from % element_bytes != 0)) return std::nullopt;
+  if (output_bytes > 0 && (to == 0 || to % element_bytes != 0)) return std::nullopt;
+  const bool overlap = from < to + output_bytes && to < from + input_bytes;
+  if (overlap && (from != to || input_bytes != output_bytes)) return std::nullopt;
   Call made;
-  made.tag = {.count = call.count,
+  made.tag = {.count = count,
               .kind = static_cast<std::uint8_t>(call.kind),
               .type = static_cast<std::uint8_t>(call.type),
-              .op = static_cast<std::uint8_t>(call.op),
-              .algorithm = static_cast<std::uint8_t>(Algorithm::kOneShot),
-              .tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes())};
+              .op = reduces(call.kind) ? static_cast<std::uint8_t>(call.op) : std::uint8_t{0},
+              .algorithm = static_cast<std::uint8_t>(algorithm),
+              .tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes()),
+              .root = root};
   made.type = call.type;
   made.element_bytes = element_bytes;
-  made.op = call.op;
-  made.lengths.count = call.count;
-  made.in_place = from == to;
+  if (reduces(call.kind)) made.op = call.op;
+  made.lengths.count = count;
+  made.in_place = overlap;
   made.input = static_cast<const std::byte*>(call.input);
   made.output = static_cast<std::byte*>(call.output);
-  return engine_.run_by_slates(*one_shot_, made, timeout_ns(options), lock);
+  if (!by_slates) {
+    made.input_window = world_.transport->find_window(made.input, input_bytes);
+    made.output_window = world_.transport->find_window(made.output, output_bytes);
+  }
+  const Engine::Way way = by_slates ? Engine::Way::kBySlates : Engine::Way::kByMemory;
+  return engine_.run_short(way, *plan, made, timeout_ns(options), lock);
 }
 
 Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& options) {

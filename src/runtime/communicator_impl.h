@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -141,7 +142,14 @@ class CommunicatorImpl {
   std::map<PlanKey, std::unique_ptr<BoundPlan>> plans_;
   PlanKey last_key_;  // of the plan used last
   BoundPlan* last_plan_ = nullptr;
-  BoundPlan* one_shot_ = nullptr;  // that of all_reduce, once a call has gone by slates instead
+  // Of one kind of collective: the plans that calls without messages stood for last.
+  struct ShortPlans {
+    BoundPlan* by_slates = nullptr;
+    BoundPlan* direct = nullptr;
+    Algorithm chosen = Algorithm::kAuto;  // for calls of that many bytes; kAuto: not known yet
+    std::size_t chosen_bytes = 0;
+  };
+  std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
   std::vector<ChosenPlan> user_plans_;
   std::atomic<bool> group_open_ = false;
   Engine engine_;  // last: ends before what it uses

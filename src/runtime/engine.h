@@ -63,11 +63,12 @@ class Engine {
   // How many more operations may be submitted at the moment.
   std::size_t room();
   Status wait(Operation& operation);
-  // Submits a collective that goes by slates and waits for it; quickest when nothing else is under way. `call` has no
-  // sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
-  // them. Nothing: something else is under way, submit an operation.
-  std::optional<Status> run_by_slates(BoundPlan& plan, Call& call, std::int64_t timeout_ns,
-                                      std::unique_lock<std::mutex>& order);
+  // Submits a collective that needs no messages and waits for it; quickest when nothing else is under way. `call` has
+  // no sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
+  // them. Nothing: something else is under way, or its plan has not run yet; submit an operation.
+  enum class Way : std::uint8_t { kBySlates, kByMemory };
+  std::optional<Status> run_short(Way way, BoundPlan& plan, Call& call, std::int64_t timeout_ns,
+                                  std::unique_lock<std::mutex>& order);
   bool test(Operation& operation);
 
   // From any thread.
@@ -89,6 +90,8 @@ class Engine {
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
   void background();
   bool nothing_to_do() const { return queue_.empty() && exchanges_.empty() && !between_queues_; }
+  template <class Kind>
+  void start_short(Kind& running, const Call& call);
   void give_way(std::uint32_t submitted);
   void run(std::unique_lock<std::mutex>& lock, Until until);
   Ended break_off(const Error& broken);

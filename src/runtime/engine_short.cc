@@ -1,5 +1,4 @@
-// The engine's way for the shortest calls: straight to the slates, past the queue. The driver's duties and locks are
-// those of engine.cc.
+// The engine's way for short calls: past the queue. The driver's duties and locks are those of engine.cc.
 #include <algorithm>
 #include <utility>
 
@@ -15,22 +14,36 @@ constexpr std::uint32_t kShortPauses = 50;  // after these, before the call is q
 
 }  // namespace
 
+// Starts it and polls it a few times, by its own type: each call counts.
+template <class Kind>
+void Engine::start_short(Kind& running, const Call& call) {
+  running_ = &running;
+  world_.transport->enter_call(call.tag, running.offered(call));
+  running.start(call);
+  const std::uint32_t polls = std::min(world_.waiter->spins(), kShortPolls);
+  for (std::uint32_t vain = 0; vain < polls && !running.done();) {
+    if (vain >= kEagerPolls) relax();
+    if (!running.progress()) ++vain;
+  }
+}
+
 // Without a queue as long as that is quick: first with the lock held, as others may want it for a moment only, then as
 // the driver, giving the core away now and then. A wait that lasts is that of an operation like any other.
-std::optional<Status> Engine::run_by_slates(BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
-                                            std::unique_lock<std::mutex>& order) {
+std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
+                                        std::unique_lock<std::mutex>& order) {
+  const bool direct = way == Way::kByMemory;
   std::unique_lock lock(mutex_);
   if (slates_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
+  if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
   numbered.tag.sequence = ++last_sequence_;
   order.unlock();
-  world_.transport->enter_call(numbered.tag, {});
-  slates_->start(numbered);
-  const std::uint32_t polls = std::min(world_.waiter->spins(), kShortPolls);
-  for (std::uint32_t poll = 0; poll < polls && !slates_->done(); ++poll) {
-    if (poll >= kEagerPolls) relax();
-    slates_->progress();
+  if (direct) {
+    direct_->set_plan(*execution_);
+    start_short(*direct_, numbered);
+  } else {
+    start_short(*slates_, numbered);
   }
-  if (!slates_->done()) {
+  if (!running_->done()) {
     driven_ = between_queues_ = true;
     const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
     lock.unlock();
@@ -40,35 +53,36 @@ std::optional<Status> Engine::run_by_slates(BoundPlan& plan, Call& numbered, std
     // The progress thread, too: it may have looked at what was submitted meanwhile, and kept still because we drove.
     if (wanting_.load() > 0 || background_wanted_) changed_.notify_all();
   }
-  if (slates_->done() && !has_root(plan.shape.collective.kind)) {
-    marks_->note_all_entered(numbered.tag.sequence);
+  const bool rooted = has_root(plan.shape.collective.kind);
+  if (running_->done() && !(rooted && marks_->disagreement())) {
+    if (!rooted) marks_->note_all_entered(numbered.tag.sequence);
     world_.transport->leave_call(numbered.tag, std::nullopt);
     return Status();
   }
   auto operation = std::make_shared<Operation>();  // as wherever operations are queued
   operation->plan = &plan;
-  operation->by_slates = true;
+  operation->by_slates = !direct;
+  operation->direct = direct;
   operation->call = std::move(numbered);
   operation->timeout_ns = timeout_ns;
   operation->deadline_ns = world_.clock->now_ns() + timeout_ns;
   operation->started = true;
-  running_ = slates_.get();
   queue_.push_front(operation);  // before what was submitted meanwhile
   submitted_.fetch_add(1, std::memory_order_release);
   drive(lock, *operation);
   return operation->result;
 }
 
-// Polls the slates a few times and gives the core away between. The driver's.
+// Polls what runs a few times and gives the core away between. The driver's.
 void Engine::give_way(std::uint32_t submitted) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {
     world_.waiter->pause(idle, world_.transport->doorbell(), 0);
-    slates_->progress();
-    if (slates_->done() || aborted_.load(std::memory_order_relaxed)) break;
+    while (running_->progress() && !running_->done()) world_.waiter->reset(idle, world_.transport->doorbell());
+    if (running_->done() || aborted_.load(std::memory_order_relaxed)) break;
     if (submitted_.load(std::memory_order_acquire) != submitted) break;
   }
-  if (slates_->done()) return world_.waiter->reset(idle, world_.transport->doorbell());
+  if (running_->done()) return world_.waiter->reset(idle, world_.transport->doorbell());
   if (idle.armed) world_.transport->doorbell().disarm();  // nothing is learnt from a wait that goes on elsewhere
 }
 

@@ -15,7 +15,8 @@ constexpr std::size_t kBoardOffset = kLine;
 constexpr std::size_t kBellOffset = kBoardOffset + sizeof(Board);
 static_assert(kBellOffset + sizeof(Bell) <= kHeaderBytes);
 constexpr std::size_t kRoomsOffset = kHeaderBytes;
-constexpr std::size_t kCommonsOffset = kRoomsOffset + kSlates * kSlateBytes;
+constexpr std::size_t kLongRoomsOffset = kRoomsOffset + kSlates * kSlateBytes;
+constexpr std::size_t kCommonsOffset = kLongRoomsOffset + kLongRooms * kLongRoomBytes;
 constexpr std::size_t kMarksOffset = kCommonsOffset + sizeof(Commons);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -109,6 +110,9 @@ Board& Segment::board() const { return *at<Board>(mapping_, kBoardOffset); }
 Bell& Segment::bell() const { return *at<Bell>(mapping_, kBellOffset); }
 Commons& Segment::commons() const { return *at<Commons>(mapping_, kCommonsOffset); }
 std::byte* Segment::room(std::size_t slate) const { return mapping_->data() + kRoomsOffset + slate * kSlateBytes; }
+std::byte* Segment::long_room(std::size_t which) const {
+  return mapping_->data() + kLongRoomsOffset + which * kLongRoomBytes;
+}
 SlateMark* Segment::marks(std::size_t slate) const {
   return at<SlateMark>(mapping_, kMarksOffset + slate * shape_.ranks * sizeof(SlateMark));
 }

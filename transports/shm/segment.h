@@ -20,7 +20,7 @@
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 6;
+inline constexpr std::uint32_t kSegmentVersion = 7;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // bytes of a cache line
 
@@ -59,7 +59,7 @@ struct FailureRecord {
 };
 inline constexpr std::uint64_t kFailureRecords = 8;
 
-inline constexpr std::uint64_t kCallRecords = 4;
+inline constexpr std::uint64_t kCallRecords = 2 * kSlates;  // more than a root may run ahead
 
 // Written by the owner only. `changing`, then the output, then `entered`: a reader that finds both the same before and
 // after it read the output has read that of call `entered`.
@@ -74,7 +74,7 @@ struct alignas(kLine) Board {
   alignas(kLine) std::array<AtomicTag, kCallRecords> calls;            // by sequence number modulo their count
   alignas(kLine) std::array<FailureRecord, kFailureRecords> failures;  // likewise
 };
-static_assert(sizeof(Board) == 5 * kLine);
+static_assert(sizeof(Board) == (3 + kCallRecords / 2) * kLine);
 
 struct alignas(kLine) Bell {
   std::atomic<std::uint32_t> rings;     // futex word
@@ -134,6 +134,7 @@ class Segment {
   Commons& commons() const;                   // that of rank 0's segment is the one in use
   SlateMark* marks(std::size_t slate) const;  // [ranks], likewise
   std::byte* room(std::size_t slate) const;   // the owner's, kSlateBytes long
+  std::byte* long_room(std::size_t which) const;
   Inbox inbox(std::uint32_t peer, std::uint16_t lane) const;
 
  private:

@@ -111,6 +111,11 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
     transport->slates_.marks[slate] = transport->segments_[0].marks(slate);
     for (const Segment& segment : transport->segments_) transport->slates_.rooms[slate].push_back(segment.room(slate));
   }
+  for (std::size_t which = 0; which < kLongRooms; ++which) {
+    for (const Segment& segment : transport->segments_) {
+      transport->slates_.long_rooms[which].push_back(segment.long_room(which));
+    }
+  }
   transport->doorbell_.count_in(transport->segments_[0]);
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
     transport->processes_.push_back(peer == rank ? transport->process_ : exchange->process_of(peer));
@@ -173,7 +178,7 @@ void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   Board& board = segments_[rank_].board();
   AtomicTag& record = board.calls[tag.sequence % kCallRecords];
   record.sequence.store(0, std::memory_order_relaxed);  // no call, while it changes
-#if defined(__SANITIZE_THREAD__)  // which does not know fences
+#if defined(__SANITIZE_THREAD__)                        // which does not know fences
   record.sequence.exchange(0, std::memory_order_acq_rel);
 #else
   std::atomic_thread_fence(std::memory_order_release);
