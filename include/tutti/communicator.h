@@ -10,12 +10,20 @@
 // Sends and receives have an order of their own: between two ranks, in each direction, the k-th send meets the k-th
 // receive. Collectives and transfers with other ranks do not hold them up.
 //
-// Buffers: host memory, aligned to the element. Input and output are the same memory only in the collective's in-place
+// Buffers: host or device memory (see below), aligned to the element. Input and output are the same memory only in the collective's in-place
 // form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null for a buffer that it
 // has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of every collective:
 // kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. Ranks may end a failed call differently: one that has all
 // it needs ends it well while another gives up. After an error the output (in place: the buffer) holds unspecified
 // values.
+//
+// Device memory: the buffers of a call may lie in the memory of one GPU instead. Such a call is ordered in a stream
+// (CallOptions::stream) and returns before it ran; its buffers belong to it until that stream is through with it. What
+// fails later is told by async_status(), and by the Work where there is one; the output then holds unspecified values.
+// Collectives of one communicator still run in the order of their calls, whatever their streams. Ranks with device and
+// with host memory may meet in one call. Device memory is recognised where the CUDA driver was loaded into the process
+// when the communicator was made, or the call names a stream. Managed memory counts as device memory, pinned memory as
+// host memory.
 //
 // Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
 // shared with the child, not copied.
@@ -87,6 +95,9 @@ struct CallOptions {
   Scale scale{};                           // used by ReduceOp::kPreMulSum only
   std::chrono::milliseconds timeout{0};    // without progress; 0: the communicator's
   UserReduction reduction{};               // with a function: stands for type and operation, which are not looked at
+  // The CUstream of a call on device memory, of the buffers' context; null in it: that context's default stream. Calls
+  // on host memory do not look at it. It may not be capturing.
+  std::optional<void*> stream{};
 };
 
 // Lengths of the blocks of a v-variant, in elements, by rank, and where they start in the buffer, in elements from its
@@ -279,8 +290,12 @@ class TUTTI_API Communicator {
   // Any of the collectives above, blocking or not. start() returns at once; argument errors, and that the communicator
   // is unusable, are returned here, all others by Work::wait(). The buffers belong to the operation until it has ended.
   // Collectives of one communicator run in the order of their calls.
+  // On device memory both return at once; Work::wait() then waits for the stream, too.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
+
+  // The first error, since this was last asked, of a call on device memory that failed after it had returned.
+  Status async_status();
 
   // New zeroed memory, page-aligned, in huge pages where the system gives them, reachable by all ranks of this machine.
   // Local call. bytes > 0. Errors: kInvalidArgument, kSystem.

@@ -35,11 +35,15 @@ class TUTTI_API Group {
   // options.timeout counts; at most 65536 calls, of which fewer than 4096
   // collectives on one communicator.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
-  // Also to this rank itself, when the same group holds the receive.
-  Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer);
-  Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer);
+  // Also to this rank itself, when the same group holds the receive. Sends and receives of a group on one communicator
+  // are all of host memory or all of device memory; the longest timeout is that of all of them.
+  Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
+              const CallOptions& options = {});
+  Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
+                 const CallOptions& options = {});
 
-  // Starts everything and waits for all of it; the first error, if there is one. The group is empty afterwards.
+  // Starts everything and waits for all of it, but for what works on device memory, which goes on in its streams; the
+  // first error, if there is one. The group is empty afterwards.
   Status run();
   // Starts everything; the Work ends when all of it has.
   Result<Work> start();

@@ -26,7 +26,8 @@ constexpr std::size_t kMostShortBytes = 256 * 1024;  // of a block; above, prepa
 }  // namespace
 
 Status WorkImpl::wait() {
-  if (parts_.size() == 1 && !done(parts_[0])) return parts_[0].engine->wait(*parts_[0].operation);
+  const bool one = parts_.size() == 1 && parts_[0].operation->gate == nullptr;
+  if (one && !done(parts_[0])) return parts_[0].engine->wait(*parts_[0].operation);
   for (std::uint32_t round = 0; !test(); ++round) {
     if (round < kRoundsBeforeSleep) {
       std::this_thread::yield();
@@ -40,7 +41,10 @@ Status WorkImpl::wait() {
 
 bool WorkImpl::test() {
   bool all = true;
-  for (const Part& part : parts_) all &= done(part) || part.engine->test(*part.operation);
+  for (const Part& part : parts_) {
+    const bool ended = done(part) || part.engine->test(*part.operation);
+    all &= ended && (part.operation->gate == nullptr || part.operation->gate->finished());
+  }
   return all;
 }
 
@@ -54,6 +58,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       world_(std::move(world)),
       timeout_(timeout),
       connections_(*world_.transport),
+      knows_driver_(cuda::Driver::loaded() != nullptr),
       engine_(rank, ranks, world_, connections_) {}
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
@@ -156,6 +161,27 @@ Status CommunicatorImpl::refuse_in_group() const {
       "a Group holds calls on this communicator: run() or drop the group first, or add this call to it");
 }
 
+// Null where the buffers are host memory.
+template <class Checked>
+Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, const CallOptions& options) {
+  const cuda::Driver* driver = cuda::Driver::loaded();
+  if (driver == nullptr) {
+    if (!options.stream) return std::shared_ptr<Gate>();
+    return invalid_argument("a stream was given, but this process has not loaded the CUDA driver: it cannot be one");
+  }
+  if (device_side_ == nullptr) device_side_ = std::make_unique<DeviceSide>(*driver, *world_.transport, world_.log);
+  auto staged = device_side_->stage(checked, options);
+  if (!staged) return staged.error();
+  return std::shared_ptr<Gate>(std::move(*staged));
+}
+
+Status CommunicatorImpl::async_status() {
+  const std::scoped_lock lock(mutex_);
+  if (device_side_ == nullptr) return {};
+  if (auto error = device_side_->take_error()) return *std::move(error);
+  return {};
+}
+
 Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const CollectiveCall& call,
                                                                         const CallOptions& options) {
   auto checked = check_call(call, options, caller());
@@ -165,6 +191,8 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
   const bool may_be_direct = options.reduction.combine == nullptr && call.op != ReduceOp::kPreMulSum && !call.variable;
   if (auto broken = engine_.broken()) return *broken;
+  auto staged = staged_for(*checked, options);
+  if (!staged) return staged.error();
   const ChosenPlan* chosen = user_plans_.empty() && options.algorithm != Algorithm::kUser
                                  ? nullptr
                                  : find_user_plan(checked->collective, bytes, options.algorithm);
@@ -196,6 +224,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   if (operation->by_slates) short_plans.by_slates = *plan;
   if (operation->direct) short_plans.direct = *plan;
   operation->timeout_ns = timeout_ns(options);
+  operation->gate = std::move(*staged);
   operation->call = std::move(checked->call);
   Call& made = operation->call;
   made.tag.algorithm = static_cast<std::uint8_t>(algorithm);
@@ -214,11 +243,14 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExc
   if (options.timeout.count() < 0)
     return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
   if (auto broken = engine_.broken()) return *broken;
+  auto staged = staged_for(exchange, options);
+  if (!staged) return staged.error();
   for (Transfer& transfer : exchange.transfers) {
     transfer.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
   }
   auto operation = std::make_shared<Operation>();
   operation->timeout_ns = timeout_ns(options);
+  operation->gate = std::move(*staged);
   if (!exchange.transfers.empty()) operation->call.tag = exchange.transfers.front().tag;
   operation->transfers = std::move(exchange.transfers);
   operation->own = std::move(exchange.own);
@@ -268,6 +300,10 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   if (has_root(call.kind) && call.root != static_cast<std::int32_t>(root)) return std::nullopt;
   const std::size_t input_bytes = input_blocks(plan->shape.collective, rank_).count * bytes;
   const std::size_t output_bytes = output_blocks(plan->shape.collective, rank_).count * bytes;
+  if (options.stream || (knows_driver_ && (DeviceSide::is_device_memory(call.input, input_bytes) ||
+                                           DeviceSide::is_device_memory(call.output, output_bytes)))) {
+    return std::nullopt;
+  }
   const auto from = reinterpret_cast<std::uintptr_t>(call.input);
   const auto to = reinterpret_cast<std::uintptr_t>(call.output);
   if (input_bytes > 0 && (from == 0 || from % element_bytes != 0)) return std::nullopt;
@@ -306,9 +342,9 @@ Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& opti
     auto prepared = prepare(call, options);
     if (!prepared) return prepared.error();
     operation = std::move(*prepared);
-    TUTTI_TRY(engine_.submit(operation, Engine::Progress::kByCaller));
+    TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
   }
-  return engine_.wait(*operation);
+  return operation->gate == nullptr ? engine_.wait(*operation) : Status();
 }
 
 Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptions& options) {
@@ -316,7 +352,7 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   TUTTI_TRY(refuse_in_group());
   auto prepared = prepare(call, options);
   if (!prepared) return prepared.error();
-  TUTTI_TRY(engine_.submit(*prepared, Engine::Progress::kInBackground));
+  TUTTI_TRY(submit(*prepared, Engine::Progress::kInBackground));
   return Work(std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>{{&engine_, std::move(*prepared)}}));
 }
 
@@ -335,9 +371,9 @@ Status CommunicatorImpl::transfer(Direction direction, const void* data, std::si
     auto prepared = prepare_exchange({.transfers = {*checked}, .own = {}}, options);
     if (!prepared) return prepared.error();
     operation = std::move(*prepared);
-    TUTTI_TRY(engine_.submit(operation, Engine::Progress::kByCaller));
+    TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
   }
-  return engine_.wait(*operation);
+  return operation->gate == nullptr ? engine_.wait(*operation) : Status();
 }
 
 Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
@@ -425,6 +461,7 @@ Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t colour, s
 }
 Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0, "duplicate"); }
 Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
+Status Communicator::async_status() { return impl_->async_status(); }
 Status Communicator::finalize() { return impl_->finalize(); }
 void Communicator::abort() { impl_->abort(); }
 

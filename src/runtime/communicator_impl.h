@@ -20,6 +20,7 @@
 #include "executor/bind.h"
 #include "runtime/arguments.h"
 #include "runtime/choose.h"
+#include "runtime/device_side.h"
 #include "runtime/engine.h"
 #include "runtime/fabric.h"
 #include "runtime/world.h"
@@ -93,6 +94,10 @@ class CommunicatorImpl {
   Result<Memory> register_memory(void* data, std::size_t bytes);
   // `name`: of the function that was called, for errors.
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key, std::string_view name);
+  Status async_status();
+  Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
+    return DeviceSide::submit(engine_, operation, progress);
+  }
   Status finalize() { return engine_.finalize(); }
   void abort() { engine_.abort(); }
 
@@ -119,6 +124,8 @@ class CommunicatorImpl {
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;
+  template <class Checked>  // a call or an exchange
+  Result<std::shared_ptr<Gate>> staged_for(Checked& checked, const CallOptions& options);
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
   Status take_plan(const UserPlan& plan, const PlanUse& use);
   Result<std::unique_ptr<Communicator>> try_split(std::int32_t colour, std::int32_t key);
@@ -152,6 +159,8 @@ class CommunicatorImpl {
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
   std::vector<ChosenPlan> user_plans_;
   std::atomic<bool> group_open_ = false;
+  const bool knows_driver_;  // the CUDA driver was loaded when this was made
+  std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine
   Engine engine_;  // last: ends before what it uses
 };
 

@@ -253,8 +253,17 @@ Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
 }
 
 Engine::Ended Engine::poll_active(bool& moved) {
+  bool exchanges_wait = false;  // they begin in the order of their numbers
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) {
+      const bool exchange = operation->plan == nullptr;
+      if ((operation->gate != nullptr && !operation->gate->open()) || (exchange && exchanges_wait)) {
+        exchanges_wait |= exchange;
+        if (aborted_.load(std::memory_order_relaxed)) {
+          return {.operation = operation, .error = aborted_error(operation->call)};
+        }
+        continue;
+      }
       if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
     }
     bool this_moved = false;
@@ -350,6 +359,7 @@ Engine::Ended Engine::look_around() {
   const std::int64_t now_ns = world_.clock->now_ns();
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
+    if (!operation->started) continue;
     if (std::exchange(operation->progressed, false)) operation->deadline_ns = now_ns + operation->timeout_ns;
     late |= now_ns >= operation->deadline_ns;
   }
@@ -357,6 +367,7 @@ Engine::Ended Engine::look_around() {
   last_look_ns_ = now_ns;
   world_.transport->pump();
   for (const std::shared_ptr<Operation>& operation : active_) {
+    if (!operation->started) continue;
     if (auto error = look_at(*operation, now_ns)) return {.operation = operation, .error = std::move(error)};
   }
   return {};
@@ -421,6 +432,7 @@ void Engine::finish(Operation& operation, Status result) {
       });
     }
   }
+  if (operation.gate != nullptr) operation.gate->ended(result);
   operation.result = std::move(result);
 }
 

@@ -29,6 +29,19 @@
 
 namespace tutti {
 
+// What some operations wait for before they begin, and who hears of their end: a caller's stream. Shared by the
+// operation and the stream, whichever ends last.
+class Gate {
+ public:
+  virtual ~Gate() = default;
+  // From any thread.
+  virtual bool open() const = 0;
+  // By the driver, once, when the operation has ended, however it did.
+  virtual void ended(const Status& result) = 0;
+  // From any thread: what follows the operation's end has happened, too.
+  virtual bool finished() const = 0;
+};
+
 // One submitted call: a collective, or an exchange. Fields are guarded by the engine's mutex until the operation has
 // started, then they are the driver's; all but `done`.
 struct Operation {
@@ -39,6 +52,7 @@ struct Operation {
   std::vector<Transfer> transfers;  // of an exchange
   std::vector<OwnCopy> own;         // likewise
   std::unique_ptr<Exchange> exchange;
+  std::shared_ptr<Gate> gate;  // null: it begins at once
   std::int64_t timeout_ns = 0;
   bool started = false;
   std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress

@@ -27,6 +27,16 @@ auto sort_key(const CallTag& tag) {
   return std::tuple(tag.kind, tag.root, tag.count, tag.type, tag.op, tag.algorithm, tag.digest);
 }
 
+Status take_options(CallOptions& all, const CallOptions& one) {
+  if (one.timeout.count() < 0) return invalid_argument(fmt::format("timeout {} ms is negative", one.timeout.count()));
+  if (one.stream && all.stream && *one.stream != *all.stream) {
+    return invalid_argument("sends and receives of one group on one communicator go by one stream: give all the same");
+  }
+  if (one.stream) all.stream = one.stream;
+  all.timeout = std::max(all.timeout, one.timeout);
+  return {};
+}
+
 }  // namespace
 
 class GroupImpl {
@@ -35,7 +45,7 @@ class GroupImpl {
 
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options);
   Status transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count, DataType type,
-                  std::int32_t peer);
+                  std::int32_t peer, const CallOptions& options);
   Result<std::vector<WorkImpl::Part>> submit(Engine::Progress progress);
   static Result<Work> work(std::vector<WorkImpl::Part> parts) {
     return Work(std::make_shared<WorkImpl>(std::move(parts)));  // shared as Work wants it
@@ -49,7 +59,7 @@ class GroupImpl {
   struct Member {
     std::vector<std::shared_ptr<Operation>> collectives;  // shared with the engine's queue later
     CheckedExchange exchange;
-    CallOptions exchange_options;    // the longest timeout
+    CallOptions exchange_options;    // the longest timeout, the one stream
     std::deque<Transfer> own_sends;  // to this rank itself, not yet met by their receives
     std::deque<Transfer> own_receives;
   };
@@ -81,7 +91,7 @@ Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, co
     CheckedExchange& exchange = (*to)->exchange;
     exchange.transfers.insert(exchange.transfers.end(), checked->transfers.begin(), checked->transfers.end());
     exchange.own.insert(exchange.own.end(), checked->own.begin(), checked->own.end());
-    (*to)->exchange_options.timeout = std::max((*to)->exchange_options.timeout, options.timeout);
+    TUTTI_TRY(take_options((*to)->exchange_options, options));
   } else {
     auto prepared = impl.prepare(call, options);
     if (!prepared) return prepared.error();
@@ -94,13 +104,14 @@ Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, co
 }
 
 Status GroupImpl::transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count,
-                           DataType type, std::int32_t peer) {
+                           DataType type, std::int32_t peer, const CallOptions& options) {
   CommunicatorImpl& impl = *communicator.impl_;
   auto checked = check_transfer(direction, data, count, type, peer, impl.caller());
   if (!checked) return checked.error();
   const std::scoped_lock lock(impl.submission_mutex());
   auto to = member(impl);
   if (!to) return to.error();
+  TUTTI_TRY(take_options((*to)->exchange_options, options));
   if (checked->peer == impl.rank()) {
     auto& waiting = direction == Direction::kSend ? (*to)->own_sends : (*to)->own_receives;
     waiting.push_back(*checked);
@@ -161,7 +172,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
       if (!exchange.ok() && !refused) refused = exchange.error();
     }
     for (const std::shared_ptr<Operation>& operation : operations) {
-      const Status submitted = communicator->engine().submit(operation, progress);
+      const Status submitted = communicator->submit(operation, progress);
       if (submitted.ok()) parts.push_back({.engine = &communicator->engine(), .operation = operation});
       if (!submitted.ok() && !refused) refused = submitted.error();
     }
@@ -195,18 +206,21 @@ Status Group::add(Communicator& communicator, const CollectiveCall& call, const 
   return impl_->add(communicator, call, options);
 }
 
-Status Group::send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer) {
-  return impl_->transfer(Direction::kSend, communicator, data, count, type, peer);
+Status Group::send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
+                   const CallOptions& options) {
+  return impl_->transfer(Direction::kSend, communicator, data, count, type, peer, options);
 }
 
-Status Group::receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer) {
-  return impl_->transfer(Direction::kReceive, communicator, data, count, type, peer);
+Status Group::receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
+                   const CallOptions& options) {
+  return impl_->transfer(Direction::kReceive, communicator, data, count, type, peer, options);
 }
 
 Status Group::run() {
   auto parts = impl_->submit(Engine::Progress::kByCaller);
   impl_->forget();
   if (!parts) return parts.error();
+  std::erase_if(*parts, [](const auto& part) { return part.operation->gate != nullptr; });
   return detail::WorkImpl(std::move(*parts)).wait();
 }
 
