@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "cuda/pointer.h"
 
 namespace tutti::detail {

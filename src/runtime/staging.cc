@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/assert.h"
 #include "runtime/arguments.h"
 
 namespace tutti::detail {
@@ -22,7 +23,7 @@ StagingPool::StagingPool(const cuda::Driver& driver, Transport& transport) : dri
 
 StagingPool::~StagingPool() { close(std::chrono::milliseconds(0)); }
 
-Result<StagingPool::Block> StagingPool::take(std::size_t bytes) {
+Result<StagingPool::Block> StagingPool::take(std::size_t bytes, int device) {
   const std::size_t size = std::bit_ceil(std::max(bytes, kLeastBlock));
   const auto size_class = static_cast<std::size_t>(std::countr_zero(size));
   {
@@ -36,9 +37,16 @@ Result<StagingPool::Block> StagingPool::take(std::size_t bytes) {
   }
   auto window = transport_.allocate_window(size);
   if (!window) return window.error();
+  if (!context_) {
+    auto context = cuda::PrimaryContext::retain(driver_, device);
+    if (!context) return context.error();
+    context_.emplace(std::move(*context));
+  }
+  auto scope = cuda::ContextScope::enter(driver_, context_->context());
+  if (!scope) return scope.error();
   auto pin = cuda::RegisteredMemory::add(driver_, std::span((*window)->data(), size));
   if (!pin) return pin.error();
-  return Block{.window = std::move(*window), .pin = std::move(*pin), .size_class = size_class};
+  return Block{.window = std::move(*window), .pin = std::make_unique<cuda::RegisteredMemory>(std::move(*pin)), .size_class = size_class};
 }
 
 void StagingPool::give_back(Block block) {
@@ -104,7 +112,7 @@ Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CU
                  "the stream is capturing a graph: calls that the host carries out cannot be captured; make the call "
                  "outside the graph"};
   }
-  parts_.push_back({.stream = stream, .context = context});
+  parts_.push_back({.stream = stream, .context = context, .device = where.device});
   return parts_.size() - 1;
 }
 
@@ -128,12 +136,10 @@ void StagedCall::copy_out(std::size_t piece, std::size_t offset, std::size_t byt
 
 // The word stands before the pieces.
 Status StagedCall::allocate() {
-  auto scope = cuda::ContextScope::enter(driver_, parts_.front().context);
-  if (!scope) return scope.error();
-  auto block = pool_->take(pieces_.back().offset + pieces_.back().bytes);
+  auto block = pool_->take(pieces_.back().offset + pieces_.back().bytes, parts_.front().device);
   if (!block) return block.error();
   block_ = std::move(*block);
-  word_ = new (block_.data()) std::atomic<std::uint32_t>(0);  // placed in the block
+  word_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // placed in the block
   return {};
 }
 

@@ -34,7 +34,7 @@ class StagingPool {
   // A window that is pinned for all devices until it ends.
   struct Block {
     std::unique_ptr<Window> window;
-    std::optional<cuda::RegisteredMemory> pin;  // ends before the window
+    std::unique_ptr<cuda::RegisteredMemory> pin;  // ends before the window
     std::size_t size_class = 0;
   };
   // Both outlive close().
@@ -43,8 +43,8 @@ class StagingPool {
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  // At least `bytes` long. The calling thread's context is that of the device. Errors: kSystem.
-  Result<Block> take(std::size_t bytes);
+  // At least `bytes` long, pinned for every context; first of all those of `device`. Errors: kSystem.
+  Result<Block> take(std::size_t bytes, int device);
   void give_back(Block block);
 
   // A call that uses blocks has begun, or its stream is through with them.
@@ -61,6 +61,9 @@ class StagingPool {
   Transport& transport_;
   std::mutex mutex_;
   std::condition_variable none_in_flight_;
+  // In whose name memory is pinned: a context of the caller's may end before the pool. Before the blocks, after which
+  // it ends.
+  std::optional<cuda::PrimaryContext> context_;
   std::array<std::vector<Block>, kClasses> free_;
   std::size_t in_flight_ = 0;
   bool closed_ = false;
@@ -109,6 +112,7 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   struct Part {  // of one stream
     cuda::CUstream stream = nullptr;
     cuda::CUcontext context = nullptr;
+    int device = 0;
   };
   // What a callback of the driver's is handed: it keeps the call alive.
   struct Handle {

@@ -383,8 +383,8 @@ TEST(StagedCalls, FailuresOfTheDriverAreToldAndLeaveNothingBehind) {
   const auto reduce = [&] {
     return ranks[0]->all_reduce(pointer(memory), pointer(memory), 1024, DataType::kInt32, ReduceOp::kSum, on(gpu));
   };
-  for (const char* function : {"cuMemHostRegister_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuLaunchHostFunc",
-                               "cuStreamWaitValue32_v2", "cuStreamGetCtx", "cuPointerGetAttributes"}) {
+  for (const char* function : {"cuMemHostRegister", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuLaunchHostFunc",
+                               "cuStreamWaitValue32", "cuStreamGetCtx", "cuPointerGetAttributes"}) {
     ranks = make_ranks(1);  // its first call pins memory
     fake().fail(function, 1, cuda::CUresult::kOutOfMemory);
     const Status failed = reduce();
