@@ -18,16 +18,20 @@ struct Folder {
 constexpr auto kFolders = std::to_array<Folder>({
     {"include", ""},
     {"src/base", " include "},
+    {"src/cuda", " include src/base "},  // the driver, opened at run time
     {"src/plan", " include src/base "},
     {"topology", " include src/base "},
     {"src/algorithms", " include src/base src/plan topology "},
     {"src/model", " include src/base src/plan topology src/algorithms "},
     {"transports", " include src/base "},  // never plan
-    {"kernels", " include src/base "},     // never transports
-    {"src/executor", " include src/base src/plan topology src/algorithms src/model transports kernels "},
-    {"src/runtime", " include src/base src/plan topology src/algorithms src/model transports kernels src/executor "},
+    {"transports/cuda", " include src/base src/cuda transports "},
+    {"kernels", " include src/base "},  // never transports
+    {"src/executor", " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels "},
+    {"src/runtime",
+     " include src/base src/cuda src/plan topology src/algorithms src/model transports transports/cuda kernels "
+     "src/executor "},
     {"src/nccl", " include src/base src/runtime "},
-    {"tools", " include src/base kernels "},
+    {"tools", " include src/base src/cuda kernels "},
     // tools: the bound; executor and runtime: what they add to the bytes
     {"bench", " include src/base src/plan src/algorithms src/executor src/runtime kernels transports tools "},
     {"train", " include "},

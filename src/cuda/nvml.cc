@@ -1,0 +1,215 @@
+// The few prototypes are written out here; NVML's ABI keeps old ones under their numbered names.
+#include "cuda/nvml.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti::cuda {
+
+namespace {
+
+using NvmlReturn = std::int32_t;
+using NvmlDevice = struct nvmlDevice_st*;
+
+constexpr NvmlReturn kSuccess = 0;
+constexpr NvmlReturn kInvalidArgument = 2;  // a link's number beyond what the GPU has, among others
+constexpr NvmlReturn kNotSupported = 3;
+constexpr std::int32_t kRemoteGpu = 0;
+constexpr std::int32_t kRemoteSwitch = 2;
+
+enum class PeerCapability : std::int32_t { kRead = 0, kWrite = 1, kNvLink = 2, kAtomics = 3 };
+
+struct NvmlPciInfo {  // nvmlPciInfo_t of nvmlDeviceGetPciInfo_v3
+  std::array<char, 16> legacy_id{};
+  std::uint32_t domain = 0;
+  std::uint32_t bus = 0;
+  std::uint32_t device = 0;
+  std::uint32_t device_id = 0;
+  std::uint32_t subsystem_id = 0;
+  std::array<char, 32> id{};
+};
+static_assert(sizeof(NvmlPciInfo) == 68);
+
+}  // namespace
+
+// The library's functions. Those that may be absent in an old one or on a GPU without NVLink are looked at before a
+// call.
+struct NvmlApi {
+  NvmlReturn (*init)() = nullptr;
+  NvmlReturn (*shutdown)() = nullptr;
+  const char* (*error_string)(NvmlReturn) = nullptr;
+  NvmlReturn (*device_count)(std::uint32_t*) = nullptr;
+  NvmlReturn (*device_by_index)(std::uint32_t, NvmlDevice*) = nullptr;
+  NvmlReturn (*pci_info)(NvmlDevice, NvmlPciInfo*) = nullptr;
+  NvmlReturn (*uuid)(NvmlDevice, char*, std::uint32_t) = nullptr;
+  NvmlReturn (*name)(NvmlDevice, char*, std::uint32_t) = nullptr;
+  NvmlReturn (*link_state)(NvmlDevice, std::uint32_t link, std::int32_t* active) = nullptr;
+  NvmlReturn (*link_pci_info)(NvmlDevice, std::uint32_t link, NvmlPciInfo*) = nullptr;
+  NvmlReturn (*link_remote_type)(NvmlDevice, std::uint32_t link, std::int32_t* type) = nullptr;
+  NvmlReturn (*p2p_status)(NvmlDevice, NvmlDevice, PeerCapability, std::int32_t* status) = nullptr;
+  NvmlReturn (*mig_mode)(NvmlDevice, std::uint32_t* current, std::uint32_t* pending) = nullptr;
+  bool initialised = false;
+
+  NvmlApi() = default;
+  NvmlApi(const NvmlApi&) = delete;
+  NvmlApi& operator=(const NvmlApi&) = delete;
+  ~NvmlApi() {
+    if (initialised) shutdown();
+  }
+};
+
+namespace {
+
+constexpr const char* kLibrary = "libnvidia-ml.so.1";
+
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message)}; }
+
+Status check(const NvmlApi& api, NvmlReturn result, std::string_view call) {
+  if (result == kSuccess) return {};
+  return Error{result == kNotSupported ? ErrorCode::kUnsupported : ErrorCode::kSystem, ErrorScope::kCall, -1,
+               fmt::format("{} fails: {} ({})", call, api.error_string(result), result)};
+}
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+}
+
+void find_all(void* library, NvmlApi& api) {
+  find(library, "nvmlInit_v2", api.init);
+  find(library, "nvmlShutdown", api.shutdown);
+  find(library, "nvmlErrorString", api.error_string);
+  find(library, "nvmlDeviceGetCount_v2", api.device_count);
+  find(library, "nvmlDeviceGetHandleByIndex_v2", api.device_by_index);
+  find(library, "nvmlDeviceGetPciInfo_v3", api.pci_info);
+  find(library, "nvmlDeviceGetUUID", api.uuid);
+  find(library, "nvmlDeviceGetName", api.name);
+  find(library, "nvmlDeviceGetNvLinkState", api.link_state);
+  find(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2", api.link_pci_info);
+  find(library, "nvmlDeviceGetNvLinkRemoteDeviceType", api.link_remote_type);
+  find(library, "nvmlDeviceGetP2PStatus", api.p2p_status);
+  find(library, "nvmlDeviceGetMigMode", api.mig_mode);
+}
+
+bool has_what_is_needed(const NvmlApi& api) {
+  return api.init != nullptr && api.shutdown != nullptr && api.error_string != nullptr && api.device_count != nullptr &&
+         api.device_by_index != nullptr && api.pci_info != nullptr && api.uuid != nullptr && api.name != nullptr;
+}
+
+// NVML writes domains with eight digits and in capitals; sysfs with four and small.
+std::string pci_id(const NvmlPciInfo& info) {
+  const std::string_view text(info.id.data(), std::find(info.id.begin(), info.id.end(), '\0') - info.id.begin());
+  const std::string_view function = text.rfind('.') == std::string_view::npos ? ".0" : text.substr(text.rfind('.'));
+  return fmt::format("{:04x}:{:02x}:{:02x}{}", info.domain, info.bus, info.device, function);
+}
+
+Result<NvmlDevice> device_at(const NvmlApi& api, std::uint32_t index) {
+  NvmlDevice device = nullptr;
+  TUTTI_TRY(check(api, api.device_by_index(index, &device), fmt::format("nvmlDeviceGetHandleByIndex_v2 of {}", index)));
+  return device;
+}
+
+std::vector<NvLink> links_of(const NvmlApi& api, NvmlDevice device) {
+  std::vector<NvLink> links;
+  if (api.link_state == nullptr || api.link_pci_info == nullptr) return links;
+  for (std::uint32_t link = 0; link < kMaxNvLinks; ++link) {
+    std::int32_t active = 0;
+    const NvmlReturn state = api.link_state(device, link, &active);
+    if (state == kNotSupported || state == kInvalidArgument) break;  // no NVLink, or no further one
+    NvmlPciInfo remote;
+    if (state != kSuccess || active == 0 || api.link_pci_info(device, link, &remote) != kSuccess) continue;
+    NvLink found{link, NvLink::Remote::kOther, pci_id(remote)};
+    std::int32_t type = -1;
+    if (api.link_remote_type != nullptr) api.link_remote_type(device, link, &type);
+    if (type == kRemoteGpu) found.remote = NvLink::Remote::kGpu;
+    if (type == kRemoteSwitch) found.remote = NvLink::Remote::kSwitch;
+    links.push_back(std::move(found));
+  }
+  return links;
+}
+
+}  // namespace
+
+Result<Nvml> Nvml::open() {
+  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* cause = dlerror();
+    return unsupported(fmt::format("no NVML: {}; it comes with NVIDIA's driver; without it nothing is known of NVLink",
+                                   cause == nullptr ? kLibrary : cause));
+  }
+  auto api = std::make_unique<NvmlApi>();
+  find_all(library, *api);  // the library stays open: it is small, and a second user counts on it
+  if (!has_what_is_needed(*api)) {
+    return unsupported(fmt::format("{} is too old: update NVIDIA's driver", kLibrary));
+  }
+  if (const NvmlReturn result = api->init(); result != kSuccess) {
+    return unsupported(
+        fmt::format("nvmlInit_v2 fails: {} ({}); is NVIDIA's driver running?", api->error_string(result), result));
+  }
+  api->initialised = true;
+  return Nvml(std::move(api));
+}
+
+Nvml::Nvml(std::unique_ptr<NvmlApi> api) : api_(std::move(api)) {}
+Nvml::Nvml(Nvml&&) noexcept = default;
+Nvml& Nvml::operator=(Nvml&&) noexcept = default;
+Nvml::~Nvml() = default;
+
+Result<std::uint32_t> Nvml::gpu_count() const {
+  std::uint32_t count = 0;
+  TUTTI_TRY(check(*api_, api_->device_count(&count), "nvmlDeviceGetCount_v2"));
+  return count;
+}
+
+Result<GpuInfo> Nvml::gpu(std::uint32_t index) const {
+  const auto device = device_at(*api_, index);
+  TUTTI_TRY(device);
+  GpuInfo info;
+  info.index = index;
+  std::array<char, 96> text{};  // NVML's buffers for names and UUIDs
+  TUTTI_TRY(check(*api_, api_->name(*device, text.data(), text.size()), "nvmlDeviceGetName"));
+  info.name = text.data();
+  TUTTI_TRY(check(*api_, api_->uuid(*device, text.data(), text.size()), "nvmlDeviceGetUUID"));
+  info.uuid = text.data();
+  NvmlPciInfo pci;
+  TUTTI_TRY(check(*api_, api_->pci_info(*device, &pci), "nvmlDeviceGetPciInfo_v3"));
+  info.pci_id = pci_id(pci);
+  std::uint32_t current = 0;
+  std::uint32_t pending = 0;
+  if (api_->mig_mode != nullptr && api_->mig_mode(*device, &current, &pending) == kSuccess) {
+    info.mig_enabled = current != 0;
+  }
+  info.links = links_of(*api_, *device);
+  return info;
+}
+
+Result<PeerReach> Nvml::reach(std::uint32_t from, std::uint32_t to) const {
+  TUTTI_ASSERT(from != to);
+  if (api_->p2p_status == nullptr) return unsupported("this NVML does not tell what GPUs reach: update the driver");
+  const auto source = device_at(*api_, from);
+  TUTTI_TRY(source);
+  const auto target = device_at(*api_, to);
+  TUTTI_TRY(target);
+  PeerReach reach;
+  const std::array<std::pair<PeerCapability, bool*>, 4> questions = {{{PeerCapability::kRead, &reach.read},
+                                                                      {PeerCapability::kWrite, &reach.write},
+                                                                      {PeerCapability::kNvLink, &reach.nvlink},
+                                                                      {PeerCapability::kAtomics, &reach.atomics}}};
+  for (const auto& [capability, answer] : questions) {
+    std::int32_t status = -1;
+    const NvmlReturn result = api_->p2p_status(*source, *target, capability, &status);
+    if (result == kNotSupported) continue;
+    TUTTI_TRY(check(*api_, result, "nvmlDeviceGetP2PStatus"));
+    *answer = status == 0;
+  }
+  return reach;
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,34 @@
+#include "cuda/pointer.h"
+
+#include <array>
+#include <bit>
+
+#include "base/assert.h"
+
+namespace tutti::cuda {
+
+Result<PointerInfo> classify(const Driver& driver, const void* pointer) {
+  MemoryType type = MemoryType::kUnknown;
+  CUcontext context = nullptr;
+  std::uint32_t managed = 0;
+  int device = -1;
+  std::array attributes = {PointerAttribute::kMemoryType, PointerAttribute::kContext, PointerAttribute::kIsManaged,
+                           PointerAttribute::kDeviceOrdinal};
+  std::array<void*, 4> values = {&type, &context, &managed, &device};
+  // For memory that it does not know, this form succeeds and gives zeros.
+  TUTTI_TRY(driver.check(driver.api().pointer_get_attributes(attributes.size(), attributes.data(), values.data(),
+                                                             std::bit_cast<CUdeviceptr>(pointer)),
+                         "cuPointerGetAttributes"));
+  if (type == MemoryType::kUnknown) return PointerInfo{};
+  if (managed != 0) return PointerInfo{MemoryKind::kManaged, device, context};
+  const MemoryKind kind = type == MemoryType::kHost ? MemoryKind::kPinned : MemoryKind::kDevice;
+  return PointerInfo{kind, device, context};
+}
+
+Result<PointerInfo> classify(const void* pointer) {
+  const Driver* driver = Driver::loaded();
+  if (driver == nullptr) return PointerInfo{};
+  return classify(*driver, pointer);
+}
+
+}  // namespace tutti::cuda

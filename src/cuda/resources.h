@@ -1,0 +1,208 @@
+// What the driver hands out, owned: each is unique, moves, and gives back what it holds when it ends, in the context in
+// which it was made. Made by create() and the like, which fail with an Error; nothing throws. A destructor cannot fail:
+// where the context or the driver is gone already, so is what it held; any other refusal is a bug here and asserts.
+//
+// Any thread; one object is used by one thread at a time. The functions that make something need a current context
+// (ContextScope), those that use or end it do not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "cuda/driver.h"
+
+namespace tutti::cuda {
+
+// Makes a context the thread's current one while it lives. Ends in the order of a stack, in its own thread.
+class [[nodiscard]] ContextScope {
+ public:
+  static Result<ContextScope> enter(const Driver& driver, CUcontext context);
+  ContextScope(ContextScope&& other) noexcept : driver_(std::exchange(other.driver_, nullptr)) {}
+  ContextScope& operator=(ContextScope&&) = delete;
+  ~ContextScope();
+
+ private:
+  explicit ContextScope(const Driver& driver) : driver_(&driver) {}
+  const Driver* driver_;
+};
+
+// A device's primary context, the one that the CUDA runtime and the programs built on it use.
+class PrimaryContext {
+ public:
+  static Result<PrimaryContext> retain(const Driver& driver, int device);
+  PrimaryContext(PrimaryContext&& other) noexcept;
+  PrimaryContext& operator=(PrimaryContext&& other) noexcept;
+  ~PrimaryContext();
+
+  CUcontext context() const { return context_; }
+  int device() const { return device_; }
+
+ private:
+  PrimaryContext(const Driver& driver, CUcontext context, int device)
+      : driver_(&driver), context_(context), device_(device) {}
+  void release();
+
+  const Driver* driver_ = nullptr;
+  CUcontext context_ = nullptr;
+  int device_ = -1;
+};
+
+namespace detail {
+CUresult current_context(const Driver& driver, CUcontext& context);
+void end_in_context(const Driver& driver, CUcontext context, std::string_view call,
+                    CUresult (*end)(const DriverApi&, void*), void* argument);
+
+// One handle of the driver's, with the function of the table that ends it.
+template <class Handle, CUresult (*DriverApi::*kEnd)(Handle)>
+class Owned {
+ public:
+  Owned(const Driver& driver, CUcontext context, Handle handle)
+      : driver_(&driver), context_(context), handle_(handle) {}
+  Owned(Owned&& other) noexcept
+      : driver_(other.driver_), context_(other.context_), handle_(std::exchange(other.handle_, Handle{})) {}
+  Owned& operator=(Owned&& other) noexcept {
+    if (this != &other) {
+      end();
+      driver_ = other.driver_;
+      context_ = other.context_;
+      handle_ = std::exchange(other.handle_, Handle{});
+    }
+    return *this;
+  }
+  ~Owned() { end(); }
+
+  const Driver& driver() const { return *driver_; }
+  CUcontext context() const { return context_; }
+  Handle handle() const { return handle_; }
+
+ private:
+  void end() {
+    Handle handle = std::exchange(handle_, Handle{});
+    if (handle == Handle{}) return;
+    const auto call = [](const DriverApi& api, void* argument) { return (api.*kEnd)(*static_cast<Handle*>(argument)); };
+    end_in_context(*driver_, context_, "giving back what the CUDA driver had handed out", call, &handle);
+  }
+
+  const Driver* driver_;
+  CUcontext context_;
+  Handle handle_;
+};
+}  // namespace detail
+
+class Event;
+
+struct StreamOptions {
+  unsigned flags = kStreamNonBlocking;
+  int priority = 0;  // lower numbers go first; clamped to the device's range by the driver
+};
+
+class Stream {
+ public:
+  static Result<Stream> create(const Driver& driver, StreamOptions options = {});
+
+  CUstream handle() const { return owned_.handle(); }
+  CUcontext context() const { return owned_.context(); }
+  Status synchronize() const;     // blocks until the work so far has run; without a deadline: see query()
+  Result<bool> finished() const;  // whether the work so far has run
+  Status wait(const Event& event) const;
+
+ private:
+  explicit Stream(detail::Owned<CUstream, &DriverApi::stream_destroy> owned) : owned_(std::move(owned)) {}
+  detail::Owned<CUstream, &DriverApi::stream_destroy> owned_;
+};
+
+struct EventOptions {
+  unsigned flags = kEventDisableTiming;
+};
+
+class Event {
+ public:
+  static Result<Event> create(const Driver& driver, EventOptions options = {});
+  static Result<Event> open(const Driver& driver, const CUipcEventHandle& handle);  // another process's
+
+  CUevent handle() const { return owned_.handle(); }
+  Status record(CUstream stream) const;
+  Result<bool> finished() const;  // true too where it was never recorded
+  Status synchronize() const;     // blocks, without a deadline: see finished()
+  Result<CUipcEventHandle> share() const;
+
+ private:
+  explicit Event(detail::Owned<CUevent, &DriverApi::event_destroy> owned) : owned_(std::move(owned)) {}
+  detail::Owned<CUevent, &DriverApi::event_destroy> owned_;
+};
+
+// Milliseconds between two events that are recorded, have run, and have timing (flags kEventDefault).
+Result<double> elapsed_ms(const Driver& driver, const Event& start, const Event& end);
+
+// Device memory, at least 256-byte aligned. Giving it back waits for the device's work (cuMemFree does): never while a
+// kernel waits for something that this thread has yet to do.
+class DeviceMemory {
+ public:
+  static Result<DeviceMemory> allocate(const Driver& driver, std::size_t bytes);  // bytes > 0
+
+  CUdeviceptr address() const { return owned_.handle(); }
+  std::size_t bytes() const { return bytes_; }
+  Result<CUipcMemHandle> share() const;
+
+ private:
+  DeviceMemory(detail::Owned<CUdeviceptr, &DriverApi::mem_free> owned, std::size_t bytes)
+      : owned_(std::move(owned)), bytes_(bytes) {}
+  detail::Owned<CUdeviceptr, &DriverApi::mem_free> owned_;
+  std::size_t bytes_;
+};
+
+// Device memory of another process, mapped here. That process must keep it until this has ended.
+class PeerMemory {
+ public:
+  static Result<PeerMemory> open(const Driver& driver, const CUipcMemHandle& handle);
+  CUdeviceptr address() const { return owned_.handle(); }  // of the allocation's first byte
+
+ private:
+  explicit PeerMemory(detail::Owned<CUdeviceptr, &DriverApi::ipc_close_mem_handle> owned) : owned_(std::move(owned)) {}
+  detail::Owned<CUdeviceptr, &DriverApi::ipc_close_mem_handle> owned_;
+};
+
+// Page-locked host memory that every device of the process may read and write, at device_address() on all of them.
+class PinnedMemory {
+ public:
+  static Result<PinnedMemory> allocate(const Driver& driver, std::size_t bytes);  // bytes > 0
+
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(owned_.handle()), size_}; }
+  CUdeviceptr device_address() const { return device_address_; }
+
+ private:
+  PinnedMemory(detail::Owned<void*, &DriverApi::mem_free_host> owned, std::size_t size, CUdeviceptr address)
+      : owned_(std::move(owned)), size_(size), device_address_(address) {}
+  detail::Owned<void*, &DriverApi::mem_free_host> owned_;
+  std::size_t size_;
+  CUdeviceptr device_address_;
+};
+
+// The caller's own host memory, page-locked while this lives; it must stay allocated that long.
+class RegisteredMemory {
+ public:
+  static Result<RegisteredMemory> add(const Driver& driver, std::span<std::byte> memory);  // not empty
+  CUdeviceptr device_address() const { return device_address_; }
+
+ private:
+  RegisteredMemory(detail::Owned<void*, &DriverApi::mem_host_unregister> owned, CUdeviceptr address)
+      : owned_(std::move(owned)), device_address_(address) {}
+  detail::Owned<void*, &DriverApi::mem_host_unregister> owned_;
+  CUdeviceptr device_address_;
+};
+
+// Device code, loaded into a context.
+class Module {
+ public:
+  static Result<Module> load(const Driver& driver, const void* image);  // a fatbin, cubin or PTX
+  Result<CUfunction> function(const char* name) const;                  // valid as long as the module
+
+ private:
+  explicit Module(detail::Owned<CUmodule, &DriverApi::module_unload> owned) : owned_(std::move(owned)) {}
+  detail::Owned<CUmodule, &DriverApi::module_unload> owned_;
+};
+
+}  // namespace tutti::cuda

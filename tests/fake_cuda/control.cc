@@ -1,0 +1,72 @@
+#include "control.h"
+
+#include "hooks.h"
+#include "world.h"
+
+namespace tutti::cuda::fake {
+namespace {
+
+void register_kernel(FakeKernel kernel) {
+  const std::lock_guard lock(world().mutex);
+  std::string name = kernel.name;
+  world().kernels.insert_or_assign(std::move(name), std::move(kernel));
+}
+
+void set_memory_limit(int device, std::size_t bytes) {
+  const std::lock_guard lock(world().mutex);
+  world().devices.at(static_cast<std::size_t>(device)).limit_bytes = bytes;
+}
+
+void set_peer_access(int device, int peer, bool can) {
+  const std::lock_guard lock(world().mutex);
+  if (can) {
+    world().unreachable.erase({device, peer});
+  } else {
+    world().unreachable.insert({device, peer});
+  }
+}
+
+CUcontext create_context(int device) {
+  const std::lock_guard lock(world().mutex);
+  return as_handle<CUcontext>(world().contexts.handle_of(make_context(device).get()));
+}
+
+void destroy_context(CUcontext handle) {
+  std::shared_ptr<Context> context;
+  {
+    const std::lock_guard lock(world().mutex);
+    context = world().contexts.find(handle);
+    if (context == nullptr || !context->alive) return;
+    if (context->primary) {
+      Device& device = world().devices[static_cast<std::size_t>(context->device)];
+      device.primary.reset();
+      device.retained = 0;
+    }
+  }
+  wait_for_device(context->device, context.get(), "the end of a context");
+  const std::lock_guard lock(world().mutex);
+  end_context(context);
+}
+
+void set_deinitialized(bool gone) { world().gone = gone; }
+
+}  // namespace
+}  // namespace tutti::cuda::fake
+
+extern "C" __attribute__((visibility("default"))) const tutti::cuda::fake::Control* fake_cuda_control() {
+  using namespace tutti::cuda::fake;
+  static const Control control = {
+      .register_kernel = register_kernel,
+      .fail = inject_fault,
+      .forget_faults = forget_faults,
+      .calls = calls_of,
+      .set_memory_limit = set_memory_limit,
+      .set_peer_access = set_peer_access,
+      .set_stuck_ms = set_stuck_ms,
+      .create_context = create_context,
+      .destroy_context = destroy_context,
+      .set_deinitialized = set_deinitialized,
+      .leaks = leaks,
+  };
+  return &control;
+}

@@ -1,0 +1,107 @@
+// A libnvidia-ml.so.1 for the pretend devices: FAKE_CUDA_DEVICES of them, two NVLinks from each to the next one round a
+// ring and one to a switch, MIG on the last; FAKE_NVML_INIT makes nvmlInit_v2 fail with that number. Constant, so any
+// thread may call.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidArgument = 2;
+
+struct PciInfo {
+  char legacy_id[16];
+  std::uint32_t domain;
+  std::uint32_t bus;
+  std::uint32_t device;
+  std::uint32_t device_id;
+  std::uint32_t subsystem_id;
+  char id[32];
+};
+static_assert(sizeof(PciInfo) == 68);
+
+std::uint32_t number(const char* name, std::uint32_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10));
+}
+
+std::uint32_t count() { return number("FAKE_CUDA_DEVICES", 2); }
+
+// A device's handle is its number, plus one.
+std::uint32_t index_of(const void* device) {
+  return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(device)) - 1;
+}
+
+int put_pci(std::uint32_t index, PciInfo* info) {
+  *info = {};
+  info->bus = 0x10 + index;
+  std::snprintf(info->id, sizeof(info->id), "00000000:%02X:00.0", info->bus);
+  return kSuccess;
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int nvmlInit_v2() { return static_cast<int>(number("FAKE_NVML_INIT", 0)); }
+int nvmlShutdown() { return kSuccess; }
+const char* nvmlErrorString(int) { return "a pretend error"; }
+
+int nvmlDeviceGetCount_v2(std::uint32_t* devices) {
+  *devices = count();
+  return kSuccess;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(std::uint32_t index, void** device) {
+  if (index >= count()) return kInvalidArgument;
+  *device = reinterpret_cast<void*>(std::uintptr_t{index} + 1);
+  return kSuccess;
+}
+
+int nvmlDeviceGetPciInfo_v3(void* device, PciInfo* info) { return put_pci(index_of(device), info); }
+
+int nvmlDeviceGetUUID(void* device, char* uuid, std::uint32_t bytes) {
+  std::snprintf(uuid, bytes, "GPU-fa000000-0000-0000-0000-%012x", index_of(device));
+  return kSuccess;
+}
+
+int nvmlDeviceGetName(void*, char* name, std::uint32_t bytes) {
+  std::snprintf(name, bytes, "Pretend GPU");
+  return kSuccess;
+}
+
+int nvmlDeviceGetNvLinkState(void*, std::uint32_t link, std::int32_t* active) {
+  constexpr std::uint32_t kLinks = 4;
+  if (link >= kLinks) return kInvalidArgument;
+  *active = link == 2 ? 0 : 1;  // one of them is down
+  return kSuccess;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, std::uint32_t link, PciInfo* info) {
+  return put_pci(link == 3 ? 0x40 : (index_of(device) + 1) % count(), info);
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void*, std::uint32_t link, std::int32_t* type) {
+  constexpr std::int32_t kGpu = 0;
+  constexpr std::int32_t kSwitch = 2;
+  *type = link == 3 ? kSwitch : kGpu;
+  return kSuccess;
+}
+
+int nvmlDeviceGetP2PStatus(void*, void*, std::int32_t capability, std::int32_t* status) {
+  constexpr std::int32_t kAtomics = 3;
+  constexpr std::int32_t kOtherwise = 5;
+  *status = capability == kAtomics ? kOtherwise : 0;
+  return kSuccess;
+}
+
+int nvmlDeviceGetMigMode(void* device, std::uint32_t* current, std::uint32_t* pending) {
+  *current = index_of(device) + 1 == count() ? 1 : 0;
+  *pending = *current;
+  return kSuccess;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,255 @@
+// Memory of devices and of the host, and what the driver knows of a pointer. Device memory is shared memory (a memfd
+// for each allocation), mapped so that its end is followed by a page that nobody may touch.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "hooks.h"
+#include "world.h"
+
+namespace tutti::cuda::fake {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kPage = 4096;
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+// Fills in address and mapping. False: the system refuses.
+bool map_shared(Memory& memory, std::size_t bytes) {
+  const std::size_t rounded = round_up(bytes, kAlignment);
+  const std::size_t file_bytes = round_up(rounded, kPage);
+  memory.fd = memfd_create("fake-cuda", MFD_CLOEXEC);
+  if (memory.fd < 0 || ftruncate(memory.fd, static_cast<off_t>(file_bytes)) != 0) return false;
+  void* room = mmap(nullptr, file_bytes + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return false;
+  memory.map = reinterpret_cast<std::uintptr_t>(room);
+  memory.map_bytes = file_bytes + kPage;
+  memory.base = memory.map + file_bytes - rounded;
+  memory.bytes = bytes;
+  return mmap(room, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory.fd, 0) != MAP_FAILED;
+}
+
+CUresult allocate(CUdeviceptr* address, std::size_t bytes, MemKind kind) {
+  if (address == nullptr || bytes == 0) return CUresult::kInvalidValue;
+  World& own = world();
+  const std::lock_guard lock(own.mutex);
+  auto memory = std::make_shared<Memory>();
+  if (const CUresult result = current_context(memory->context); result != CUresult::kSuccess) return result;
+  if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
+  memory->kind = kind;
+  memory->device = memory->context->device;
+  Device& device = own.devices[static_cast<std::size_t>(memory->device)];
+  if (bytes > device.limit_bytes || device.used_bytes > device.limit_bytes - bytes) return CUresult::kOutOfMemory;
+  if (!map_shared(*memory, bytes)) return CUresult::kOutOfMemory;
+  device.used_bytes += bytes;
+  memory->id = own.next_id++;
+  *address = memory->base;
+  own.memory.emplace(memory->base, std::move(memory));
+  return CUresult::kSuccess;
+}
+
+CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) { return allocate(address, bytes, MemKind::kDevice); }
+
+CUresult mem_alloc_managed(CUdeviceptr* address, std::size_t bytes, unsigned flags) {
+  if (flags != kManagedGlobal) return CUresult::kInvalidValue;
+  return allocate(address, bytes, MemKind::kManaged);
+}
+
+// The memory that begins there, if it is of a kind that `wanted` accepts.
+template <class Wanted>
+std::shared_ptr<Memory> find_base(CUdeviceptr address, Wanted wanted) {
+  const auto found = world().memory.find(address);
+  return found == world().memory.end() || !wanted(found->second->kind) ? nullptr : found->second;
+}
+
+// Takes memory away, once the device's work is done: what used it may still run.
+template <class Wanted>
+CUresult give_back(CUdeviceptr address, Wanted wanted, const char* what) {
+  World& own = world();
+  std::shared_ptr<Memory> memory;
+  {
+    const std::lock_guard lock(own.mutex);
+    std::shared_ptr<Context> context;
+    if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
+    memory = find_base(address, wanted);
+    if (memory == nullptr) return CUresult::kInvalidValue;
+    if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
+  }
+  const CUresult waited = wait_for_device(memory->device, nullptr, what);
+  if (waited != CUresult::kSuccess) return waited;
+  const std::lock_guard lock(own.mutex);
+  if (own.memory.erase(address) == 0) return CUresult::kInvalidValue;  // given back twice at once
+  if (memory->kind == MemKind::kDevice || memory->kind == MemKind::kManaged) {
+    own.devices[static_cast<std::size_t>(memory->device)].used_bytes -= memory->bytes;
+  }
+  return CUresult::kSuccess;
+}
+
+CUresult mem_free(CUdeviceptr address) {
+  if (address == 0) return CUresult::kSuccess;
+  const auto wanted = [](MemKind kind) { return kind == MemKind::kDevice || kind == MemKind::kManaged; };
+  return give_back(address, wanted, "cuMemFree");
+}
+
+CUresult mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  if (free_bytes == nullptr || total_bytes == nullptr) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Context> context;
+  if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
+  const Device& device = world().devices[static_cast<std::size_t>(context->device)];
+  *total_bytes = device.limit_bytes;
+  *free_bytes = device.limit_bytes - device.used_bytes;
+  return CUresult::kSuccess;
+}
+
+CUresult mem_host_alloc(void** out, std::size_t bytes, unsigned flags) {
+  constexpr unsigned kKnown = 7;
+  if (out == nullptr || bytes == 0 || (flags & ~kKnown) != 0) return CUresult::kInvalidValue;
+  World& own = world();
+  const std::lock_guard lock(own.mutex);
+  auto memory = std::make_shared<Memory>();
+  if (const CUresult result = current_context(memory->context); result != CUresult::kSuccess) return result;
+  if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
+  memory->map_bytes = round_up(bytes, kPage);
+  void* room = mmap(nullptr, memory->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return CUresult::kOutOfMemory;
+  memory->kind = MemKind::kPinned;
+  memory->device = memory->context->device;
+  memory->map = reinterpret_cast<std::uintptr_t>(room);
+  memory->base = memory->map;
+  memory->bytes = bytes;
+  memory->id = own.next_id++;
+  *out = room;
+  own.memory.emplace(memory->base, std::move(memory));
+  return CUresult::kSuccess;
+}
+
+CUresult mem_free_host(void* memory) {
+  const auto wanted = [](MemKind kind) { return kind == MemKind::kPinned; };
+  return give_back(reinterpret_cast<CUdeviceptr>(memory), wanted, "cuMemFreeHost");
+}
+
+CUresult mem_host_register(void* address, std::size_t bytes, unsigned flags) {
+  constexpr unsigned kKnown = 15;
+  if (address == nullptr || bytes == 0 || (flags & ~kKnown) != 0) return CUresult::kInvalidValue;
+  World& own = world();
+  const std::lock_guard lock(own.mutex);
+  auto memory = std::make_shared<Memory>();
+  if (const CUresult result = current_context(memory->context); result != CUresult::kSuccess) return result;
+  if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
+  memory->kind = MemKind::kRegistered;
+  memory->device = memory->context->device;
+  memory->base = reinterpret_cast<CUdeviceptr>(address);
+  memory->bytes = bytes;
+  memory->id = own.next_id++;
+  const auto next = own.memory.lower_bound(memory->base);
+  const bool runs_into_next = next != own.memory.end() && next->first < memory->base + bytes;
+  if (runs_into_next || own.find_memory(memory->base, 1) != nullptr) return CUresult::kHostMemoryAlreadyRegistered;
+  own.memory.emplace(memory->base, std::move(memory));
+  return CUresult::kSuccess;
+}
+
+CUresult mem_host_unregister(void* address) {
+  const auto wanted = [](MemKind kind) { return kind == MemKind::kRegistered; };
+  {
+    const std::lock_guard lock(world().mutex);
+    if (find_base(reinterpret_cast<CUdeviceptr>(address), wanted) == nullptr) {
+      return CUresult::kHostMemoryNotRegistered;
+    }
+  }
+  return give_back(reinterpret_cast<CUdeviceptr>(address), wanted, "cuMemHostUnregister");
+}
+
+CUresult mem_host_get_device_pointer(CUdeviceptr* address, void* pointer, unsigned flags) {
+  if (address == nullptr || flags != 0) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  const auto memory = world().find_memory(reinterpret_cast<CUdeviceptr>(pointer), 1);
+  if (memory == nullptr || memory->on_device()) return CUresult::kInvalidValue;
+  *address = reinterpret_cast<CUdeviceptr>(pointer);  // one address space
+  return CUresult::kSuccess;
+}
+
+CUresult mem_get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  const std::lock_guard lock(world().mutex);
+  const auto memory = world().find_memory(address, 1);
+  if (memory == nullptr) return CUresult::kNotFound;
+  if (base != nullptr) *base = memory->base;
+  if (bytes != nullptr) *bytes = memory->bytes;
+  return CUresult::kSuccess;
+}
+
+template <class T>
+void put(void* out, T value) {
+  std::memcpy(out, &value, sizeof(value));
+}
+
+// False: an attribute that the double does not know.
+bool put_attribute(PointerAttribute attribute, void* out, const Memory& memory, CUdeviceptr address) {
+  switch (attribute) {
+    case PointerAttribute::kContext:
+      put(out, memory.context == nullptr ? std::uintptr_t{0} : world().contexts.handle_of(memory.context.get()));
+      return true;
+    case PointerAttribute::kMemoryType:
+      put(out, memory.kind == MemKind::kPinned || memory.kind == MemKind::kRegistered ? MemoryType::kHost
+                                                                                      : MemoryType::kDevice);
+      return true;
+    case PointerAttribute::kDevicePointer: put(out, address); return true;
+    case PointerAttribute::kHostPointer: put(out, memory.on_device() ? CUdeviceptr{0} : address); return true;
+    case PointerAttribute::kBufferId: put(out, memory.id); return true;
+    case PointerAttribute::kIsManaged:
+      put(out, static_cast<std::uint32_t>(memory.kind == MemKind::kManaged));
+      return true;
+    case PointerAttribute::kDeviceOrdinal: put(out, memory.device); return true;
+    case PointerAttribute::kIsLegacyIpcCapable: put(out, memory.kind == MemKind::kDevice); return true;
+    case PointerAttribute::kRangeStart: put(out, memory.base); return true;
+    case PointerAttribute::kRangeBytes: put(out, memory.bytes); return true;
+    case PointerAttribute::kMapped: put(out, true); return true;
+  }
+  return false;
+}
+
+void put_nothing(PointerAttribute attribute, void* out) {
+  switch (attribute) {
+    case PointerAttribute::kMemoryType:
+    case PointerAttribute::kIsManaged: return put(out, std::uint32_t{0});
+    case PointerAttribute::kDeviceOrdinal: return put(out, std::int32_t{-2});
+    case PointerAttribute::kIsLegacyIpcCapable:
+    case PointerAttribute::kMapped: return put(out, false);
+    default: return put(out, std::uint64_t{0});
+  }
+}
+
+CUresult pointer_get_attributes(unsigned count, PointerAttribute* attributes, void** values, CUdeviceptr address) {
+  if (count == 0 || attributes == nullptr || values == nullptr) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  const auto memory = world().find_memory(address, 1);
+  for (unsigned i = 0; i < count; ++i) {
+    if (values[i] == nullptr) return CUresult::kInvalidValue;
+    if (memory == nullptr) {
+      put_nothing(attributes[i], values[i]);
+    } else if (!put_attribute(attributes[i], values[i], *memory, address)) {
+      return CUresult::kInvalidValue;
+    }
+  }
+  return CUresult::kSuccess;
+}
+
+}  // namespace
+
+void bind_memory(DriverApi& api) {
+  bind<&mem_alloc>(api.mem_alloc);
+  bind<&mem_alloc_managed>(api.mem_alloc_managed);
+  bind<&mem_free>(api.mem_free);
+  bind<&mem_get_info>(api.mem_get_info);
+  bind<&mem_host_alloc>(api.mem_host_alloc);
+  bind<&mem_free_host>(api.mem_free_host);
+  bind<&mem_host_register>(api.mem_host_register);
+  bind<&mem_host_unregister>(api.mem_host_unregister);
+  bind<&mem_host_get_device_pointer>(api.mem_host_get_device_pointer);
+  bind<&mem_get_address_range>(api.mem_get_address_range);
+  bind<&pointer_get_attributes>(api.pointer_get_attributes);
+}
+
+}  // namespace tutti::cuda::fake

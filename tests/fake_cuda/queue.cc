@@ -1,0 +1,94 @@
+#include "queue.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+namespace tutti::cuda::fake {
+namespace {
+
+std::atomic<unsigned>& stuck_ms() {
+  static std::atomic<unsigned> milliseconds = [] {
+    const char* text = std::getenv("FAKE_CUDA_STUCK_MS");
+    return text == nullptr ? 60'000u : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+  }();
+  return milliseconds;
+}
+
+}  // namespace
+
+void set_stuck_ms(unsigned milliseconds) { stuck_ms() = milliseconds; }
+
+bool& in_host_function() {
+  static thread_local bool inside = false;
+  return inside;
+}
+
+bool wait_until(const std::function<bool()>& condition, const char* what) {
+  constexpr int kYields = 64;  // then sleep: ranks and their streams outnumber the cores
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; !condition(); ++round) {
+    if (round < kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (std::chrono::steady_clock::now() - start > std::chrono::milliseconds(stuck_ms())) {
+      std::fprintf(stderr, "fake cuda: %s is stuck: what it waits for has not come in %u ms\n", what,
+                   stuck_ms().load());
+      return false;
+    }
+  }
+  return true;
+}
+
+std::uint64_t Queue::submit(Work work) {
+  const std::lock_guard lock(mutex_);
+  works_.push_back(std::move(work));
+  if (!started_) {
+    started_ = true;
+    std::thread([self = shared_from_this()] { self->run_all(); }).detach();
+  }
+  changed_.notify_one();
+  return ++submitted_;
+}
+
+std::uint64_t Queue::submitted() const {
+  const std::lock_guard lock(mutex_);
+  return submitted_;
+}
+
+void Queue::close() {
+  const std::lock_guard lock(mutex_);
+  closing_ = true;
+  changed_.notify_one();
+}
+
+void Queue::run_all() {
+  for (;;) {
+    Work work;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return closing_ || !works_.empty(); });
+      if (works_.empty()) return;
+      work = std::move(works_.front());
+      works_.pop_front();
+    }
+    run_one(work);
+    work = {};  // what it holds goes before its waiters go on
+    completed_.fetch_add(1, std::memory_order_release);
+  }
+}
+
+void Queue::run_one(Work& work) {
+  for (const After& after : work.after) {
+    if (!wait_until([&] { return after.queue->done(after.ticket); }, work.what)) *lost_ = CUresult::kLaunchTimeout;
+  }
+  if (lost_->load() != CUresult::kSuccess && !work.always) return;
+  const CUresult result = work.run();
+  CUresult expected = CUresult::kSuccess;
+  if (result != CUresult::kSuccess) lost_->compare_exchange_strong(expected, result);
+}
+
+}  // namespace tutti::cuda::fake

@@ -1,0 +1,257 @@
+// Streams and events.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "hooks.h"
+#include "shared.h"
+#include "world.h"
+
+namespace tutti::cuda::fake {
+namespace {
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
+
+CUresult stream_create_with_priority(CUstream* out, unsigned flags, int) {
+  if (out == nullptr || flags > kStreamNonBlocking) return CUresult::kInvalidValue;
+  World& own = world();
+  const std::lock_guard lock(own.mutex);
+  auto stream = std::make_shared<Stream>();
+  if (const CUresult result = current_context(stream->context); result != CUresult::kSuccess) return result;
+  stream->flags = flags;
+  stream->queue = std::make_shared<Queue>(stream->context->lost);
+  *out = as_handle<CUstream>(own.streams.add(std::move(stream)));
+  return CUresult::kSuccess;
+}
+
+CUresult stream_create(CUstream* out, unsigned flags) { return stream_create_with_priority(out, flags, 0); }
+
+CUresult stream_destroy(CUstream handle) {
+  World& own = world();
+  const std::lock_guard lock(own.mutex);
+  const auto stream = own.streams.find(handle);
+  if (stream == nullptr) return CUresult::kInvalidHandle;
+  if (!stream->context->alive) return CUresult::kContextIsDestroyed;
+  if (stream->capture != nullptr) stream->capture->status = CaptureStatus::kInvalidated;
+  stream->queue->close();  // what is under way ends first, and is waited for as before
+  std::erase_if(own.draining, [](const auto& left) { return left.second.queue->done(left.second.ticket); });
+  own.draining.emplace_back(stream->context, After{stream->queue, stream->queue->submitted()});
+  own.streams.erase(handle);
+  return CUresult::kSuccess;
+}
+
+// The stream, where it may be asked how far it is: one that captures may not, and its capture is lost.
+CUresult find_idle(CUstream handle, std::shared_ptr<Stream>& stream) {
+  if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
+  if (stream->capture == nullptr) return stream->context->lost->load();
+  stream->capture->status = CaptureStatus::kInvalidated;
+  return CUresult::kStreamCaptureUnsupported;
+}
+
+CUresult stream_synchronize(CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  std::uint64_t ticket = 0;
+  {
+    const std::lock_guard lock(world().mutex);
+    if (const CUresult result = find_idle(handle, stream); result != CUresult::kSuccess) return result;
+    ticket = stream->queue->submitted();
+    if (stream->legacy) {  // its end is that of all blocking streams
+      const Work nothing{"cuStreamSynchronize", [] { return CUresult::kSuccess; }, {}};
+      if (const CUresult result = submit(stream, nothing, &ticket); result != CUresult::kSuccess) return result;
+    }
+  }
+  return wait_for(stream, ticket, "cuStreamSynchronize");
+}
+
+CUresult stream_query(CUstream handle) {
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult result = find_idle(handle, stream); result != CUresult::kSuccess) return result;
+  return stream->queue->done(stream->queue->submitted()) ? stream->context->lost->load() : CUresult::kNotReady;
+}
+
+CUresult stream_get_ctx(CUstream handle, CUcontext* context) {
+  if (context == nullptr) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
+  *context = as_handle<CUcontext>(world().contexts.handle_of(stream->context.get()));
+  return CUresult::kSuccess;
+}
+
+// Makes the stream part of the capture in which the event was recorded, or goes on in it.
+CUresult join_capture(Stream& stream, const Event& event) {
+  if (event.capture->status == CaptureStatus::kNone) return CUresult::kCapturedEvent;
+  if (event.capture->status == CaptureStatus::kInvalidated) return CUresult::kStreamCaptureInvalidated;
+  if (stream.legacy) return CUresult::kStreamCaptureImplicit;
+  if (stream.capture != nullptr && stream.capture != event.capture) {
+    stream.capture->status = CaptureStatus::kInvalidated;
+    event.capture->status = CaptureStatus::kInvalidated;
+    return CUresult::kStreamCaptureMerge;
+  }
+  stream.capture = event.capture;
+  for (const std::size_t node : event.nodes) {
+    if (std::find(stream.tail.begin(), stream.tail.end(), node) == stream.tail.end()) stream.tail.push_back(node);
+  }
+  return CUresult::kSuccess;
+}
+
+CUresult stream_wait_event(CUstream stream_handle, CUevent event_handle, unsigned flags) {
+  if (flags > kEventExternal) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult result = find_stream(stream_handle, stream); result != CUresult::kSuccess) return result;
+  std::shared_ptr<Event> event;
+  if (const CUresult result = find_event(event_handle, event); result != CUresult::kSuccess) return result;
+  const bool external = flags == kEventExternal && stream->capture != nullptr;
+  if (!external && event->capture != nullptr) return join_capture(*stream, *event);
+  if (!external && stream->capture != nullptr) {
+    stream->capture->status = CaptureStatus::kInvalidated;
+    return CUresult::kStreamCaptureIsolation;
+  }
+  const auto state = event->state;
+  // In a stream, what was recorded by now counts; a graph's node asks each time that it runs.
+  const std::uint64_t now = state->recorded.load();
+  const auto wait = [state, now, external] {
+    const std::uint64_t wanted = external ? state->recorded.load() : now;
+    const bool came =
+        wait_until([&] { return state->completed.load(std::memory_order_acquire) >= wanted; }, "cuStreamWaitEvent");
+    return came ? CUresult::kSuccess : CUresult::kLaunchTimeout;
+  };
+  return submit(stream, {"cuStreamWaitEvent", wait, {}});
+}
+
+CUresult event_create(CUevent* out, unsigned flags) {
+  constexpr unsigned kKnown = 7;
+  if (out == nullptr || (flags & ~kKnown) != 0) return CUresult::kInvalidValue;
+  const bool interprocess = (flags & kEventInterprocess) != 0;
+  if (interprocess && (flags & kEventDisableTiming) == 0) return CUresult::kInvalidValue;
+  World& own = world();
+  const std::lock_guard lock(own.mutex);
+  auto event = std::make_shared<Event>();
+  if (const CUresult result = current_context(event->context); result != CUresult::kSuccess) return result;
+  event->flags = flags;
+  event->state = interprocess ? make_shared_state(event->fd) : std::make_shared<EventState>();
+  if (event->state == nullptr) return CUresult::kOperatingSystem;
+  *out = as_handle<CUevent>(own.events.add(std::move(event)));
+  return CUresult::kSuccess;
+}
+
+void complete(EventState& state, std::uint64_t number) {
+  state.time_ns = now_ns();
+  std::uint64_t before = state.completed.load();
+  while (before < number && !state.completed.compare_exchange_weak(before, number)) {
+  }
+}
+
+CUresult event_record_with_flags(CUevent event_handle, CUstream stream_handle, unsigned flags) {
+  if (flags > kEventExternal) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult result = find_stream(stream_handle, stream); result != CUresult::kSuccess) return result;
+  std::shared_ptr<Event> event;
+  if (const CUresult result = find_event(event_handle, event); result != CUresult::kSuccess) return result;
+  if (event->context != stream->context) return CUresult::kInvalidHandle;
+  const auto state = event->state;
+  if (stream->capture != nullptr) {
+    if (stream->capture->status != CaptureStatus::kActive) return CUresult::kStreamCaptureInvalidated;
+    if (flags == kEventExternal) {
+      const auto record = [state] {
+        complete(*state, state->recorded.fetch_add(1) + 1);
+        return CUresult::kSuccess;
+      };
+      return submit(stream, {"cuEventRecordWithFlags", record, {}});
+    }
+    event->capture = stream->capture;
+    event->nodes = stream->tail;
+    return CUresult::kSuccess;
+  }
+  event->capture.reset();
+  const std::uint64_t number = state->recorded.fetch_add(1) + 1;
+  const auto record = [state, number] {
+    complete(*state, number);
+    return CUresult::kSuccess;
+  };
+  const CUresult result = submit(stream, {"cuEventRecord", record, {}, true});
+  if (result != CUresult::kSuccess) complete(*state, number);  // nothing will: waiters must not hang
+  return result;
+}
+
+CUresult event_record(CUevent event, CUstream stream) { return event_record_with_flags(event, stream, 0); }
+
+// The event, where it may be asked: one that belongs to a capture may not.
+CUresult find_askable(CUevent handle, std::shared_ptr<Event>& event) {
+  if (const CUresult result = find_event(handle, event); result != CUresult::kSuccess) return result;
+  if (event->capture != nullptr) {
+    if (event->capture->status == CaptureStatus::kActive) event->capture->status = CaptureStatus::kInvalidated;
+    return CUresult::kCapturedEvent;
+  }
+  return event->context->lost->load();
+}
+
+bool is_complete(const EventState& state) {
+  return state.completed.load(std::memory_order_acquire) >= state.recorded.load();
+}
+
+CUresult event_query(CUevent handle) {
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Event> event;
+  if (const CUresult result = find_askable(handle, event); result != CUresult::kSuccess) return result;
+  return is_complete(*event->state) ? CUresult::kSuccess : CUresult::kNotReady;
+}
+
+CUresult event_synchronize(CUevent handle) {
+  std::shared_ptr<Event> event;
+  {
+    const std::lock_guard lock(world().mutex);
+    if (const CUresult result = find_askable(handle, event); result != CUresult::kSuccess) return result;
+  }
+  const std::uint64_t wanted = event->state->recorded.load();
+  const bool came = wait_until([&] { return event->state->completed.load(std::memory_order_acquire) >= wanted; },
+                               "cuEventSynchronize");
+  return came ? event->context->lost->load() : CUresult::kLaunchTimeout;
+}
+
+CUresult event_elapsed_time(float* milliseconds, CUevent start, CUevent end) {
+  if (milliseconds == nullptr) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::array<std::shared_ptr<Event>, 2> events;
+  for (const auto& [event, handle] : {std::pair{&events[0], start}, std::pair{&events[1], end}}) {
+    if (const CUresult result = find_askable(handle, *event); result != CUresult::kSuccess) return result;
+    const bool timed = ((*event)->flags & kEventDisableTiming) == 0;
+    if (!timed || (*event)->state->recorded.load() == 0) return CUresult::kInvalidHandle;
+    if (!is_complete(*(*event)->state)) return CUresult::kNotReady;
+  }
+  const std::int64_t elapsed_ns = events[1]->state->time_ns.load() - events[0]->state->time_ns.load();
+  *milliseconds = static_cast<float>(elapsed_ns) / 1e6F;
+  return CUresult::kSuccess;
+}
+
+CUresult event_destroy(CUevent handle) {
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Event> event;
+  if (const CUresult result = find_event(handle, event); result != CUresult::kSuccess) return result;
+  world().events.erase(handle);
+  return CUresult::kSuccess;
+}
+
+}  // namespace
+
+void bind_streams(DriverApi& api) {
+  bind<&stream_create>(api.stream_create);
+  bind<&stream_create_with_priority>(api.stream_create_with_priority);
+  bind<&stream_destroy>(api.stream_destroy);
+  bind<&stream_synchronize>(api.stream_synchronize);
+  bind<&stream_query>(api.stream_query);
+  bind<&stream_get_ctx>(api.stream_get_ctx);
+  bind<&stream_wait_event>(api.stream_wait_event);
+  bind<&event_create>(api.event_create);
+  bind<&event_record>(api.event_record);
+  bind<&event_record_with_flags>(api.event_record_with_flags);
+  bind<&event_query>(api.event_query);
+  bind<&event_synchronize>(api.event_synchronize);
+  bind<&event_elapsed_time>(api.event_elapsed_time);
+  bind<&event_destroy>(api.event_destroy);
+}
+
+}  // namespace tutti::cuda::fake

@@ -1,0 +1,187 @@
+// What runs in streams, but kernels: copies, sets, waits and writes of words, host functions.
+#include <atomic>
+#include <cstring>
+
+#include "hooks.h"
+#include "world.h"
+
+namespace tutti::cuda::fake {
+namespace {
+
+enum class Place : std::uint8_t { kAny, kHost, kDevice };
+
+// One end of a copy. Memory that the driver does not know is the host's, and pageable.
+struct End {
+  std::weak_ptr<Memory> memory;
+  bool known = false;
+};
+
+CUresult check_end(const Context& context, CUdeviceptr address, std::size_t bytes, Place place, End& end) {
+  const World& own = world();
+  if (address == 0) return CUresult::kInvalidValue;
+  const auto memory = own.find_memory(address, bytes);
+  if (memory == nullptr) {
+    const bool overruns = own.find_memory(address, 1) != nullptr;
+    return overruns || place == Place::kDevice ? CUresult::kInvalidValue : CUresult::kSuccess;
+  }
+  if (place == Place::kHost && memory->on_device()) return CUresult::kInvalidValue;
+  if (memory->kind == MemKind::kMapped && !may_use(context, *memory)) return CUresult::kInvalidValue;
+  end = {memory, true};
+  return CUresult::kSuccess;
+}
+
+// Memory that was given back before a replayed graph used it again is what a device would trip over, too.
+bool is_gone(const End& end) { return end.known && end.memory.expired(); }
+
+CUresult copy(CUdeviceptr target, Place target_place, CUdeviceptr source, Place source_place, std::size_t bytes,
+              CUstream handle, const char* what) {
+  std::shared_ptr<Stream> stream;
+  std::uint64_t ticket = 0;
+  bool pageable = false;
+  {
+    const std::lock_guard lock(world().mutex);
+    std::shared_ptr<Context> context;
+    if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
+    if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
+    if (bytes == 0) return CUresult::kSuccess;
+    End to;
+    if (const CUresult result = check_end(*context, target, bytes, target_place, to); result != CUresult::kSuccess) {
+      return result;
+    }
+    End from;
+    if (const CUresult result = check_end(*context, source, bytes, source_place, from); result != CUresult::kSuccess) {
+      return result;
+    }
+    pageable = !to.known || !from.known;
+    const auto run = [=] {
+      if (is_gone(to) || is_gone(from)) return CUresult::kIllegalAddress;
+      std::memmove(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
+      return CUresult::kSuccess;
+    };
+    if (const CUresult result = submit(stream, {what, run, {}}, &ticket); result != CUresult::kSuccess) return result;
+  }
+  // Pageable memory is not copied behind the caller's back: it returns when that is over.
+  return pageable && ticket != 0 ? wait_for(stream, ticket, what) : CUresult::kSuccess;
+}
+
+CUresult memcpy_async(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
+  return copy(target, Place::kAny, source, Place::kAny, bytes, stream, "cuMemcpyAsync");
+}
+
+CUresult memcpy_htod_async(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) {
+  return copy(target, Place::kDevice, reinterpret_cast<CUdeviceptr>(source), Place::kHost, bytes, stream,
+              "cuMemcpyHtoDAsync");
+}
+
+CUresult memcpy_dtoh_async(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
+  return copy(reinterpret_cast<CUdeviceptr>(target), Place::kHost, source, Place::kDevice, bytes, stream,
+              "cuMemcpyDtoHAsync");
+}
+
+CUresult memcpy_dtod_async(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
+  return copy(target, Place::kDevice, source, Place::kDevice, bytes, stream, "cuMemcpyDtoDAsync");
+}
+
+// The stream, and memory at `address` that its device may use.
+CUresult find_target(CUstream handle, CUdeviceptr address, std::size_t bytes, std::shared_ptr<Stream>& stream,
+                     End& end) {
+  if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
+  const CUresult result = check_end(*stream->context, address, bytes, Place::kDevice, end);
+  if (result != CUresult::kSuccess) return result;
+  return may_use(*stream->context, *end.memory.lock()) ? CUresult::kSuccess : CUresult::kInvalidValue;
+}
+
+CUresult memset_d8_async(CUdeviceptr target, unsigned char value, std::size_t bytes, CUstream handle) {
+  if (bytes == 0) return CUresult::kSuccess;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  End end;
+  if (const CUresult result = find_target(handle, target, bytes, stream, end); result != CUresult::kSuccess) {
+    return result;
+  }
+  const auto run = [=] {
+    if (is_gone(end)) return CUresult::kIllegalAddress;
+    std::memset(reinterpret_cast<void*>(target), value, bytes);
+    return CUresult::kSuccess;
+  };
+  return submit(stream, {"cuMemsetD8Async", run, {}});
+}
+
+template <class Word>
+bool holds(Word found, Word wanted, unsigned flags) {
+  switch (flags & 3U) {
+    case kWaitGreaterEqual: return static_cast<std::make_signed_t<Word>>(found - wanted) >= 0;
+    case kWaitEqual: return found == wanted;
+    case kWaitAnd: return (found & wanted) != 0;
+    default: return static_cast<Word>(~(found | wanted)) != 0;
+  }
+}
+
+template <class Word>
+CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned flags) {
+  constexpr unsigned kFlush = 1U << 30U;
+  if (address % sizeof(Word) != 0 || (flags & ~(kFlush | 3U)) != 0) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  End end;
+  if (const CUresult result = find_target(handle, address, sizeof(Word), stream, end); result != CUresult::kSuccess) {
+    return result;
+  }
+  const auto run = [=] {
+    const auto memory = end.memory.lock();
+    if (memory == nullptr) return CUresult::kIllegalAddress;
+    const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
+    const bool came =
+        wait_until([&] { return holds(word.load(std::memory_order_acquire), value, flags); }, "cuStreamWaitValue");
+    return came ? CUresult::kSuccess : CUresult::kLaunchTimeout;
+  };
+  return submit(stream, {"cuStreamWaitValue", run, {}});
+}
+
+template <class Word>
+CUresult write_value(CUstream handle, CUdeviceptr address, Word value, unsigned flags) {
+  if (address % sizeof(Word) != 0 || flags > 1) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  End end;
+  if (const CUresult result = find_target(handle, address, sizeof(Word), stream, end); result != CUresult::kSuccess) {
+    return result;
+  }
+  const auto run = [=] {
+    if (is_gone(end)) return CUresult::kIllegalAddress;
+    std::atomic_ref<Word>(*reinterpret_cast<Word*>(address)).store(value, std::memory_order_release);
+    return CUresult::kSuccess;
+  };
+  return submit(stream, {"cuStreamWriteValue", run, {}});
+}
+
+CUresult launch_host_func(CUstream handle, CUhostFn function, void* user_data) {
+  if (function == nullptr) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
+  const auto run = [=] {
+    in_host_function() = true;
+    function(user_data);
+    in_host_function() = false;
+    return CUresult::kSuccess;
+  };
+  return submit(stream, {"cuLaunchHostFunc", run, {}});
+}
+
+}  // namespace
+
+void bind_work(DriverApi& api) {
+  bind<&memcpy_async>(api.memcpy_async);
+  bind<&memcpy_htod_async>(api.memcpy_htod_async);
+  bind<&memcpy_dtoh_async>(api.memcpy_dtoh_async);
+  bind<&memcpy_dtod_async>(api.memcpy_dtod_async);
+  bind<&memset_d8_async>(api.memset_d8_async);
+  bind<&wait_value<std::uint32_t>>(api.stream_wait_value32);
+  bind<&wait_value<std::uint64_t>>(api.stream_wait_value64);
+  bind<&write_value<std::uint32_t>>(api.stream_write_value32);
+  bind<&write_value<std::uint64_t>>(api.stream_write_value64);
+  bind<&launch_host_func>(api.launch_host_func);
+}
+
+}  // namespace tutti::cuda::fake
