@@ -201,7 +201,10 @@ void add_options(CLI::App& command, PerfArguments& given) {
                      "auto, shm, or tcp even inside a machine (default: what TUTTI_TRANSPORT says, or auto)");
   command.add_option("--nodes", given.nodes,
                      "Split the ranks over so many machines of the mind: TCP across, runs of ranks of equal length");
-  command.add_option("--memory", given.memory, "plain, or registered with the library")->capture_default_str();
+  command.add_option("--memory", given.memory, "plain, registered with the library, or cuda (a GPU's)")
+      ->capture_default_str();
+  command.add_option("--ranks-per-gpu", given.ranks_per_gpu, "how many neighbouring ranks share a GPU, of cuda memory")
+      ->capture_default_str();
   command.add_option("--in-place", given.in_place, "0, 1 or both")->capture_default_str();
   command.add_option("--json", given.json_path, "Write the results to this file, too");
   command.add_option("--csv", given.csv_path, "Write the rows to this file, too, with JSON's names as columns");

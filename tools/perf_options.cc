@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <span>
 #include <system_error>
@@ -15,6 +16,8 @@
 
 namespace tutti::tool {
 namespace {
+
+constexpr std::array kMemories = {MemoryKind::kPlain, MemoryKind::kRegistered, MemoryKind::kCuda};
 
 Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArgument, .message = std::move(message)}; }
 
@@ -109,10 +112,16 @@ Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   if (!adds(options.collective)) options.ops = {ReduceOp::kMax};
   if (!has_buffers(options.collective)) options.types = {DataType::kFloat32};
   TUTTI_TRY(resolve_algorithm(arguments, options));
-  if (arguments.memory != "plain" && arguments.memory != "registered") {
-    return invalid(fmt::format("--memory {}: unknown; plain or registered", arguments.memory));
+  const auto memory = std::find_if(kMemories.begin(), kMemories.end(),
+                                   [&](MemoryKind kind) { return to_string(kind) == arguments.memory; });
+  if (memory == kMemories.end()) {
+    return invalid(fmt::format("--memory {}: unknown; plain, registered or cuda", arguments.memory));
   }
-  options.memory = arguments.memory == "plain" ? MemoryKind::kPlain : MemoryKind::kRegistered;
+  options.memory = *memory;
+  if (arguments.ranks_per_gpu < 1) {
+    return invalid(fmt::format("--ranks-per-gpu {}: at least 1", arguments.ranks_per_gpu));
+  }
+  options.ranks_per_gpu = arguments.ranks_per_gpu;
   if (!arguments.transport.empty() && !parse_transport(arguments.transport)) {
     return invalid(fmt::format("--transport {}: unknown; auto, shm or tcp", arguments.transport));
   }
@@ -149,7 +158,14 @@ Status resolve_numbers(const PerfArguments& arguments, PerfOptions& options) {
 
 }  // namespace
 
-std::string_view to_string(MemoryKind memory) { return memory == MemoryKind::kPlain ? "plain" : "registered"; }
+std::string_view to_string(MemoryKind memory) {
+  switch (memory) {
+    case MemoryKind::kPlain: return "plain";
+    case MemoryKind::kRegistered: return "registered";
+    case MemoryKind::kCuda: return "cuda";
+  }
+  return "invalid";
+}
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
   std::uint64_t number = 0;

@@ -16,7 +16,7 @@
 
 namespace tutti::tool {
 
-enum class MemoryKind : std::uint8_t { kPlain, kRegistered };
+enum class MemoryKind : std::uint8_t { kPlain, kRegistered, kCuda };
 std::string_view to_string(MemoryKind memory);
 
 // The command line as it was given; the names are nccl-tests' where it has one. Empty: not given.
@@ -38,6 +38,7 @@ struct PerfArguments {
   std::int64_t warmup_iterations = 5;
   std::int32_t check = 1;
   std::int32_t root = 0;
+  std::int32_t ranks_per_gpu = 1;
   std::optional<std::int32_t> ranks;
   std::optional<std::int32_t> nodes;
   std::optional<std::int32_t> corrupt;
@@ -63,6 +64,7 @@ struct PerfOptions {
   std::int64_t warmup_iterations = 5;
   std::int32_t root = 0;                 // for rooted collectives
   std::int32_t ranks = 0;                // 0: not given
+  std::int32_t ranks_per_gpu = 1;        // of kCuda: neighbouring ranks share a GPU
   std::int32_t nodes = 0;                // machines to split the ranks over; 0: not given
   std::int32_t corrupt = -1;             // the rank whose results get a flipped bit before they are checked; -1: none
   std::string transport;                 // empty: not given

@@ -2,8 +2,6 @@
 // of iterations, a time, a count of wrong elements) reaches the others through tiny all-reduces.
 #include "tools/perf_rank.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -18,6 +16,7 @@
 
 #include "base/assert.h"
 #include "tools/bound.h"
+#include "tools/perf_buffer.h"
 #include "tools/perf_collective.h"
 #include "tools/perf_data.h"
 #include "tutti/group.h"
@@ -31,46 +30,12 @@ constexpr std::int64_t kMinIterations = 5;
 constexpr std::int64_t kMaxIterations = 2000;
 constexpr std::size_t kGuardBytes = 64;  // behind each buffer's elements; must not change
 constexpr std::byte kGuard{0xa5};
-constexpr std::size_t kAlignment = 4096;
 constexpr std::int32_t kLateRanks = 8;         // that a barrier is checked with
 constexpr std::chrono::milliseconds kLate{1};  // what they come late by
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-struct Free {
-  void operator()(std::byte* data) const { std::free(data); }
-};
-
-// A user's buffer: from the heap, or from the library's allocator.
-class Buffer {
- public:
-  static Result<Buffer> create(Communicator& communicator, MemoryKind kind, std::size_t bytes) {
-    Buffer buffer;
-    if (kind == MemoryKind::kRegistered) {
-      Result<Memory> memory = communicator.allocate(bytes);
-      if (!memory) return memory.error();
-      buffer.registered_ = std::move(*memory);
-      buffer.data_ = buffer.registered_.data();
-    } else {
-      const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-      buffer.plain_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
-      if (!buffer.plain_) {
-        return Error{.code = ErrorCode::kSystem,
-                     .message = "no memory for a buffer of " + std::to_string(bytes) + " bytes"};
-      }
-      buffer.data_ = buffer.plain_.get();
-    }
-    return buffer;
-  }
-  std::byte* data() const { return data_; }
-
- private:
-  Memory registered_;
-  std::unique_ptr<std::byte, Free> plain_;
-  std::byte* data_ = nullptr;
-};
 
 template <class Number>
 Result<Number> reduce_number(Communicator& communicator, Number number, DataType type, ReduceOp op) {
@@ -121,18 +86,24 @@ class Sweep {
   Result<std::uint64_t> run();
 
  private:
+  Status open_device();
   Status allocate_buffers();
   Status run_row(DataType type, ReduceOp op, std::uint64_t elements);
   Algorithm algorithm_of(DataType type, std::uint64_t elements) const;
   Result<PerfMeasurement> measure(const Case& one, const DataPattern& pattern);
   Case make_case(DataType type, ReduceOp op, std::uint64_t elements, bool in_place) const;
-  void prepare(const Case& one, const DataPattern& pattern);
+  Status prepare(const Case& one, const DataPattern& pattern);
+  Status finish();  // what the GPU still does
+  Status fetch();   // and the results to the host
   Status call(const Case& one, const DataPattern& pattern);
   void corrupt(const Case& one);
   std::uint64_t count_wrong(const Case& one, const DataPattern& pattern) const;
   Result<std::optional<std::uint64_t>> check_barrier(const Case& one, const DataPattern& pattern);
-  std::byte* input_of(const Case& one) const;
-  std::byte* output_of(const Case& one) const;
+  std::byte* input_of(const Case& one) const { return input_buffer(one).host() + input_at(one); }
+  std::byte* output_of(const Case& one) const { return output_.host() + output_at(one); }
+  const Buffer& input_buffer(const Case& one) const { return one.in_place ? output_ : input_; }
+  static std::size_t input_at(const Case& one) { return one.in_place ? one.bytes(one.call.in_place_input_at) : 0; }
+  static std::size_t output_at(const Case& one) { return one.in_place ? one.bytes(one.call.in_place_output_at) : 0; }
   Result<double> warm_up(const Case& one, const DataPattern& pattern);
   Result<std::int64_t> agree_on_iterations(double call_us);
   Result<double> time_calls(const Case& one, const DataPattern& pattern, std::int64_t iterations);
@@ -144,6 +115,7 @@ class Sweep {
   const PerfOptions& options_;
   PerfReport* const report_;
   BoundMeter bound_;
+  std::unique_ptr<PerfDevice> device_;  // of memory that is a GPU's
   Group group_;
   Buffer input_;
   Buffer output_;
@@ -171,10 +143,10 @@ Status Sweep::allocate_buffers() {
   }
   for (Buffer* buffer : {&input_, &output_}) {
     const std::size_t bytes = (buffer == &input_ ? input_bytes : output_bytes) + kGuardBytes;
-    Result<Buffer> made = Buffer::create(communicator_, options_.memory, bytes);
+    Result<Buffer> made = Buffer::create(communicator_, options_.memory, device_.get(), bytes);
     if (!made) return made.error();
     *buffer = std::move(*made);
-    std::memset(buffer->data(), 0, bytes);  // pages are taken now, not in a timed call
+    std::memset(buffer->host(), 0, bytes);  // pages are taken now, not in a timed call
   }
   return {};
 }
@@ -195,7 +167,20 @@ Status Sweep::settle() {
   return {};
 }
 
+Status Sweep::open_device() {
+  if (options_.memory != MemoryKind::kCuda) return {};
+  auto driver = cuda::Driver::open();
+  if (!driver) return driver.error();
+  const Result<int> devices = (*driver)->device_count();
+  if (!devices) return devices.error();
+  auto device = PerfDevice::open(device_of(rank(), options_.ranks_per_gpu, *devices));
+  if (!device) return device.error();
+  device_ = std::move(*device);
+  return {};
+}
+
 Result<std::uint64_t> Sweep::run() {
+  TUTTI_TRY(open_device());
   TUTTI_TRY(allocate_buffers());
   TUTTI_TRY(settle());
   if (report_ != nullptr) TUTTI_TRY(report_->print_header());
@@ -225,7 +210,7 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   row.elements = elements;
   row.algorithm = algorithm_of(type, elements);
   // The others wait in the barrier, asleep: the bound has the machine's cores to itself.
-  if (report_ != nullptr && has_bound(options_.collective, report_->job())) {
+  if (report_ != nullptr && device_ == nullptr && has_bound(options_.collective, report_->job())) {
     row.bound_us = bound_.measure_us(type, op, elements);
   }
   TUTTI_TRY(barrier());
@@ -243,12 +228,13 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
 // timed calls feed on their results, so one more call on fresh inputs is.
 Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& pattern) {
   std::uint64_t wrong = 0;
-  prepare(one, pattern);
+  TUTTI_TRY(prepare(one, pattern));
   if (options_.check) {
     TUTTI_TRY(call(one, pattern));
+    TUTTI_TRY(fetch());
     corrupt(one);
     wrong += count_wrong(one, pattern);
-    if (rank() == options_.corrupt) prepare(one, pattern);
+    if (rank() == options_.corrupt) TUTTI_TRY(prepare(one, pattern));
   }
   const Result<double> call_us = warm_up(one, pattern);
   if (!call_us) return call_us.error();
@@ -265,9 +251,10 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
     wrong += **early;
   }
   if (one.in_place) {
-    prepare(one, pattern);
+    TUTTI_TRY(prepare(one, pattern));
     TUTTI_TRY(call(one, pattern));
   }
+  TUTTI_TRY(fetch());
   corrupt(one);
   wrong += count_wrong(one, pattern);
   const Result<std::int64_t> total =
@@ -285,33 +272,39 @@ Case Sweep::make_case(DataType type, ReduceOp op, std::uint64_t elements, bool i
           .call = make_rank_call(options_.collective, rank(), communicator_.size(), options_.root, elements)};
 }
 
-std::byte* Sweep::input_of(const Case& one) const {
-  return one.in_place ? output_.data() + one.bytes(one.call.in_place_input_at) : input_.data();
-}
-
-std::byte* Sweep::output_of(const Case& one) const {
-  return one.in_place ? output_.data() + one.bytes(one.call.in_place_output_at) : output_.data();
-}
-
-void Sweep::prepare(const Case& one, const DataPattern& pattern) {
-  std::memset(output_.data(), static_cast<int>(kGuard), one.output_bytes() + kGuardBytes);
+Status Sweep::prepare(const Case& one, const DataPattern& pattern) {
+  std::memset(output_.host(), static_cast<int>(kGuard), one.output_bytes() + kGuardBytes);
   pattern.fill_input(rank(), 0, one.call.input_elements, input_of(one));
-  std::memset(input_.data() + one.input_bytes(), static_cast<int>(kGuard), kGuardBytes);
+  std::memset(input_.host() + one.input_bytes(), static_cast<int>(kGuard), kGuardBytes);
+  TUTTI_TRY(input_.push());
+  return output_.push();
+}
+
+Status Sweep::fetch() {
+  TUTTI_TRY(finish());
+  TUTTI_TRY(input_.pull());
+  return output_.pull();
+}
+
+Status Sweep::finish() {
+  if (device_ == nullptr) return {};
+  TUTTI_TRY(device_->synchronize());
+  return communicator_.async_status();
 }
 
 // A rank passes null for a buffer that it has not.
 Status Sweep::call(const Case& one, const DataPattern& pattern) {
   const RankCall& side = one.call;
-  const void* const input = side.input_elements > 0 ? input_of(one) : nullptr;
-  void* const output = side.output_elements > 0 ? output_of(one) : nullptr;
+  const void* const input = side.input_elements > 0 ? input_buffer(one).data() + input_at(one) : nullptr;
+  void* const output = side.output_elements > 0 ? output_.data() + output_at(one) : nullptr;
+  CallOptions extras{.algorithm = options_.algorithm, .scale = pattern.scale(rank()), .timeout = options_.timeout};
+  if (device_ != nullptr) extras.stream = device_->stream();
   if (options_.collective.kind == CollectiveKind::kSendReceive) {
     const std::int32_t ranks = communicator_.size();
-    TUTTI_TRY(group_.send(communicator_, input, side.count, one.type, (rank() + 1) % ranks));
-    TUTTI_TRY(group_.receive(communicator_, output, side.count, one.type, (rank() + ranks - 1) % ranks));
+    TUTTI_TRY(group_.send(communicator_, input, side.count, one.type, (rank() + 1) % ranks, extras));
+    TUTTI_TRY(group_.receive(communicator_, output, side.count, one.type, (rank() + ranks - 1) % ranks, extras));
     return group_.run();
   }
-  const CallOptions extras{
-      .algorithm = options_.algorithm, .scale = pattern.scale(rank()), .timeout = options_.timeout};
   return communicator_.run({.kind = options_.collective.kind,
                             .input = input,
                             .output = output,
@@ -346,7 +339,7 @@ std::uint64_t Sweep::count_wrong(const Case& one, const DataPattern& pattern) co
   for (const Untouched& part : untouched_input(one)) {
     wrong += pattern.count_wrong_input(rank(), part.first, part.count, input_of(one) + one.bytes(part.first));
   }
-  for (const std::byte* guard : {input_.data() + one.input_bytes(), output_.data() + one.output_bytes()}) {
+  for (const std::byte* guard : {input_.host() + one.input_bytes(), output_.host() + one.output_bytes()}) {
     wrong +=
         static_cast<std::uint64_t>(std::count_if(guard, guard + kGuardBytes, [](std::byte b) { return b != kGuard; }));
   }
@@ -378,8 +371,10 @@ Result<double> Sweep::warm_up(const Case& one, const DataPattern& pattern) {
   double start_us = now_us();
   for (std::int64_t i = 0; i < calls; ++i) {
     TUTTI_TRY(call(one, pattern));
+    if (i == 0) TUTTI_TRY(finish());
     if (i == 0 && calls > 1) start_us = now_us();
   }
+  TUTTI_TRY(finish());
   return (now_us() - start_us) / static_cast<double>(std::max<std::int64_t>(1, calls - 1));
 }
 
@@ -398,8 +393,16 @@ Result<std::int64_t> Sweep::agree_on_iterations(double call_us) {
 Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, std::int64_t iterations) {
   TUTTI_TRY(barrier());
   const double start_us = now_us();
+  if (device_ != nullptr) TUTTI_TRY(device_->start_timer());
   for (std::int64_t i = 0; i < iterations; ++i) TUTTI_TRY(call(one, pattern));
-  const double mean_us = (now_us() - start_us) / static_cast<double>(iterations);
+  double spent_us = now_us() - start_us;
+  if (device_ != nullptr) {  // by the GPU's own clock
+    const Result<double> measured_us = device_->stop_timer();
+    if (!measured_us) return measured_us.error();
+    spent_us = *measured_us;
+    TUTTI_TRY(finish());
+  }
+  const double mean_us = spent_us / static_cast<double>(iterations);
   return reduce_number(communicator_, mean_us, DataType::kFloat64, ReduceOp::kMax);
 }
 

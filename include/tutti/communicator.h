@@ -10,12 +10,12 @@
 // Sends and receives have an order of their own: between two ranks, in each direction, the k-th send meets the k-th
 // receive. Collectives and transfers with other ranks do not hold them up.
 //
-// Buffers: host or device memory (see below), aligned to the element. Input and output are the same memory only in the collective's in-place
-// form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null for a buffer that it
-// has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of every collective:
-// kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. Ranks may end a failed call differently: one that has all
-// it needs ends it well while another gives up. After an error the output (in place: the buffer) holds unspecified
-// values.
+// Buffers: host or device memory (see below), aligned to the element. Input and output are the same memory only in the
+// collective's in-place form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null
+// for a buffer that it has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of
+// every collective: kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. Ranks may end a failed call
+// differently: one that has all it needs ends it well while another gives up. After an error the output (in place: the
+// buffer) holds unspecified values.
 //
 // Device memory: the buffers of a call may lie in the memory of one GPU instead. Such a call is ordered in a stream
 // (CallOptions::stream) and returns before it ran; its buffers belong to it until that stream is through with it. What

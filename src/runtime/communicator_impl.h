@@ -159,9 +159,9 @@ class CommunicatorImpl {
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
   std::vector<ChosenPlan> user_plans_;
   std::atomic<bool> group_open_ = false;
-  const bool knows_driver_;  // the CUDA driver was loaded when this was made
+  const bool knows_driver_;                  // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine
-  Engine engine_;  // last: ends before what it uses
+  Engine engine_;                            // last: ends before what it uses
 };
 
 // Longer timeouts are taken as this one.

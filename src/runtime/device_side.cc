@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::chrono::seconds kStreamsLimit{5};  // how long the end of a communicator waits for them
 
-bool is_device(cuda::MemoryKind kind) { return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged; }
+bool is_device(cuda::MemoryKind kind) {
+  return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged;
+}
 
 // One buffer of a call.
 struct Used {
@@ -37,8 +39,8 @@ Status look_at(const cuda::Driver& driver, std::span<Used> buffers) {
     if (!where) return where.error();
     buffer.where = *where;
     const Used& first = buffers.front();
-    const bool alike = buffer.on_device() == first.on_device() &&
-                       (!first.on_device() || buffer.where.device == first.where.device);
+    const bool alike =
+        buffer.on_device() == first.on_device() && (!first.on_device() || buffer.where.device == first.where.device);
     if (!alike) {
       return invalid_argument(fmt::format("{} is {}, but {} is {}: give all buffers of a call in one place", first.name,
                                           first.place(), buffer.name, buffer.place()));
@@ -56,9 +58,10 @@ DeviceSide::DeviceSide(const cuda::Driver& driver, Transport& transport, Log& lo
 
 DeviceSide::~DeviceSide() {
   if (pool_->close(kStreamsLimit)) return;
-  log_.write(LogLevel::kWarn,
-             "a communicator ends while streams still have calls of it that did not run: the host memory of these calls "
-             "is never freed; synchronize the streams before");
+  log_.write(
+      LogLevel::kWarn,
+      "a communicator ends while streams still have calls of it that did not run: the host memory of these calls "
+      "is never freed; synchronize the streams before");
 }
 
 std::shared_ptr<StagedCall> DeviceSide::new_call() {

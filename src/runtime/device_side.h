@@ -15,8 +15,8 @@ namespace tutti::detail {
 
 class DeviceSide {
  public:
-  // Both outlive it, and no engine uses it any more when it ends. Waits then, within bounds, for streams that still have
-  // calls.
+  // Both outlive it, and no engine uses it any more when it ends. Waits then, within bounds, for streams that still
+  // have calls.
   DeviceSide(const cuda::Driver& driver, Transport& transport, Log& log);
   ~DeviceSide();
   DeviceSide(const DeviceSide&) = delete;

@@ -212,7 +212,7 @@ Status Group::send(Communicator& communicator, const void* data, std::size_t cou
 }
 
 Status Group::receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
-                   const CallOptions& options) {
+                      const CallOptions& options) {
   return impl_->transfer(Direction::kReceive, communicator, data, count, type, peer, options);
 }
 

@@ -17,6 +17,12 @@ constexpr std::uint32_t kGoOn = 1;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; }
 
+// Never freed: a stream may still use it.
+void abandon(StagingPool::Block block) {
+  static_cast<void>(block.pin.release());
+  static_cast<void>(block.window.release());
+}
+
 }  // namespace
 
 StagingPool::StagingPool(const cuda::Driver& driver, Transport& transport) : driver_(driver), transport_(transport) {}
@@ -46,15 +52,16 @@ Result<StagingPool::Block> StagingPool::take(std::size_t bytes, int device) {
   if (!scope) return scope.error();
   auto pin = cuda::RegisteredMemory::add(driver_, std::span((*window)->data(), size));
   if (!pin) return pin.error();
-  return Block{.window = std::move(*window), .pin = std::make_unique<cuda::RegisteredMemory>(std::move(*pin)), .size_class = size_class};
+  return Block{.window = std::move(*window),
+               .pin = std::make_unique<cuda::RegisteredMemory>(std::move(*pin)),
+               .size_class = size_class};
 }
 
 void StagingPool::give_back(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
   if (!closed_) return free_[block.size_class].push_back(std::move(block));
-  block.pin.reset();
-  static_cast<void>(block.window.release());  // its transport has ended
+  abandon(std::move(block));  // its transport has ended
 }
 
 void StagingPool::begin_call() {
@@ -76,11 +83,17 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   const bool all_back = none_in_flight_.wait_for(lock, limit, [this] { return in_flight_ == 0; });
   closed_ = true;
-  for (std::vector<Block>& blocks : free_) blocks.clear();
+  for (std::vector<Block>& blocks : free_) {
+    for (Block& block : blocks) {
+      if (!all_back) abandon(std::move(block));  // unpinning would wait for the device's work
+    }
+    blocks.clear();
+  }
+  if (!all_back && context_) new cuda::PrimaryContext(*std::move(context_));  // never released, as the blocks are not
   return all_back;
 }
 
-StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool, 
+StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool,
                        std::function<void(const Error&)> report)
     : driver_(driver), pool_(std::move(pool)), report_(std::move(report)) {}
 
@@ -116,8 +129,7 @@ Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CU
   return parts_.size() - 1;
 }
 
-Result<std::size_t> StagedCall::add(const cuda::PointerInfo& where, void* stream, const void* data,
-                                    std::size_t bytes) {
+Result<std::size_t> StagedCall::add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes) {
   auto part = part_of(where, static_cast<cuda::CUstream>(stream));
   if (!part) return part.error();
   const std::size_t offset = pieces_.empty() ? kPieceAlignment : aligned(pieces_.back().offset + pieces_.back().bytes);

@@ -74,8 +74,7 @@ class StagingPool {
 class StagedCall final : public Gate, public std::enable_shared_from_this<StagedCall> {
  public:
   // `report`: takes the operation's error, by the engine's driver.
-  StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool,
-             std::function<void(const Error&)> report);
+  StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool, std::function<void(const Error&)> report);
   ~StagedCall() override;
 
   // A piece of device memory that the call uses, in the order of `stream` (null: the default one of that memory's

@@ -139,7 +139,7 @@ std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::size_t
   return buffers;
 }
 
-constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kBroadcast, Kind::kReduce,   Kind::kAllGather,
+constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kBroadcast, Kind::kReduce, Kind::kAllGather,
                            Kind::kReduceScatter, Kind::kAllToAll,  Kind::kGather, Kind::kScatter};
 
 TEST(StagedCalls, GiveTheBitsOfTheHost) {
@@ -148,9 +148,11 @@ TEST(StagedCalls, GiveTheBitsOfTheHost) {
     Communicators device = make_world(world, 4);
     for (const Kind kind : kKinds) {
       for (const std::size_t count : {std::size_t{1}, std::size_t{777}, std::size_t{40'000}}) {
+        if (count == 1 && world.nodes > 1) continue;
         for (const bool in_place : {false, true}) {
           if (kind == Kind::kScatter && in_place) continue;  // only the root has a form of it
-          const Shape shape{kind, count, count == 777 ? DataType::kBfloat16 : DataType::kInt32, ReduceOp::kSum, in_place};
+          const Shape shape{kind, count, count == 777 ? DataType::kBfloat16 : DataType::kInt32, ReduceOp::kSum,
+                            in_place};
           EXPECT_EQ(outcome(device, shape, 4), outcome(host, shape, 0))
               << world.name << " " << to_string(kind) << " " << count << (in_place ? " in place" : "");
         }
@@ -183,9 +185,11 @@ TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     // What the stream writes before the call is what the call takes; what it copies after it is what the call gave.
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 3, 1024, stream), cuda::CUresult::kSuccess);
     for (int call = 0; call < 3; ++call) {
-      ASSERT_TRUE(rank.all_reduce(pointer(memory), pointer(memory), 1024, DataType::kInt8, ReduceOp::kSum, on(gpu)).ok());
+      ASSERT_TRUE(
+          rank.all_reduce(pointer(memory), pointer(memory), 1024, DataType::kInt8, ReduceOp::kSum, on(gpu)).ok());
     }
-    ASSERT_EQ(driver().api().memcpy_dtod_async(later.address(), memory.address(), 1024, stream), cuda::CUresult::kSuccess);
+    ASSERT_EQ(driver().api().memcpy_dtod_async(later.address(), memory.address(), 1024, stream),
+              cuda::CUresult::kSuccess);
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 9, 1024, stream), cuda::CUresult::kSuccess);
     EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -268,7 +272,8 @@ TEST(StagedCalls, SendsReceivesAndUnequalBlocks) {
                     .ok());
     Bytes gathered = gpu.get(to);
     Bytes wanted(6000, std::byte{0});
-    for (std::size_t r = 0; r < kRanks; ++r) std::fill_n(wanted.begin() + 10 * static_cast<int>(r), r + 1, static_cast<std::byte>(r + 1));
+    for (std::size_t r = 0; r < kRanks; ++r)
+      std::fill_n(wanted.begin() + 10 * static_cast<int>(r), r + 1, static_cast<std::byte>(r + 1));
     EXPECT_EQ(gathered, wanted);
     const Status alone = rank.send(pointer(from), 1, DataType::kUint8, next, on(gpu));
     ASSERT_TRUE(alone.ok()) << to_string(alone.error());
@@ -345,7 +350,8 @@ TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(4096);
     const std::size_t count = rank.rank() == 0 ? 100 : 200;  // the ranks disagree
-    ASSERT_TRUE(rank.all_reduce(pointer(memory), pointer(memory), count, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
+    ASSERT_TRUE(
+        rank.all_reduce(pointer(memory), pointer(memory), count, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
     gpu.synchronize();
     const Status status = rank.async_status();
     ASSERT_FALSE(status.ok());
@@ -354,7 +360,8 @@ TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
   });
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(4096);
-  ASSERT_TRUE(ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
+  ASSERT_TRUE(
+      ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
   gpu.synchronize();
   const Status status = ranks[0]->async_status();
   ASSERT_FALSE(status.ok());
@@ -367,7 +374,8 @@ TEST(StagedCalls, TheEndOfACommunicatorLetsItsStreamsGoOn) {
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(4096);
   for (int call = 0; call < 3; ++call) {
-    ASSERT_TRUE(ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
+    ASSERT_TRUE(
+        ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
   }
   const auto start = std::chrono::steady_clock::now();
   ranks[0].reset();
@@ -395,6 +403,8 @@ TEST(StagedCalls, FailuresOfTheDriverAreToldAndLeaveNothingBehind) {
     EXPECT_TRUE(good.ok()) << function << ": " << to_string(good.error());
     gpu.synchronize();
   }
+  ranks.clear();
+  EXPECT_EQ(fake().leaks().find("registered host memory"), std::string::npos) << fake().leaks();
 }
 
 }  // namespace

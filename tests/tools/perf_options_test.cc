@@ -84,6 +84,18 @@ TEST(Resolve, NamesOrAll) {
   EXPECT_EQ(options.memory, MemoryKind::kRegistered);
 }
 
+TEST(Resolve, MemoryOfAGpuMayBeSharedByRanks) {
+  PerfArguments arguments;
+  arguments.memory = "cuda";
+  arguments.ranks_per_gpu = 2;
+  EXPECT_EQ(resolve(arguments)->memory, MemoryKind::kCuda);
+  EXPECT_EQ(resolve(arguments)->ranks_per_gpu, 2);
+  arguments.ranks_per_gpu = 0;
+  EXPECT_FALSE(resolve(arguments).ok());
+  arguments.memory = "gpu";
+  EXPECT_FALSE(resolve(arguments).ok());
+}
+
 TEST(Resolve, InPlaceChoosesTheColumns) {
   PerfArguments arguments;
   arguments.in_place = "0";

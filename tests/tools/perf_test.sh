@@ -36,6 +36,27 @@ threads_are_right() {
 
 every_type_and_op_is_right() { expect_good 60 --threads --ranks 3 -d all -o all -b 1000 -e 1000 -n 1 -w 0; }
 
+# Over the double of the driver, which stands beside the tool's folder.
+cuda_memory_is_right() {
+  local double
+  double=$(dirname "$(dirname "$tutti")")/fake_cuda
+  LD_LIBRARY_PATH=$double expect_good 2 --ranks 3 --ranks-per-gpu 2 --memory cuda -b 12 -e 120000 -f 10000 -n 3 -w 1
+  local collective
+  for collective in broadcast reduce_scatter all_gather_v all_to_all_v gather scatter send_recv barrier; do
+    LD_LIBRARY_PATH=$double "$tutti" perf $collective --threads --ranks 3 --memory cuda -b 1000 -e 1000 -n 2 -w 1 \
+      >"$here/out" 2>"$here/err" || fail "$collective on cuda memory ends with status $?"
+    grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail "$collective has no good verdict"
+  done
+  LD_LIBRARY_PATH=$double perf --ranks 2 --memory cuda -b 1000 -e 1000 --corrupt 1
+  [ $status = 1 ] || fail "a wrong element on a GPU ends with status $status"
+}
+
+# Where there is no GPU.
+cuda_memory_needs_a_driver() {
+  if LD_LIBRARY_PATH='' perf --ranks 1 --memory cuda -b 8 -e 8 && [ $status = 0 ]; then exit 77; fi # there is one
+  grep -q 'install NVIDIA.s driver\|no device\|is a GPU there' "$here/err" || fail "does not say what is missing"
+}
+
 registered_memory_is_right() {
   expect_good 3 --ranks 2 --memory registered -b 12 -e 1200 -f 10 -n 3 -w 1
   expect_good 3 --threads --ranks 3 --memory registered -b 12 -e 1200 -f 10 -n 3 -w 1
