@@ -15,11 +15,13 @@ namespace {
 // both structures of one size and alignment.
 template <class A, class B>
 constexpr bool same_argument() {
-  constexpr bool kIntegers = (std::is_integral_v<A> || std::is_enum_v<A>)&&(std::is_integral_v<B> || std::is_enum_v<B>);
-  constexpr bool kPointers = std::is_pointer_v<A> && std::is_pointer_v<B>;
-  constexpr bool kClasses = std::is_class_v<A> && std::is_class_v<B>;
-  return sizeof(A) == sizeof(B) && alignof(A) == alignof(B) &&
-         (kIntegers || kPointers || kClasses || std::is_same_v<A, B>);
+  if constexpr (std::is_pointer_v<A> || std::is_pointer_v<B>) {
+    return std::is_pointer_v<A> && std::is_pointer_v<B>;
+  } else {
+    constexpr bool kIntegers = !std::is_class_v<A> && !std::is_class_v<B> && !std::is_floating_point_v<A>;
+    constexpr bool kClasses = std::is_class_v<A> && std::is_class_v<B>;
+    return sizeof(A) == sizeof(B) && alignof(A) == alignof(B) && (kIntegers || kClasses || std::is_same_v<A, B>);
+  }
 }
 
 template <class A, class B>

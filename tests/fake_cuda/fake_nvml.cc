@@ -1,6 +1,7 @@
 // A libnvidia-ml.so.1 for the pretend devices: FAKE_CUDA_DEVICES of them, two NVLinks from each to the next one round a
 // ring and one to a switch, MIG on the last; FAKE_NVML_INIT makes nvmlInit_v2 fail with that number. Constant, so any
 // thread may call.
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -56,7 +57,7 @@ int nvmlDeviceGetCount_v2(std::uint32_t* devices) {
 
 int nvmlDeviceGetHandleByIndex_v2(std::uint32_t index, void** device) {
   if (index >= count()) return kInvalidArgument;
-  *device = reinterpret_cast<void*>(std::uintptr_t{index} + 1);
+  *device = std::bit_cast<void*>(std::uintptr_t{index} + 1);
   return kSuccess;
 }
 

@@ -50,8 +50,8 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes, con
   return CUresult::kSuccess;
 }
 
-// Takes physical memory off the device's account where nothing holds it any more.
-void settle(std::shared_ptr<Physical> physical) {
+// Takes physical memory off the device's account where nobody but the caller holds it any more.
+void settle(const std::shared_ptr<Physical>& physical) {
   if (physical->own && physical.use_count() == 1) {
     world().devices[static_cast<std::size_t>(physical->device)].used_bytes -= physical->bytes;
   }
@@ -63,7 +63,7 @@ CUresult mem_release(CUmemGenericAllocationHandle handle) {
   auto physical = own.physicals.find(handle);
   if (physical == nullptr) return CUresult::kInvalidValue;
   own.physicals.erase(handle);
-  settle(std::move(physical));
+  settle(physical);
   return CUresult::kSuccess;
 }
 
@@ -81,7 +81,7 @@ CUresult mem_address_reserve(CUdeviceptr* address, std::size_t bytes, std::size_
   const std::uintptr_t base = (begin + aligned - 1) & ~(aligned - 1);
   if (base > begin) munmap(room, base - begin);
   if (begin + room_bytes > base + bytes) {
-    munmap(reinterpret_cast<void*>(base + bytes), begin + room_bytes - base - bytes);
+    munmap(std::bit_cast<void*>(base + bytes), begin + room_bytes - base - bytes);
   }
   own.reservations.emplace(base, bytes);
   *address = base;
@@ -101,7 +101,7 @@ CUresult mem_address_free(CUdeviceptr address, std::size_t bytes) {
   if (found == own.reservations.end() || found->second != bytes || has_mapping(address, bytes)) {
     return CUresult::kInvalidValue;
   }
-  munmap(reinterpret_cast<void*>(address), bytes);
+  munmap(std::bit_cast<void*>(address), bytes);
   own.reservations.erase(found);
   return CUresult::kSuccess;
 }
@@ -124,7 +124,7 @@ CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUm
   }
   if (!is_reserved(address, bytes) || has_mapping(address, bytes)) return CUresult::kInvalidValue;
   // Nobody may use it yet: that is what cuMemSetAccess is for.
-  void* room = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd, 0);
+  void* room = mmap(std::bit_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd, 0);
   if (room == MAP_FAILED) return CUresult::kMapFailed;
   auto memory = std::make_shared<Memory>();
   memory->kind = MemKind::kMapped;
@@ -157,10 +157,11 @@ CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) {
   }
   const std::lock_guard lock(own.mutex);
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, kFlags, -1, 0);
+  void* room = mmap(std::bit_cast<void*>(address), bytes, PROT_NONE, kFlags, -1, 0);
+  if (room == MAP_FAILED) return CUresult::kUnknown;
   own.memory.erase(address);
-  auto physical = std::move(memory->physical);
-  settle(std::move(physical));
+  const auto physical = std::move(memory->physical);
+  settle(physical);
   return CUresult::kSuccess;
 }
 
@@ -183,8 +184,8 @@ CUresult mem_set_access(CUdeviceptr address, std::size_t bytes, const CUmemAcces
     }
   }
   const int protection = memory->accesses.empty() ? PROT_NONE : PROT_READ | PROT_WRITE;
-  return mprotect(reinterpret_cast<void*>(address), bytes, protection) == 0 ? CUresult::kSuccess
-                                                                            : CUresult::kOperatingSystem;
+  return mprotect(std::bit_cast<void*>(address), bytes, protection) == 0 ? CUresult::kSuccess
+                                                                         : CUresult::kOperatingSystem;
 }
 
 CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, MemHandleType type,

@@ -55,7 +55,7 @@ CUresult copy(CUdeviceptr target, Place target_place, CUdeviceptr source, Place 
     pageable = !to.known || !from.known;
     const auto run = [=] {
       if (is_gone(to) || is_gone(from)) return CUresult::kIllegalAddress;
-      std::memmove(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
+      std::memmove(std::bit_cast<void*>(target), std::bit_cast<const void*>(source), bytes);
       return CUresult::kSuccess;
     };
     if (const CUresult result = submit(stream, {what, run, {}}, &ticket); result != CUresult::kSuccess) return result;
@@ -101,7 +101,7 @@ CUresult memset_d8_async(CUdeviceptr target, unsigned char value, std::size_t by
   }
   const auto run = [=] {
     if (is_gone(end)) return CUresult::kIllegalAddress;
-    std::memset(reinterpret_cast<void*>(target), value, bytes);
+    std::memset(std::bit_cast<void*>(target), value, bytes);
     return CUresult::kSuccess;
   };
   return submit(stream, {"cuMemsetD8Async", run, {}});
@@ -130,7 +130,7 @@ CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned f
   const auto run = [=] {
     const auto memory = end.memory.lock();
     if (memory == nullptr) return CUresult::kIllegalAddress;
-    const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
+    const std::atomic_ref<Word> word(*std::bit_cast<Word*>(address));
     const bool came =
         wait_until([&] { return holds(word.load(std::memory_order_acquire), value, flags); }, "cuStreamWaitValue");
     return came ? CUresult::kSuccess : CUresult::kLaunchTimeout;
@@ -149,7 +149,7 @@ CUresult write_value(CUstream handle, CUdeviceptr address, Word value, unsigned 
   }
   const auto run = [=] {
     if (is_gone(end)) return CUresult::kIllegalAddress;
-    std::atomic_ref<Word>(*reinterpret_cast<Word*>(address)).store(value, std::memory_order_release);
+    std::atomic_ref<Word>(*std::bit_cast<Word*>(address)).store(value, std::memory_order_release);
     return CUresult::kSuccess;
   };
   return submit(stream, {"cuStreamWriteValue", run, {}});

@@ -86,7 +86,7 @@ Physical::~Physical() {
 }
 
 Memory::~Memory() {
-  if (map != 0) munmap(reinterpret_cast<void*>(map), map_bytes);
+  if (map != 0) munmap(std::bit_cast<void*>(map), map_bytes);
   if (fd >= 0) close(fd);
 }
 

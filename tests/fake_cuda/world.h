@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -238,7 +239,7 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise);
 
 template <class Handle>
 Handle as_handle(std::uintptr_t number) {
-  return reinterpret_cast<Handle>(number);
+  return std::bit_cast<Handle>(number);
 }
 
 // The functions below want World::mutex held.
