@@ -86,6 +86,12 @@ Status make_call(Communicator& rank, const CollectiveCall& call, const CallOptio
   return rank.run(call, options);
 }
 
+// That algorithm has no plan for this collective: the same on all ranks, and nothing has happened.
+bool algorithm_is_none(const Status& status) {
+  return status.error().code == ErrorCode::kInvalidArgument &&
+         status.error().message.find("is not one that has a plan") != std::string::npos;
+}
+
 class ShortCalls : public testing::TestWithParam<WorldKind> {};
 
 // What the ranks agree about decides how a call goes, not how each of them makes it or where its memory lies.
@@ -110,6 +116,8 @@ void mixed_calls(Communicator& rank, int calls, std::uint32_t seed) {
     call.root = static_cast<std::int32_t>(alike() % p);
     if (alike() % 2 == 0 && last) call = *last;  // so that the shortest way is taken
     last = call;
+    const Algorithm algorithm = all_algorithms()[alike() % all_algorithms().size()];
+    const CallOptions options = with(alike() % 6 == 0 ? algorithm : Algorithm::kAuto);
     auto* words = own() % 2 == 0 ? plain.data() : reinterpret_cast<std::int32_t*>(registered->data());
     auto* other = own() % 2 == 0 ? plain.data() : reinterpret_cast<std::int32_t*>(registered->data());
     const std::size_t in = in_blocks(call, me, ranks) * call.count, out = out_blocks(call, me, ranks) * call.count;
@@ -120,7 +128,8 @@ void mixed_calls(Communicator& rank, int calls, std::uint32_t seed) {
     call.input = words;
     call.output = output;
     for (std::uint32_t i = 0; i < own() % 64 * (own() % 16 == 0 ? 300 : 1); ++i) relax();
-    const Status status = make_call(rank, call, {}, own() % 8);
+    const Status status = make_call(rank, call, options, own() % 8);
+    if (!status.ok() && algorithm_is_none(status)) continue;
     ASSERT_TRUE(status.ok()) << round << ": " << to_string(status.error());
     if (call.kind == Kind::kBarrier) continue;
     for (std::size_t i = 0; i < out; ++i) {
@@ -153,10 +162,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShortCalls, testing::Values(kWorlds[0], kAttach
 // What the queue's way refuses the shortest way refuses in the same words, and nothing else.
 TEST(ShortCallArguments, AreJudgedAsWhereTheyAreQueued) {
   constexpr std::int32_t kRanks = 2;
-  constexpr std::size_t kArena = 4096;
+  constexpr std::size_t kArena = 1280;  // no buffer is longer, with what stands before it
   Communicators ranks = make_ranks(kRanks, std::chrono::milliseconds(3000));
   on_every_rank(ranks, [](Communicator& rank) {
-    std::vector<std::byte> arena(3 * kArena);
+    std::vector<std::byte> arena(2 * kArena);
     std::mt19937 alike(3);
     int refused = 0, taken = 0;
     for (int round = 0; round < 6000; ++round) {
