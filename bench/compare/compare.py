@@ -111,7 +111,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--cell-limit-s", type=float, default=plain.cell_limit_s, help="a size that takes longer is cut off")
     add("--only", type=_words, default=(), help="names of variants: tutti_plain,ompi")
     add(
-        "--output", type=Path, default=TREE / "docs", help="where performance.md goes; raw results in results/ below it"
+        "--output",
+        type=Path,
+        help="where performance.md goes, raw results in results/ below it: docs, with --quick build/compare",
     )
     add("--name", help="of the raw results, instead of DATE-compare")
     add("--add", action="store_true", help="adds to the raw results of that name: a long run in several parts")
@@ -127,6 +129,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"ranks are 2 to {MAX_RANKS}")
     if any(value is not None and value < 1 for value in (options.rounds, options.trials)):
         parser.error("there must be a round and a trial at least")
+    if options.output is None and options.report is not None:
+        options.output = options.report.resolve().parent.parent
+    if options.output is None:  # a quick look's numbers mean little: they replace no report
+        options.output = TREE / ("build/compare" if options.quick else "docs")
     options.bin = options.bin.resolve()
     if options.report is None and not (options.bin / "compare_tutti").exists():
         parser.error(f"no drivers in {options.bin}: scripts/compare builds them")

@@ -181,7 +181,7 @@ bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32
     shown_offset = reinterpret_cast<std::uintptr_t>(data);
     return true;
   }
-  shown_window = kInRoom;
+  if (by_rooms()) shown_window = kInRoom;
   return by_rooms();
 }
 

@@ -123,11 +123,18 @@ SlateMarks::Sight SlateMarks::look(std::uint32_t peer) const {
   return holds(peer) ? Sight::kOther : Sight::kNothing;
 }
 
-bool SlateMarks::disagreement() const {
+std::optional<std::uint32_t> SlateMarks::disagreement() const {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
-    if (peer != rank_ && look(peer) == Sight::kOther) return true;
+    if (peer != rank_ && look(peer) == Sight::kOther) return peer;
   }
-  return false;
+  return std::nullopt;
+}
+
+void SlateMarks::show_tag(const CallTag& tag) {
+  begin(tag);
+  if (!may_write()) return;
+  open();
+  close();
 }
 
 bool SlateMarks::holds(std::uint32_t peer) const {

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/call_tag.h"
@@ -50,8 +51,11 @@ class SlateMarks {
   // What a peer shows: nothing for this call yet, the value for it, or one for a call with other arguments.
   enum class Sight : std::uint8_t { kNothing, kThere, kOther };
   Sight look(std::uint32_t peer) const;
-  // Some peer shows one for a call with other arguments, as far as peers have come to this one.
-  bool disagreement() const;
+  // The first peer that shows one for a call with other arguments, as far as peers have come to this one.
+  std::optional<std::uint32_t> disagreement() const;
+  // For a call that goes by messages: its mark alone, for ranks that look at nothing else, unless others may still read
+  // what stands there.
+  void show_tag(const CallTag& tag);
   // It is still this call's: after reading, or before a peer's memory is used. If not, the peer has given the call up,
   // as its board says.
   bool holds(std::uint32_t peer) const;

@@ -279,7 +279,10 @@ Engine::Ended Engine::poll_active(bool& moved) {
 // each looks at what the others have said of this call, as far as they have, before it calls it good.
 std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
   if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  auto diagnosis = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call);
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  auto diagnosis = doctor.mismatch(operation.call);
+  const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
+  if (other) diagnosis = doctor.bad_message(operation.call, {.peer = *other, .tag = {}});  // it no longer says what
   if (!diagnosis) return std::nullopt;
   world_.transport->leave_call(operation.call.tag, diagnosis->failure);
   return std::move(diagnosis->error);
@@ -320,6 +323,9 @@ std::optional<Error> Engine::start(Operation& operation) {
   }
   running_->start(operation.call);
   world_.transport->enter_call(operation.call.tag, running_->offered(operation.call));
+  // Those whose short calls need nothing of this rank look at marks, not at boards: see run_short().
+  const bool marked = operation.direct || marks_ == nullptr;
+  if (!marked && has_root(operation.plan->shape.collective.kind)) marks_->show_tag(operation.call.tag);
   if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
   return std::nullopt;
 }
