@@ -23,10 +23,20 @@ namespace {
 
 constexpr std::size_t kStacksPerSlab = 64;
 
+// Of frames that were never left: a finished thread's last ones, and all of a thread that was given up as stuck.
+void forget_frames([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(memory, bytes);
+#endif
+}
+
 }  // namespace
 
 Stacks::~Stacks() {
-  for (void* slab : slabs_) munmap(slab, kStacksPerSlab * stack_bytes_);
+  for (void* slab : slabs_) {
+    forget_frames(slab, kStacksPerSlab * stack_bytes_);
+    munmap(slab, kStacksPerSlab * stack_bytes_);
+  }
 }
 
 Stack Stacks::take() {
@@ -44,9 +54,7 @@ Stack Stacks::take() {
 }
 
 void Stacks::give_back(Stack stack) {
-#if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(stack.memory, stack.bytes);  // frames that were never left
-#endif
+  forget_frames(stack.memory, stack.bytes);
   free_.push_back(stack);
 }
 

@@ -121,21 +121,24 @@ std::vector<CollectiveKind> kinds() {
 
 class Evaluate : public ::testing::TestWithParam<std::tuple<CollectiveKind, Protocol>> {};
 
+// TUTTI_ROUNDS: more of them in the long test, each with other schedules, types, operations and places.
 TEST_P(Evaluate, EveryAlgorithmLeavesTheBitsOfTheHost) {
   const auto [kind, protocol] = GetParam();
   std::uint64_t seed = 1;
-  for (const Algorithm algorithm : algorithms_of(kind)) {
-    for (const std::uint32_t ranks : {2u, 3u, 4u, 8u}) {
-      const std::uint32_t root = has_root(kind) ? static_cast<std::uint32_t>(seed % ranks) : 0;
-      const bool windows = protocol == Protocol::kSimple && seed % 2 == 0;
-      const Subject subject(kind, algorithm, ranks,
-                            {.protocol = protocol, .slot_bytes = small_slot(protocol), .windows = windows}, root);
-      if (!runs_on_device(subject.generator)) continue;
-      DeviceGroup device(subject.generator, subject.group);
-      for (int call = 0; call < 2; ++call, ++seed) {  // the second goes on with the counters of the first
-        const auto policy = static_cast<Policy>(seed % 3);
-        subject.run(device, subject.call(call == 0 ? 2.3 : 0.4, seed), schedule(seed, policy, seed / 3 % 2 == 0));
-        if (HasFatalFailure()) return;
+  for (int round = 0; round < TUTTI_ROUNDS; ++round, ++seed) {
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      for (const std::uint32_t ranks : {2u, 3u, 4u, 8u}) {
+        const std::uint32_t root = has_root(kind) ? static_cast<std::uint32_t>(seed % ranks) : 0;
+        const bool windows = protocol == Protocol::kSimple && seed / 2 % 2 == 0;
+        const Subject subject(kind, algorithm, ranks,
+                              {.protocol = protocol, .slot_bytes = small_slot(protocol), .windows = windows}, root);
+        ASSERT_TRUE(runs_on_device(subject.generator));
+        DeviceGroup device(subject.generator, subject.group);
+        for (int call = 0; call < 2; ++call, ++seed) {  // the second goes on with the counters of the first
+          const auto policy = static_cast<Policy>(seed % 3);
+          subject.run(device, subject.call(call == 0 ? 2.3 : 0.4, seed), schedule(seed, policy, seed / 3 % 2 == 0));
+          if (HasFatalFailure()) return;
+        }
       }
     }
   }
