@@ -1,6 +1,6 @@
 # Options that shape the whole build, and the checks of what was asked for. Included once, after project().
 
-option(TUTTI_CUDA "Build the device code (needs nvcc)" OFF)
+set(TUTTI_CUDA AUTO CACHE STRING "Build the device code: AUTO (where nvcc is found), ON or OFF")
 
 # An unnamed build type would compile without optimisation, and the numbers would be nonsense.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -18,14 +18,7 @@ if(NOT TUTTI_SANITIZER IN_LIST sanitizer_choices)
     "it may be empty, address, undefined, address,undefined or thread.")
 endif()
 
-if(TUTTI_CUDA)
-  include(CheckLanguage)
-  check_language(CUDA)
-  if(NOT CMAKE_CUDA_COMPILER)
-    message(FATAL_ERROR "TUTTI_CUDA=ON needs a CUDA compiler and none was found. "
-      "Name one with -DCMAKE_CUDA_COMPILER=..., or use the preset 'release': "
-      "the library builds and runs without CUDA, on host memory.")
-  endif()
-  message(FATAL_ERROR "TUTTI_CUDA=ON: version ${PROJECT_VERSION} has no device code yet. "
-    "Use the preset 'release': it runs on host memory, on machines with and without a GPU.")
+set(cuda_choices AUTO ON OFF)
+if(NOT TUTTI_CUDA IN_LIST cuda_choices)
+  message(FATAL_ERROR "TUTTI_CUDA is '${TUTTI_CUDA}'; it may be AUTO, ON or OFF.")
 endif()

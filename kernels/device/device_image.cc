@@ -1,0 +1,36 @@
+// The fatbin that CMakeLists.txt has had built, put into the library's read-only data by the assembler.
+#include "kernels/device/device_image.h"
+
+#if defined(TUTTI_DEVICE_IMAGE)
+
+// The driver wants the image aligned to 8 bytes; 64 is a cache line.
+asm(R"(
+  .pushsection .rodata
+  .balign 64
+  .globl tutti_device_image_begin
+  .hidden tutti_device_image_begin
+tutti_device_image_begin:
+  .incbin ")" TUTTI_DEVICE_IMAGE R"("
+  .globl tutti_device_image_end
+  .hidden tutti_device_image_end
+tutti_device_image_end:
+  .byte 0
+  .popsection
+)");
+
+extern "C" const std::byte tutti_device_image_begin[];
+extern "C" const std::byte tutti_device_image_end[];
+
+#endif
+
+namespace tutti::kernels {
+
+std::span<const std::byte> device_image() {
+#if defined(TUTTI_DEVICE_IMAGE)
+  return {tutti_device_image_begin, tutti_device_image_end};
+#else
+  return {};
+#endif
+}
+
+}  // namespace tutti::kernels

@@ -1,0 +1,13 @@
+// The library's device code, as the driver loads it: one compressed fatbin with the kernels of entry.cu for every
+// architecture that was built. A constant; any thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace tutti::kernels {
+
+// Empty in a build without nvcc.
+std::span<const std::byte> device_image();
+
+}  // namespace tutti::kernels

@@ -1,0 +1,279 @@
+// Element types and how their values are combined, in device code: the rules of kernels/cpu/reduce.h (rounding, NaN,
+// wrap), bit for bit. To add a type: its struct here, its case in with_element().
+//
+// An element type has Bits, what stands in memory, and Value, what it is added in. A Word is what one access moves
+// (16 bytes, 8, or one element), an Accumulator the values of one word.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/call.h"
+#include "kernels/device/port.h"
+
+namespace tutti::device {
+
+inline constexpr std::uint32_t kFloatInfinity = 0x7F800000u;
+inline constexpr std::uint32_t kFloatQuietBit = 0x00400000u;
+inline constexpr std::uint32_t kFloatNan = 0x7FC00000u;  // what every NaN that arithmetic makes is stored as
+inline constexpr std::uint64_t kDoubleInfinity = 0x7FF0000000000000u;
+inline constexpr std::uint64_t kDoubleQuietBit = 0x0008000000000000u;
+inline constexpr std::uint64_t kDoubleNan = 0x7FF8000000000000u;
+
+template <class To, class From>
+TUTTI_DEVICE To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+TUTTI_DEVICE bool is_nan(float value) { return (bits_as<std::uint32_t>(value) & 0x7FFFFFFFu) > kFloatInfinity; }
+TUTTI_DEVICE bool is_nan(double value) { return (bits_as<std::uint64_t>(value) << 1 >> 1) > kDoubleInfinity; }
+TUTTI_DEVICE float canonicalized(float value) { return is_nan(value) ? bits_as<float>(kFloatNan) : value; }
+TUTTI_DEVICE double canonicalized(double value) { return is_nan(value) ? bits_as<double>(kDoubleNan) : value; }
+TUTTI_DEVICE float quieted(float value) {
+  return is_nan(value) ? bits_as<float>(bits_as<std::uint32_t>(value) | kFloatQuietBit) : value;
+}
+TUTTI_DEVICE double quieted(double value) {
+  return is_nan(value) ? bits_as<double>(bits_as<std::uint64_t>(value) | kDoubleQuietBit) : value;
+}
+
+// Signed and unsigned alike: what tells them apart stands in Rules.
+template <class B>
+struct Integer {
+  using Bits = B;
+  using Value = B;
+  static constexpr bool kFloating = false;
+  TUTTI_DEVICE static Value widen(Bits bits) { return bits; }
+  TUTTI_DEVICE static Bits narrow(Value value) { return value; }
+};
+
+struct Float32 {
+  using Bits = std::uint32_t;
+  using Value = float;
+  static constexpr bool kFloating = true;
+  TUTTI_DEVICE static Value widen(Bits bits) { return bits_as<float>(bits); }
+  TUTTI_DEVICE static Bits narrow(Value value) { return bits_as<std::uint32_t>(value); }
+};
+
+struct Float64 {
+  using Bits = std::uint64_t;
+  using Value = double;
+  static constexpr bool kFloating = true;
+  TUTTI_DEVICE static Value widen(Bits bits) { return bits_as<double>(bits); }
+  TUTTI_DEVICE static Bits narrow(Value value) { return bits_as<std::uint64_t>(value); }
+};
+
+// Both directions keep a NaN's sign and the payload bits that fit, and make it quiet.
+struct Float16 {
+  using Bits = std::uint16_t;
+  using Value = float;
+  static constexpr bool kFloating = true;
+  TUTTI_DEVICE static Value widen(Bits bits) {
+    const std::uint32_t magnitude = bits & 0x7FFFu;
+    const std::uint32_t sign = (bits & 0x8000u) << 16;
+    if (magnitude > 0x7C00u) return bits_as<float>(sign | kFloatNan | (magnitude & 0x3FFu) << 13);
+    return port::half_to_float(bits);
+  }
+  TUTTI_DEVICE static Bits narrow(Value value) {
+    const auto bits = bits_as<std::uint32_t>(value);
+    if (is_nan(value)) return static_cast<Bits>((bits & 0x80000000u) >> 16 | 0x7E00u | (bits >> 13 & 0x3FFu));
+    return port::float_to_half(value);
+  }
+};
+
+struct Bfloat16 {
+  using Bits = std::uint16_t;
+  using Value = float;
+  static constexpr bool kFloating = true;
+  TUTTI_DEVICE static Value widen(Bits bits) { return quieted(bits_as<float>(static_cast<std::uint32_t>(bits) << 16)); }
+  TUTTI_DEVICE static Bits narrow(Value value) {
+    const auto bits = bits_as<std::uint32_t>(value);
+    if (is_nan(value)) return static_cast<Bits>((bits | kFloatQuietBit) >> 16);
+    return static_cast<Bits>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);  // to nearest even
+  }
+};
+
+enum class Combine : std::uint8_t { kAdd, kMultiply, kMin, kMax };
+
+TUTTI_DEVICE Combine combine_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kProd: return Combine::kMultiply;
+    case ReduceOp::kMin: return Combine::kMin;
+    case ReduceOp::kMax: return Combine::kMax;
+    default: return Combine::kAdd;
+  }
+}
+
+TUTTI_DEVICE bool is_signed_integer(DataType type) {
+  return type == DataType::kInt8 || type == DataType::kInt32 || type == DataType::kInt64;
+}
+
+// An Arithmetic for elements of type E.
+template <class E>
+struct Rules {
+  using Value = typename E::Value;
+  Combine combine;
+  bool divides;
+  std::int32_t scaled_source;
+  std::uint32_t divisor;
+  typename E::Bits bias;  // of integers: what makes an unsigned comparison one of the type; not 0: it is signed
+  Value scale;
+
+  TUTTI_DEVICE explicit Rules(const Arithmetic& how)
+      : combine(combine_of(how.op)),
+        divides(how.divisor != 1),
+        scaled_source(how.scaled_source),
+        divisor(how.divisor),
+        bias(0),
+        scale(0) {
+    if constexpr (E::kFloating) {
+      scale = static_cast<Value>(how.scale_real);
+    } else {
+      scale = static_cast<Value>(how.scale_integer);
+      if (is_signed_integer(how.type)) bias = static_cast<Value>(Value{1} << (8 * sizeof(Value) - 1));
+    }
+  }
+
+  TUTTI_DEVICE Value times(Value a, Value b) const {
+    if constexpr (E::kFloating)
+      return canonicalized(port::multiply(a, b));
+    else
+      return static_cast<Value>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  }
+  TUTTI_DEVICE Value plus(Value a, Value b) const {
+    if constexpr (E::kFloating)
+      return canonicalized(port::add(a, b));
+    else
+      return static_cast<Value>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  }
+  // Of two equal values, and of two NaNs, the one met first stays.
+  template <bool kMin>
+  TUTTI_DEVICE Value better(Value value, Value next) const {
+    if constexpr (E::kFloating) {
+      if (is_nan(value)) return value;
+      if (is_nan(next)) return next;
+      return (kMin ? next < value : next > value) ? next : value;
+    } else {
+      const auto a = static_cast<Value>(value ^ bias);
+      const auto b = static_cast<Value>(next ^ bias);
+      return (kMin ? b < a : b > a) ? next : value;
+    }
+  }
+  TUTTI_DEVICE Value divided(Value value) const {
+    if constexpr (E::kFloating) {
+      return canonicalized(port::divide(value, static_cast<Value>(divisor)));
+    } else {
+      if (bias == 0) return static_cast<Value>(std::uint64_t{value} / divisor);
+      const auto biased = static_cast<std::int64_t>(std::uint64_t{static_cast<Value>(value ^ bias)} - bias);
+      return static_cast<Value>(biased / static_cast<std::int64_t>(divisor));  // towards zero
+    }
+  }
+};
+
+// The values of one word, source after source.
+template <class E, class Word>
+class Accumulator {
+ public:
+  using Bits = typename E::Bits;
+  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);
+
+  TUTTI_DEVICE void begin(const Rules<E>& rules, const Word& word, bool scaled) { load(rules, word, scaled, values_); }
+
+  TUTTI_DEVICE void add(const Rules<E>& rules, const Word& word, bool scaled) {
+    typename E::Value next[kLanes];
+    load(rules, word, scaled, next);
+    switch (rules.combine) {
+      case Combine::kAdd:
+        TUTTI_UNROLL
+        for (unsigned i = 0; i < kLanes; ++i) values_[i] = rules.plus(values_[i], next[i]);
+        return;
+      case Combine::kMultiply:
+        TUTTI_UNROLL
+        for (unsigned i = 0; i < kLanes; ++i) values_[i] = rules.times(values_[i], next[i]);
+        return;
+      case Combine::kMin:
+        TUTTI_UNROLL
+        for (unsigned i = 0; i < kLanes; ++i) values_[i] = rules.template better<true>(values_[i], next[i]);
+        return;
+      case Combine::kMax:
+        TUTTI_UNROLL
+        for (unsigned i = 0; i < kLanes; ++i) values_[i] = rules.template better<false>(values_[i], next[i]);
+        return;
+    }
+  }
+
+  TUTTI_DEVICE Word finished(const Rules<E>& rules) {
+    if (rules.divides) {
+      TUTTI_UNROLL
+      for (unsigned i = 0; i < kLanes; ++i) values_[i] = rules.divided(values_[i]);
+    }
+    Bits bits[kLanes];
+    TUTTI_UNROLL
+    for (unsigned i = 0; i < kLanes; ++i) {
+      if constexpr (E::kFloating)
+        bits[i] = E::narrow(quieted(values_[i]));
+      else
+        bits[i] = values_[i];
+    }
+    Word word;
+    __builtin_memcpy(&word, bits, sizeof(word));
+    return word;
+  }
+
+ private:
+  TUTTI_DEVICE static void load(const Rules<E>& rules, const Word& word, bool scaled, typename E::Value* values) {
+    Bits bits[kLanes];
+    __builtin_memcpy(bits, &word, sizeof(word));
+    TUTTI_UNROLL
+    for (unsigned i = 0; i < kLanes; ++i) values[i] = E::widen(bits[i]);
+    if (!scaled) return;
+    TUTTI_UNROLL
+    for (unsigned i = 0; i < kLanes; ++i) values[i] = rules.times(values[i], rules.scale);
+  }
+
+  typename E::Value values_[kLanes];
+};
+
+// Calls body(E{}) with the element type.
+template <class Body>
+TUTTI_DEVICE void with_element(DataType type, Body body) {
+  switch (type) {
+    case DataType::kInt8:
+    case DataType::kUint8: return body(Integer<std::uint8_t>{});
+    case DataType::kInt32:
+    case DataType::kUint32: return body(Integer<std::uint32_t>{});
+    case DataType::kInt64:
+    case DataType::kUint64: return body(Integer<std::uint64_t>{});
+    case DataType::kFloat16: return body(Float16{});
+    case DataType::kFloat32: return body(Float32{});
+    case DataType::kFloat64: return body(Float64{});
+    case DataType::kBfloat16: return body(Bfloat16{});
+  }
+}
+
+// The same by size alone, for values that are only moved.
+template <class Body>
+TUTTI_DEVICE void with_bits(std::uint32_t element_log2, Body body) {
+  switch (element_log2) {
+    case 0: return body(std::uint8_t{});
+    case 1: return body(std::uint16_t{});
+    case 2: return body(std::uint32_t{});
+    default: return body(std::uint64_t{});
+  }
+}
+
+TUTTI_DEVICE std::uint32_t element_log2_of(DataType type) {
+  switch (type) {
+    case DataType::kInt8:
+    case DataType::kUint8: return 0;
+    case DataType::kFloat16:
+    case DataType::kBfloat16: return 1;
+    case DataType::kInt32:
+    case DataType::kUint32:
+    case DataType::kFloat32: return 2;
+    default: return 3;
+  }
+}
+
+}  // namespace tutti::device

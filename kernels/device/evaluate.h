@@ -1,0 +1,496 @@
+// The device evaluator: one thread block runs one channel of a rank's packed plan, tiles outside, steps inside. The
+// host's is executor/bytes.h; for the same plan and slot size both give the same bits.
+//
+// A step has three parts, between block barriers:
+//   prepare   each entry of the step (operand, send, wait for another channel) is seen to by one thread: it waits for
+//   the
+//             message or the credit and finds the address. Only here may a block stop, since nothing has been moved.
+//   move      all threads: operands to destinations.
+//   post      the threads of `prepare` hand slots back and messages over.
+//
+// With LL and LL128 data is waited for in `move` too. That does not stop: headers are written first, so whoever has
+// seen all headers of a step waits for blocks that run and are past their own `prepare`.
+//
+// Bounds: kMaxPorts, kMaxReceives, kMaxSends, kMaxAfters (program.h); every wait by Call::patience_ns and timeout_ns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/block.h"
+#include "kernels/device/call.h"
+#include "kernels/device/lines.h"
+#include "kernels/device/port.h"
+#include "kernels/device/reduce.h"
+#include "kernels/device/wait.h"
+
+namespace tutti::device {
+
+template <Protocol kProtocol, class Faults = Sound>
+class Evaluator {
+ public:
+  TUTTI_DEVICE explicit Evaluator(Shared& shared) : shared_(shared), call_(shared.call) {}
+
+  TUTTI_DEVICE void run(const Launch& launch) {
+    load(launch);
+    if (!begin(launch.resume != 0)) return;
+    const std::uint32_t step_count = step_count_;
+    while (step_count > 0 && tile_ < call_.geometry.tiles) {
+      if (!run_step()) return leave();
+      if (++step_index_ == step_count) {
+        step_index_ = 0;
+        ++tile_;
+      }
+    }
+    drain();
+    port::block_barrier();
+    if (shared_.prepared != Outcome::kReady) return leave();
+    end();
+  }
+
+ private:
+  static constexpr bool kSimple = kProtocol == Protocol::kSimple;
+
+  // --- begin and end -------------------------------------------------------
+
+  TUTTI_DEVICE void load(const Launch& launch) {
+    const unsigned thread = port::thread();
+    const Task task = launch.calls == nullptr ? Task{0, port::block()} : launch.tasks[port::block()];
+    const Call& call = launch.calls == nullptr ? launch.one : launch.calls[task.call];
+    copy_words_of(&shared_.call, &call, sizeof(Call));
+    const ProgramHeader* program = call.program;
+    const PackedChannel& channel = array_at<PackedChannel>(program, program->channels_at)[task.channel];
+    copy_words_of(shared_.links, call.links + channel.first_port, channel.port_count * sizeof(Link));
+    if (thread == 0) {
+      shared_.channel = channel;
+      shared_.state = call.channels[task.channel];
+      shared_.prepared = Outcome::kReady;
+      shared_.moved = Outcome::kReady;
+      shared_.delivered = 0;
+      shared_.channel_index = task.channel;
+    }
+    port::block_barrier();
+    program_ = program;
+    step_count_ = shared_.channel.step_count;
+    ports_ = array_at<PackedPort>(program, program->ports_at) + shared_.channel.first_port;
+    bounds_ = {call_.status, call_.patience_ns, call_.timeout_ns};
+    mid_step_bounds_ = {call_.status, kForever, call_.timeout_ns};
+  }
+
+  // Plain accesses: nobody else uses these words while the kernel runs.
+  TUTTI_DEVICE static void copy_words_of(void* to, const void* from, std::uint64_t bytes) {
+    auto* words = static_cast<unsigned char*>(to);
+    const auto* source = static_cast<const unsigned char*>(from);
+    for (std::uint64_t at = 8 * port::thread(); at < bytes; at += 8 * port::threads())
+      __builtin_memcpy(__builtin_assume_aligned(words + at, 8), __builtin_assume_aligned(source + at, 8), 8);
+  }
+
+  // False: there is nothing to run.
+  TUTTI_DEVICE bool begin(bool resumes) {
+    tile_ = shared_.state.tile;
+    step_index_ = shared_.state.step;
+    epoch_ = shared_.state.epoch;
+    const bool running = shared_.state.running != 0;
+    if (resumes) return running;
+    if (running) {
+      if (port::thread() == 0) report({Failure::kMisused, shared_.channel_index, program_->rank, 0});
+      return false;
+    }
+    tile_ = 0;
+    step_index_ = 0;
+    const bool offers =
+        kSimple && call_.output_window != kNoWindow && (call_.in_place == 0 || program_->windows_in_place != 0);
+    for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
+      Link& link = shared_.links[p];
+      link.call_begin = link.number;
+      link.published = 0;
+      if (link.slot_mask + 1 < program_->least_slots) fail(Failure::kMisused, ports_[p].peer, shared_.prepared);
+      if (!offers || ports_[p].sends != 0 || link.windows == nullptr) continue;
+      port::store_relaxed(&link.peer->offer_window, call_.output_window);
+      port::store_relaxed(&link.peer->offer_offset, call_.output_offset);
+      port::store_release(&link.peer->offer_number, link.call_begin + 1);
+    }
+    port::block_barrier();  // links are looked at by other threads from here on
+    return true;
+  }
+
+  // Waits until peers have read what they read in this rank's memory.
+  TUTTI_DEVICE void drain() {
+    for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
+      const Link& link = shared_.links[p];
+      if (link.published == 0) continue;
+      const Outcome outcome =
+          wait_until(bounds_, [&] { return port::load_acquire(&link.own->counter) >= link.number; });
+      if (outcome != Outcome::kReady) give_up(outcome, ports_[p].peer, shared_.prepared);
+    }
+  }
+
+  TUTTI_DEVICE void save(const ChannelState& state) {
+    Link* links = call_.links + shared_.channel.first_port;
+    for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
+      port::store(&links[p].number, shared_.links[p].number);
+      port::store(&links[p].call_begin, shared_.links[p].call_begin);
+      port::store(&links[p].published, shared_.links[p].published);
+    }
+    if (port::thread() != 0) return;
+    ChannelState& to = call_.channels[shared_.channel_index];
+    port::store(&to.epoch, state.epoch);
+    port::store(&to.tile, state.tile);
+    port::store(&to.step, state.step);
+    port::store(&to.running, state.running);
+    port::store_release(&to.progress, state.progress);
+  }
+
+  TUTTI_DEVICE std::uint64_t position() const { return position_word(epoch_, tile_ * step_count_ + step_index_); }
+
+  TUTTI_DEVICE void leave() { save({position(), epoch_, tile_, step_index_, 1}); }
+  TUTTI_DEVICE void end() { save({position_word(epoch_ + 1, 0), epoch_ + 1, 0, 0, 0}); }
+
+  // --- failures ------------------------------------------------------------
+
+  TUTTI_DEVICE void report(const FailureWord& failure) {
+    port::compare_and_swap(&call_.status->failure, 0, failure.word());
+  }
+
+  TUTTI_DEVICE void fail(Failure cause, std::uint32_t peer, Outcome& verdict) {
+    report({cause, shared_.channel_index, peer, step_index_});
+    verdict = Outcome::kFailed;
+  }
+
+  // What a wait ended with is the block's verdict on this part of the step.
+  TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, Outcome& verdict) {
+    if (outcome == Outcome::kTimedOut) return fail(Failure::kTimedOut, peer, verdict);
+    if (outcome == Outcome::kAborted) return fail(Failure::kAborted, peer, verdict);
+    verdict = outcome;
+  }
+
+  // --- one step --------------------------------------------------------------
+
+  // False: the block stops here, by verdict of `prepared` or `moved`.
+  TUTTI_DEVICE bool run_step() {
+    fetch();
+    step_ = shared_.steps[step_index_ - first_step_];
+    const std::uint32_t entries = entry_count();
+    for (std::uint32_t e = port::thread(); e < entries; e += port::threads()) prepare(e);
+    port::block_barrier();
+    if (shared_.prepared != Outcome::kReady) return false;
+    const std::uint64_t bytes = value_bytes();
+    // Each entry's thread counts its message now: whoever looks at the number next does so behind a barrier.
+    for (std::uint32_t e = port::thread(); e < step_.receive_count + step_.send_count; e += port::threads()) {
+      announce(e, bytes);
+      ++link_of(e).number;
+    }
+    if (port::thread() == 0 && step_.sink == Space::kScratch)
+      port::store(&call_.scratch_bytes[step_.sink_chunk], bytes);
+    const Outcome outcome = move(bytes);
+    if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.moved);
+    if constexpr (Faults::kBarrierBeforePost) port::block_barrier();
+    if (!kSimple && shared_.moved != Outcome::kReady) return false;
+    for (std::uint32_t e = port::thread(); e < step_.receive_count + step_.send_count; e += port::threads()) {
+      post(e, bytes);
+    }
+    if (port::thread() == 0 && shared_.channel.watched != 0) {
+      port::store_release(&call_.channels[shared_.channel_index].progress, position() + 1);
+    }
+    if constexpr (!Faults::kBarrierBeforePost) port::block_barrier();
+    return true;
+  }
+
+  // Brings the step and its routes into shared memory, with those that follow.
+  TUTTI_DEVICE void fetch() {
+    if (step_index_ >= first_step_ && step_index_ < first_step_ + fetched_steps_) return;
+    port::block_barrier();  // others may still look at the last ones
+    const PackedChannel& channel = shared_.channel;
+    const auto* steps = array_at<PackedStep>(program_, program_->steps_at) + channel.first_step;
+    first_step_ = step_index_;
+    fetched_steps_ = static_cast<std::uint32_t>(lesser(kStepsAtOnce, step_count_ - step_index_));
+    copy_words_of(shared_.steps, steps + first_step_, fetched_steps_ * sizeof(PackedStep));
+    const auto* routes = array_at<Route>(program_, program_->routes_at) + channel.first_route;
+    first_route_ = steps[first_step_].first_route;
+    fetched_routes_ = static_cast<std::uint32_t>(lesser(kRoutesAtOnce, channel.route_count - first_route_));
+    copy_words_of(shared_.routes, routes + first_route_, fetched_routes_ * sizeof(Route));
+    port::block_barrier();
+  }
+
+  // Entries: receives, sends, waits for other channels, then the source, then the sink.
+  TUTTI_DEVICE std::uint32_t entry_count() const {
+    return step_.receive_count + std::uint32_t{step_.send_count} + step_.after_count + 2;
+  }
+
+  TUTTI_DEVICE Route route_of(std::uint32_t entry) const {
+    const std::uint32_t index = step_.first_route + entry;
+    const std::uint32_t fetched = index - first_route_;  // large where it lies before them
+    if (fetched < fetched_routes_) return shared_.routes[fetched];
+    return (array_at<Route>(program_, program_->routes_at) + shared_.channel.first_route)[index];
+  }
+  TUTTI_DEVICE Link& link_of(std::uint32_t entry) { return shared_.links[route_of(entry).port]; }
+  TUTTI_DEVICE std::uint32_t peer_of(std::uint32_t entry) const { return ports_[route_of(entry).port].peer; }
+
+  TUTTI_DEVICE void prepare(std::uint32_t entry) {
+    const std::uint32_t sends_at = step_.receive_count;
+    const std::uint32_t afters_at = sends_at + step_.send_count;
+    const std::uint32_t source_at = afters_at + step_.after_count;
+    if (entry < sends_at) return prepare_receive(entry);
+    if (entry < afters_at) return prepare_send(entry);
+    if (entry < source_at) return prepare_after(entry - afters_at);
+    if (entry == source_at) {
+      if (step_.source == Space::kNone) return;
+      const std::byte* from = address(step_.source, step_.source_chunk);
+      shared_.sources[step_.source_position] = from;
+      shared_.source_streams[step_.source_position] = {from, 0, 0, 0};
+    } else {
+      std::byte* to = step_.sink == Space::kNone ? nullptr : address(step_.sink, step_.sink_chunk);
+      shared_.destinations[0] = to;
+      shared_.destination_streams[0] = {to, 0, 0, 0};
+    }
+  }
+
+  TUTTI_DEVICE std::uint32_t operand_of_receive(std::uint32_t receive) const {
+    return receive + (step_.source != Space::kNone && receive >= step_.source_position ? 1 : 0);
+  }
+
+  TUTTI_DEVICE std::byte* slot_of(const Link& link) const {
+    return link.slots + (link.number & link.slot_mask) * link.slot_bytes;
+  }
+
+  TUTTI_DEVICE void prepare_receive(std::uint32_t entry) {
+    const Link& link = link_of(entry);
+    std::uint64_t bytes = 0;
+    std::uint32_t digest = 0;
+    Envelope envelope;
+    const Outcome outcome = wait_until(bounds_, [&] {
+      if constexpr (kSimple)
+        return port::load_acquire(&link.own->counter) > link.number;
+      else
+        return read_header<Faults>(slot_of(link), link.number + 1, bytes, digest);
+    });
+    if (outcome != Outcome::kReady) return give_up(outcome, peer_of(entry), shared_.prepared);
+    const std::byte* data = slot_of(link);
+    if constexpr (kSimple) {
+      read_envelope(link, envelope);
+      bytes = envelope.bytes;
+      digest = envelope.digest;
+    }
+    if (digest != call_.digest) return fail(Failure::kMismatch, peer_of(entry), shared_.prepared);
+    const std::uint32_t operand = operand_of_receive(entry);
+    if (kSimple && envelope.carrier == Carrier::kPublished) {
+      data = at_address(link.windows[envelope.window] + envelope.offset);
+    } else if (kSimple && envelope.carrier == Carrier::kDelivered) {
+      if (step_.receive_count != 1 || step_.source != Space::kNone || step_.sink != Space::kOutput)
+        return fail(Failure::kCorrupt, peer_of(entry), shared_.prepared);
+      data = address(step_.sink, step_.sink_chunk);
+    }
+    if (step_.receive_count == 1) shared_.delivered = envelope.carrier == Carrier::kDelivered ? 1 : 0;
+    shared_.sources[operand] = data;
+    shared_.source_streams[operand] = {data, 1, 0, link.number + 1};
+    shared_.received_bytes[entry] = bytes;
+  }
+
+  TUTTI_DEVICE static std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+  TUTTI_DEVICE static void read_envelope(const Link& link, Envelope& envelope) {
+    const Envelope* from = link.envelopes + (link.number & link.slot_mask);
+    const Word16 words[2] = {port::load16(from), port::load16(reinterpret_cast<const std::byte*>(from) + 16)};
+    __builtin_memcpy(&envelope, words, sizeof(envelope));
+  }
+
+  TUTTI_DEVICE void prepare_send(std::uint32_t entry) {
+    const Link& link = link_of(entry);
+    const std::uint64_t slots = link.slot_mask + std::uint64_t{1} + Faults::kExtraCredits;
+    const Outcome outcome =
+        wait_until(bounds_, [&] { return port::load_acquire(&link.own->counter) + slots > link.number; });
+    if (outcome != Outcome::kReady) return give_up(outcome, peer_of(entry), shared_.prepared);
+    const std::uint32_t destination = 1 + entry - step_.receive_count;
+    std::byte* slot = slot_of(link);
+    if constexpr (kSimple) {
+      std::byte* to = nullptr;
+      shared_.ways[entry] = way_of(entry, link, to);
+      shared_.destinations[destination] = shared_.ways[entry].carrier == Carrier::kSlot ? slot : to;
+    } else {
+      const std::uint64_t round = link.number / (link.slot_mask + std::uint64_t{1});
+      const bool renews = Faults::kRenewsLines && (round & ((1u << kRenewLog2) - 1)) == 0;
+      shared_.destination_streams[destination] = {slot, 1, renews ? 1u : 0u, link.number + 1};
+    }
+  }
+
+  // How the value leaves, by the rules of plan/windows.h; `to` is where a pushed one is written.
+  TUTTI_DEVICE Way way_of(std::uint32_t entry, const Link& link, std::byte*& to) {
+    const Route route = route_of(entry);
+    if (link.windows == nullptr) return {Carrier::kSlot, 0, kNoWindow, 0};
+    if (route.carry == Carry::kPublish && may_publish()) {
+      const bool input = step_.source == Space::kInput;
+      const std::uint64_t start = input ? call_.input_offset : call_.output_offset;
+      return {Carrier::kPublished, start + (range(step_.source, step_.source_chunk).offset << element_log2()),
+              input ? call_.input_window : call_.output_window, 0};
+    }
+    if (route.unpublished == Carry::kPush && port::load_acquire(&link.own->offer_number) == link.call_begin + 1) {
+      const std::uint64_t window = port::load_relaxed(&link.own->offer_window);
+      const std::uint64_t offset = port::load_relaxed(&link.own->offer_offset);
+      const Range there = peer_output_range(call_.geometry, ports_[route.port].peer_output, tile_, route.peer_chunk);
+      to = at_address(link.windows[window] + offset + (there.offset << element_log2()));
+      return {Carrier::kDelivered, 0, kNoWindow, 0};
+    }
+    return {Carrier::kSlot, 0, kNoWindow, 0};
+  }
+
+  TUTTI_DEVICE bool may_publish() const {
+    const bool input = step_.source == Space::kInput;
+    if ((input ? call_.input_window : call_.output_window) == kNoWindow) return false;
+    if (call_.in_place != 0 && program_->windows_in_place == 0) return false;
+    if (scaled_operand() >= 0 || divisor() != 1 || step_.receive_count != 0) return false;
+    return range(step_.source, step_.source_chunk).count << element_log2() >= call_.least_published_bytes;
+  }
+
+  TUTTI_DEVICE void prepare_after(std::uint32_t index) {
+    const auto* afters = array_at<PackedAfter>(program_, program_->afters_at) + shared_.channel.first_after;
+    const PackedAfter after = afters[step_.first_after + index];
+    if (tile_ < after.tiles_before) return;
+    const auto* channels = array_at<PackedChannel>(program_, program_->channels_at);
+    const std::uint64_t steps =
+        (tile_ - after.tiles_before) * channels[after.other_channel].step_count + after.other_step + 1;
+    const ChannelState& other = call_.channels[after.other_channel];
+    const Outcome outcome =
+        wait_until(bounds_, [&] { return has_reached(port::load_acquire(&other.progress), epoch_, steps); });
+    if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.prepared);
+  }
+
+  // --- values ----------------------------------------------------------------
+
+  TUTTI_DEVICE std::uint32_t element_log2() const { return call_.geometry.element_log2; }
+  TUTTI_DEVICE Range range(Space space, std::uint32_t chunk) const {
+    return space == Space::kInput ? input_range(call_.geometry, tile_, chunk)
+                                  : output_range(call_.geometry, tile_, chunk);
+  }
+  TUTTI_DEVICE std::uint64_t chunk_bytes() const { return call_.geometry.max_chunk_count << element_log2(); }
+
+  TUTTI_DEVICE std::byte* address(Space space, std::uint32_t chunk) const {
+    if (space == Space::kScratch) return call_.scratch + chunk * chunk_bytes();
+    const std::uint64_t offset = range(space, chunk).offset << element_log2();
+    // Inputs are only ever read; the cast spares a second path for sources.
+    return (space == Space::kInput ? const_cast<std::byte*>(call_.input) : call_.output) + offset;
+  }
+
+  // The length of the step's value: that of its slice of input or output, else of the value in scratch, else of the
+  // message that it passes on.
+  TUTTI_DEVICE std::uint64_t value_bytes() const {
+    if (step_.source == Space::kScratch) return port::load(&call_.scratch_bytes[step_.source_chunk]);
+    if (step_.source != Space::kNone) return range(step_.source, step_.source_chunk).count << element_log2();
+    if (step_.sink == Space::kOutput) return range(step_.sink, step_.sink_chunk).count << element_log2();
+    return lesser(shared_.received_bytes[0], chunk_bytes());
+  }
+
+  TUTTI_DEVICE std::int32_t scaled_operand() const {
+    const bool scales = call_.arithmetic.op == ReduceOp::kPreMulSum && step_.source == Space::kInput;
+    return scales ? static_cast<std::int32_t>(step_.source_position) : -1;
+  }
+  TUTTI_DEVICE std::uint32_t divisor() const {
+    return call_.arithmetic.op == ReduceOp::kAvg && step_.completes != 0 ? program_->rank_count : 1;
+  }
+
+  // By the entry's thread, before the data: a message of another length than the step's value is refused, what is sent
+  // by lines gets its header.
+  TUTTI_DEVICE void announce(std::uint32_t entry, std::uint64_t bytes) {
+    if (entry < step_.receive_count) {
+      if (shared_.received_bytes[entry] != bytes)
+        report({Failure::kCorrupt, shared_.channel_index, peer_of(entry), step_index_});
+      return;
+    }
+    Link& link = link_of(entry);
+    if constexpr (kSimple) {
+      if (shared_.ways[entry].carrier == Carrier::kPublished) link.published = 1;
+    } else {
+      write_header(slot_of(link), call_.digest, static_cast<std::uint32_t>(bytes), link.number + 1);
+    }
+  }
+
+  TUTTI_DEVICE Outcome move(std::uint64_t bytes) {
+    const std::uint32_t sources = step_.receive_count + (step_.source != Space::kNone ? 1u : 0u);
+    Arithmetic how = call_.arithmetic;
+    how.scaled_source = scaled_operand();
+    how.divisor = divisor();
+    if constexpr (kSimple) {
+      const std::uint32_t skipped = step_.receive_count == 1 && shared_.delivered != 0 ? 1 : 0;  // the sink has it
+      if (bytes > 0) {
+        reduce({shared_.sources, shared_.destinations + skipped, sources, step_.send_count + 1 - skipped,
+                bytes >> element_log2(), how, Rung::kFast},
+               {port::thread(), port::threads()});
+      }
+      return Outcome::kReady;
+    } else {
+      const bool copies = sources == 1 && how.scaled_source < 0 && how.divisor == 1;
+      const LineWork work = {shared_.source_streams,
+                             shared_.destination_streams,
+                             sources,
+                             step_.send_count + 1u,
+                             bytes,
+                             slot_bytes(),
+                             how,
+                             copies};
+      Outcome outcome = Outcome::kReady;
+      with_element(how.type, [&](auto element) {
+        using E = decltype(element);
+        if constexpr (kProtocol == Protocol::kLl)
+          outcome = run_ll<E, Faults>(work, mid_step_bounds_);
+        else
+          outcome = run_ll128<E>(work, mid_step_bounds_);
+      });
+      return outcome;
+    }
+  }
+
+  // All connections of a communicator have slots of one size.
+  TUTTI_DEVICE std::uint64_t slot_bytes() const {
+    return shared_.channel.port_count == 0 ? 0 : shared_.links[0].slot_bytes;
+  }
+
+  // By the entry's thread, behind all threads' moves.
+  TUTTI_DEVICE void post(std::uint32_t entry, std::uint64_t bytes) {
+    Link& link = link_of(entry);
+    if (entry < step_.receive_count) {
+      // Lines have been read when their flags have; a fence would cost more than they do.
+      if constexpr (kSimple)
+        port::store_release(&link.peer->counter, link.number);
+      else
+        port::store_relaxed(&link.peer->counter, link.number);
+      return;
+    }
+    if constexpr (kSimple) {
+      const Way& way = shared_.ways[entry];
+      Envelope envelope{bytes, call_.digest, way.carrier, way.window, 0, way.bytes_offset};
+      Word16 words[2];
+      __builtin_memcpy(words, &envelope, sizeof(words));
+      Envelope* to = link.envelopes + ((link.number - 1) & link.slot_mask);
+      port::store16(to, words[0]);
+      port::store16(reinterpret_cast<std::byte*>(to) + 16, words[1]);
+      if constexpr (Faults::kReleasesTail)
+        port::store_release(&link.peer->counter, link.number);
+      else
+        port::store_relaxed(&link.peer->counter, link.number);
+    }
+  }
+
+  Shared& shared_;
+  const Call& call_;
+  const ProgramHeader* program_ = nullptr;
+  const PackedPort* ports_ = nullptr;
+  Bounds bounds_{};
+  Bounds mid_step_bounds_{};
+  PackedStep step_;
+  std::uint64_t tile_ = 0;
+  std::uint64_t epoch_ = 0;
+  std::uint32_t step_index_ = 0;
+  std::uint32_t step_count_ = 0;
+  std::uint32_t first_step_ = 0;  // of those in shared memory
+  std::uint32_t fetched_steps_ = 0;
+  std::uint32_t first_route_ = 0;
+  std::uint32_t fetched_routes_ = 0;
+};
+
+// The body of a kernel. threads() is a multiple of 32.
+template <Protocol kProtocol, class Faults = Sound>
+TUTTI_DEVICE void evaluate(const Launch& launch) {
+  TUTTI_SHARED(Shared, shared);
+  Evaluator<kProtocol, Faults>(shared).run(launch);
+}
+
+}  // namespace tutti::device

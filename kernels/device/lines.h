@@ -1,0 +1,260 @@
+// Messages that carry their own arrival: the protocols LL and LL128, in which flags stand among the data and the
+// receiver looks at the data itself. No counter and no fence is between the two sides, so a short message takes one
+// trip.
+//
+// A slot begins with a header line (digest of the call's tag, length), which is written before the data, followed by
+//   LL     lines of 16 bytes: 4 of data, the flag, 4 of data, the flag; each 8 bytes are written as one
+//   LL128  lines of 128 bytes: 120 of data, 8 of flag; written as one by 8 neighbouring lanes
+//
+// The flag is 1 + the message's number. LL's has 32 bits, so lines are never left with a flag that comes again: at the
+// slot's first use and then once in 2^kRenewLog2 uses, the sender writes every line of the slot.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/call.h"
+#include "kernels/device/elements.h"
+#include "kernels/device/port.h"
+#include "kernels/device/wait.h"
+
+namespace tutti::device {
+
+inline constexpr int kRenewLog2 = 20;  // times at most 2^11 slots: 2^31 messages, half of the flags there are
+
+// One operand, or one place where the value goes, as the threads of a block see it.
+struct Stream {
+  const std::byte* memory = nullptr;  // elements, aligned like them; or the lines of a slot
+  std::uint32_t is_slot = 0;
+  std::uint32_t renews = 0;  // every line of the slot is to be written
+  std::uint64_t flag = 0;
+};
+
+TUTTI_DEVICE Word16 flagged(std::uint64_t data, std::uint32_t flag) {
+  return {static_cast<std::uint32_t>(data), flag, static_cast<std::uint32_t>(data >> 32), flag};
+}
+
+TUTTI_DEVICE std::uint64_t join(std::uint32_t low, std::uint32_t high) {
+  return low | static_cast<std::uint64_t>(high) << 32;
+}
+
+template <class Faults>
+TUTTI_DEVICE bool has_flag(const Word16& line, std::uint32_t flag) {
+  return line.y == flag && (!Faults::kChecksBothFlags || line.w == flag);
+}
+
+// --- headers ---------------------------------------------------------------
+
+TUTTI_DEVICE void write_header(std::byte* slot, std::uint32_t digest, std::uint32_t bytes, std::uint64_t flag) {
+  port::store16_volatile(slot, flagged(join(bytes, digest), static_cast<std::uint32_t>(flag)));
+}
+
+// Whether the header of message `flag` stands in the slot; then `bytes` and `digest` are its words.
+template <class Faults>
+TUTTI_DEVICE bool read_header(const std::byte* slot, std::uint64_t flag, std::uint64_t& bytes, std::uint32_t& digest) {
+  const Word16 line = port::load16_volatile(slot);
+  if (!has_flag<Faults>(line, static_cast<std::uint32_t>(flag))) return false;
+  bytes = line.x;
+  digest = line.z;
+  return true;
+}
+
+// --- elements in memory, 8 bytes at a time -----------------------------------
+
+// Up to 8 bytes, fewer at the end of a buffer, at an address that is aligned to the element alone.
+template <class Bits>
+TUTTI_DEVICE std::uint64_t load8(const std::byte* from, std::uint64_t bytes) {
+  if (bytes >= 8 && reinterpret_cast<std::uintptr_t>(from) % 8 == 0)
+    return port::load(reinterpret_cast<const std::uint64_t*>(from));
+  std::uint64_t word = 0;
+  for (unsigned i = 0; i < 8 / sizeof(Bits) && i * sizeof(Bits) < bytes; ++i)
+    word |= static_cast<std::uint64_t>(port::load(reinterpret_cast<const Bits*>(from) + i)) << (8 * sizeof(Bits) * i);
+  return word;
+}
+
+template <class Bits>
+TUTTI_DEVICE void store8(std::byte* to, std::uint64_t word, std::uint64_t bytes) {
+  if (bytes >= 8 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0)
+    return port::store(reinterpret_cast<std::uint64_t*>(to), word);
+  for (unsigned i = 0; i < 8 / sizeof(Bits) && i * sizeof(Bits) < bytes; ++i)
+    port::store(reinterpret_cast<Bits*>(to) + i, static_cast<Bits>(word >> (8 * sizeof(Bits) * i)));
+}
+
+// --- one step ------------------------------------------------------------
+
+// What a block's threads do together to the `bytes` of one step: sources[0] (+) sources[1] ... to all destinations.
+// All words are written or, after kReady is not the answer, not all.
+struct LineWork {
+  const Stream* sources;
+  const Stream* destinations;  // memory null: left out
+  std::uint32_t source_count;
+  std::uint32_t destination_count;
+  std::uint64_t bytes;
+  std::uint64_t slot_bytes;
+  Arithmetic how;
+  bool copies;  // one source, unchanged
+};
+
+TUTTI_DEVICE std::uint64_t divide_words(std::uint64_t bytes) { return (bytes + kLlLineData - 1) / kLlLineData; }
+
+// Writes the lines of the slots past the message's `words`, where that is due.
+TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
+  for (std::uint32_t d = 0; d < work.destination_count; ++d) {
+    const Stream& to = work.destinations[d];
+    if (to.memory == nullptr || to.is_slot == 0 || to.renews == 0) continue;
+    std::byte* lines = const_cast<std::byte*>(to.memory) + kHeaderBytes;
+    const std::uint64_t all = (work.slot_bytes - kHeaderBytes) / kLlLineBytes;
+    for (std::uint64_t i = words + port::thread(); i < all; i += port::threads())
+      port::store16_volatile(lines + i * kLlLineBytes, flagged(0, static_cast<std::uint32_t>(to.flag)));
+  }
+}
+
+template <class Faults>
+TUTTI_DEVICE Outcome poll_ll(const Stream& from, std::uint64_t index, const Bounds& bounds, std::uint64_t& word) {
+  Word16 line{};
+  const auto flag = static_cast<std::uint32_t>(from.flag);
+  const std::byte* at = from.memory + kHeaderBytes + index * kLlLineBytes;
+  const Outcome outcome = wait_until(bounds, [&] {
+    line = port::load16_volatile(at);
+    return has_flag<Faults>(line, flag);
+  });
+  word = join(line.x, line.z);
+  return outcome;
+}
+
+template <class E, class Faults>
+TUTTI_DEVICE Outcome run_ll(const LineWork& work, const Bounds& bounds) {
+  using Bits = typename E::Bits;
+  const Rules<E> rules(work.how);
+  const std::uint64_t words = divide_words(work.bytes);
+  for (std::uint64_t i = port::thread(); i < words; i += port::threads()) {
+    const std::uint64_t left = work.bytes - i * kLlLineData;
+    Accumulator<E, std::uint64_t> sum;
+    std::uint64_t word = 0;
+    for (std::uint32_t s = 0; s < work.source_count; ++s) {
+      const Stream& from = work.sources[s];
+      if (from.is_slot != 0) {
+        const Outcome outcome = poll_ll<Faults>(from, i, bounds, word);
+        if (outcome != Outcome::kReady) return outcome;
+      } else {
+        word = load8<Bits>(from.memory + i * kLlLineData, left);
+      }
+      const bool scaled = rules.scaled_source == static_cast<std::int32_t>(s);
+      if (work.copies) continue;
+      if (s == 0)
+        sum.begin(rules, word, scaled);
+      else
+        sum.add(rules, word, scaled);
+    }
+    if (!work.copies) word = sum.finished(rules);
+    for (std::uint32_t d = 0; d < work.destination_count; ++d) {
+      const Stream& to = work.destinations[d];
+      if (to.memory == nullptr) continue;
+      std::byte* memory = const_cast<std::byte*>(to.memory);
+      if (to.is_slot != 0) {
+        port::store16_volatile(memory + kHeaderBytes + i * kLlLineBytes,
+                               flagged(word, static_cast<std::uint32_t>(to.flag)));
+      } else {
+        store8<Bits>(memory + i * kLlLineData, word, left);
+      }
+    }
+  }
+  renew_ll(work, words);
+  return Outcome::kReady;
+}
+
+// Two 8-byte words of a line: those of one lane. Lane 7 has one of data; the other is the flag.
+struct LanePlace {
+  std::uint64_t line;
+  unsigned lane;         // of the line's 8
+  std::uint64_t offset;  // bytes of data before it
+  bool there;            // the line belongs to the message
+};
+
+template <class Bits>
+TUTTI_DEVICE Word16 load_lane(const std::byte* from, const LanePlace& place, std::uint64_t bytes) {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  if (place.there && place.offset < bytes) low = load8<Bits>(from + place.offset, bytes - place.offset);
+  if (place.there && place.lane != 7 && place.offset + 8 < bytes)
+    high = load8<Bits>(from + place.offset + 8, bytes - place.offset - 8);
+  return {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high),
+          static_cast<std::uint32_t>(high >> 32)};
+}
+
+template <class Bits>
+TUTTI_DEVICE void store_lane(std::byte* to, const LanePlace& place, const Word16& word, std::uint64_t bytes) {
+  if (!place.there || place.offset >= bytes) return;
+  store8<Bits>(to + place.offset, join(word.x, word.y), bytes - place.offset);
+  if (place.lane != 7 && place.offset + 8 < bytes)
+    store8<Bits>(to + place.offset + 8, join(word.z, word.w), bytes - place.offset - 8);
+}
+
+// All lanes of a warp together: its four lines come or it gives up as one.
+TUTTI_DEVICE Outcome poll_ll128(const Stream& from, const LanePlace& place, const Bounds& bounds, Word16& word) {
+  Patience patience(bounds);
+  const port::Here here = port::Here::current();
+  const std::byte* at = from.memory + kHeaderBytes + place.line * kLl128LineBytes + place.lane * sizeof(Word16);
+  Outcome outcome = Outcome::kReady;
+  for (;;) {
+    if (place.there) word = port::load_line(at, here);
+    const bool missing = place.there && place.lane == 7 && join(word.z, word.w) != from.flag;
+    if (!port::warp_any(missing, here)) return Outcome::kReady;
+    if (outcome == Outcome::kReady) outcome = patience.spent(here);
+    if (port::warp_any(outcome != Outcome::kReady, here))
+      return outcome == Outcome::kReady ? Outcome::kGivenUp : outcome;
+  }
+}
+
+template <class E>
+TUTTI_DEVICE Outcome run_ll128(const LineWork& work, const Bounds& bounds) {
+  using Bits = typename E::Bits;
+  const Rules<E> rules(work.how);
+  const std::uint64_t lines = (work.bytes + kLl128LineData - 1) / kLl128LineData;
+  const unsigned first = port::thread() / 32 * 4;  // a warp has four lines
+  for (std::uint64_t base = first; base < lines; base += port::threads() / 32 * 4) {
+    LanePlace place{};
+    place.line = base + port::thread() % 32 / 8;
+    place.lane = port::thread() % 8;
+    place.offset = place.line * kLl128LineData + place.lane * sizeof(Word16);
+    place.there = place.line < lines;
+    Accumulator<E, Word16> sum;
+    Word16 word{};
+    for (std::uint32_t s = 0; s < work.source_count; ++s) {
+      const Stream& from = work.sources[s];
+      if (from.is_slot != 0) {
+        const Outcome outcome = poll_ll128(from, place, bounds, word);
+        if (outcome != Outcome::kReady) return outcome;
+      } else {
+        word = load_lane<Bits>(from.memory, place, work.bytes);
+      }
+      const bool scaled = rules.scaled_source == static_cast<std::int32_t>(s);
+      if (work.copies) continue;
+      if (s == 0)
+        sum.begin(rules, word, scaled);
+      else
+        sum.add(rules, word, scaled);
+    }
+    if (!work.copies) word = sum.finished(rules);
+    for (std::uint32_t d = 0; d < work.destination_count; ++d) {
+      const Stream& to = work.destinations[d];
+      if (to.memory == nullptr) continue;
+      std::byte* memory = const_cast<std::byte*>(to.memory);
+      if (to.is_slot == 0) {
+        store_lane<Bits>(memory, place, word, work.bytes);
+        continue;
+      }
+      Word16 out = word;
+      if (place.lane == 7) {
+        out.z = static_cast<std::uint32_t>(to.flag);
+        out.w = static_cast<std::uint32_t>(to.flag >> 32);
+      }
+      port::warp_barrier();  // the line's lanes store as one
+      if (place.there) {
+        port::store_line(memory + kHeaderBytes + place.line * kLl128LineBytes + place.lane * sizeof(Word16), out);
+      }
+    }
+  }
+  return Outcome::kReady;
+}
+
+}  // namespace tutti::device

@@ -1,0 +1,146 @@
+// The primitives of port.h in PTX. Only port.h includes this, under nvcc; the pointers are generic addresses of global
+// memory.
+#pragma once
+
+#if defined(__CUDACC__)
+
+#include <cstdint>
+
+#define TUTTI_DEVICE __device__ __forceinline__
+#define TUTTI_SHARED(Type, name)                                      \
+  __shared__ __align__(16) unsigned char name##_memory[sizeof(Type)]; \
+  Type& name = *reinterpret_cast<Type*>(name##_memory)
+#define TUTTI_UNROLL _Pragma("unroll")
+
+namespace tutti::device::port {
+
+struct Here {
+  TUTTI_DEVICE static constexpr Here current() { return {}; }
+};
+
+TUTTI_DEVICE unsigned thread() { return threadIdx.x; }
+TUTTI_DEVICE unsigned threads() { return blockDim.x; }
+TUTTI_DEVICE unsigned block() { return blockIdx.x; }
+TUTTI_DEVICE unsigned blocks() { return gridDim.x; }
+
+TUTTI_DEVICE void block_barrier(Here = {}) { __syncthreads(); }
+TUTTI_DEVICE void warp_barrier(Here = {}) { __syncwarp(); }
+TUTTI_DEVICE bool warp_any(bool vote, Here = {}) { return __any_sync(0xffffffffu, vote) != 0; }
+
+TUTTI_DEVICE std::uint64_t load_acquire(const std::uint64_t* from, Here = {}) {
+  std::uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+TUTTI_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from, Here = {}) {
+  std::uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+TUTTI_DEVICE void store_release(std::uint64_t* to, std::uint64_t value, Here = {}) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+TUTTI_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value, Here = {}) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+TUTTI_DEVICE std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t expected, std::uint64_t wanted,
+                                            Here = {}) {
+  std::uint64_t old;
+  asm volatile("atom.relaxed.sys.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(at), "l"(expected), "l"(wanted)
+               : "memory");
+  return old;
+}
+
+TUTTI_DEVICE Word16 load16(const void* from, Here = {}) {
+  Word16 word;
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "l"(from)
+               : "memory");
+  return word;
+}
+TUTTI_DEVICE void store16(void* to, Word16 word, Here = {}) {
+  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+               : "memory");
+}
+TUTTI_DEVICE Word16 load16_volatile(const void* from, Here = {}) {
+  Word16 word;
+  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "l"(from)
+               : "memory");
+  return word;
+}
+TUTTI_DEVICE void store16_volatile(void* to, Word16 word, Here = {}) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(word.x), "r"(word.y), "r"(word.z),
+               "r"(word.w)
+               : "memory");
+}
+TUTTI_DEVICE Word16 load_line(const void* from, Here = {}) { return load16_volatile(from); }
+TUTTI_DEVICE void store_line(void* to, Word16 word, Here = {}) { store16_volatile(to, word); }
+
+template <class T>
+TUTTI_DEVICE T load(const T* from, Here = {}) {
+  static_assert(sizeof(T) <= 8);
+  if constexpr (sizeof(T) == 8) {
+    std::uint64_t value;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return static_cast<T>(value);
+  } else if constexpr (sizeof(T) == 4) {
+    std::uint32_t value;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return static_cast<T>(value);
+  } else if constexpr (sizeof(T) == 2) {
+    std::uint16_t value;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(value) : "l"(from) : "memory");
+    return static_cast<T>(value);
+  } else {
+    std::uint32_t value;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return static_cast<T>(value);
+  }
+}
+template <class T>
+TUTTI_DEVICE void store(T* to, T value, Here = {}) {
+  static_assert(sizeof(T) <= 8);
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+  } else if constexpr (sizeof(T) == 2) {
+    asm volatile("st.global.u16 [%0], %1;" ::"l"(to), "h"(value) : "memory");
+  } else {
+    asm volatile("st.global.u8 [%0], %1;" ::"l"(to), "r"(static_cast<std::uint32_t>(value)) : "memory");
+  }
+}
+
+TUTTI_DEVICE std::uint64_t now_ns() {
+  std::uint64_t value;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
+  return value;
+}
+TUTTI_DEVICE void pause(Here = {}) {}  // the loads of the loop are its delay
+
+TUTTI_DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
+TUTTI_DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
+TUTTI_DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
+TUTTI_DEVICE double add(double a, double b) { return __dadd_rn(a, b); }
+TUTTI_DEVICE double multiply(double a, double b) { return __dmul_rn(a, b); }
+TUTTI_DEVICE double divide(double a, double b) { return __ddiv_rn(a, b); }
+
+TUTTI_DEVICE float half_to_float(std::uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+TUTTI_DEVICE std::uint16_t float_to_half(float value) {
+  std::uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+}  // namespace tutti::device::port
+
+#endif  // __CUDACC__

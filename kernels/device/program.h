@@ -1,0 +1,248 @@
+// A rank's plan and one call's geometry, packed: what the host writes and device code reads. Plain values without
+// pointers of their own (but for Geometry's tables), the same on both sides; nothing here touches user memory.
+//
+// A program is one block of bytes: a ProgramHeader, then arrays that it names by offset. executor/device_program.h
+// packs it from a plan; the words are those of plan/plan.h. Geometry is plan/layout.h for one call: it turns chunks to
+// elements with the same arithmetic (a test holds the two together).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tutti/types.h"
+
+#if defined(__CUDACC__)
+#define TUTTI_HOST_DEVICE __host__ __device__
+#else
+#define TUTTI_HOST_DEVICE
+#endif
+
+namespace tutti::device {
+
+// What one thread block keeps in its shared memory; plans that need more are refused when they are packed.
+inline constexpr std::uint32_t kMaxPorts = 96;     // of one channel
+inline constexpr std::uint32_t kMaxReceives = 64;  // of one step
+inline constexpr std::uint32_t kMaxSends = 64;     // of one step
+inline constexpr std::uint32_t kMaxAfters = 64;    // of one step
+
+inline constexpr std::uint32_t kMaxChannels = 256;        // of one rank
+inline constexpr std::uint32_t kMaxSteps = 1u << 24;      // of one channel
+inline constexpr std::uint32_t kMaxRanks = 1u << 20;      // a status word has room for no more
+inline constexpr std::uint32_t kProgramVersion = 1;       // of the packing
+inline constexpr std::uint32_t kBlocksOfNobody = 0;       // Blocks::count of a rank without such a buffer
+inline constexpr std::size_t kProgramAlignment = 16;      // of the block of bytes
+inline constexpr std::uint64_t kMaxSlotBytes = 1u << 30;  // a line's header counts bytes in 32 bits
+
+// How a message is written into a slot.
+enum class Protocol : std::uint8_t {
+  kSimple = 0,  // the bytes, then a counter
+  kLl = 1,      // 4 bytes and a 4-byte flag, twice in 16 bytes: no counter, no fence, half the bandwidth
+  kLl128 = 2,   // 120 bytes and an 8-byte flag in 128 bytes, written as one by 8 lanes
+};
+inline constexpr std::uint64_t kLlLineBytes = 16;
+inline constexpr std::uint64_t kLlLineData = 8;
+inline constexpr std::uint64_t kLl128LineBytes = 128;
+inline constexpr std::uint64_t kLl128LineData = 120;
+// Of kLl and kLl128: a slot begins with a line that says what the message is, padded to this.
+inline constexpr std::uint64_t kHeaderBytes = 128;
+inline constexpr std::uint64_t kChunkUnitBytes = 64;  // the longest chunk is a multiple of it (plan/tiling.h)
+
+// The longest message that a slot takes; 0 where it takes none.
+constexpr std::uint64_t payload_bytes(Protocol protocol, std::uint64_t slot_bytes) {
+  std::uint64_t bytes = slot_bytes;
+  if (protocol != Protocol::kSimple) {
+    if (slot_bytes < kHeaderBytes) return 0;
+    const std::uint64_t lines = slot_bytes - kHeaderBytes;
+    bytes = protocol == Protocol::kLl ? lines / kLlLineBytes * kLlLineData : lines / kLl128LineBytes * kLl128LineData;
+  }
+  return bytes / kChunkUnitBytes * kChunkUnitBytes;
+}
+
+// How a message may travel, as plan/windows.h has it.
+enum class Carry : std::uint8_t { kSlot = 0, kPublish = 1, kPush = 2 };
+
+// One entry of a step's list. Of a receive, only `port` counts.
+struct Route {
+  std::uint16_t port = 0;  // of the channel
+  Carry carry = Carry::kSlot;
+  Carry unpublished = Carry::kSlot;
+  std::uint32_t peer_chunk = 0;  // of kPush: the chunk of the peer's output
+};
+static_assert(sizeof(Route) == 8 && alignof(Route) == 4);
+
+struct PackedStep {
+  std::uint32_t source_chunk = 0;
+  std::uint32_t sink_chunk = 0;
+  std::uint32_t first_route = 0;  // of the channel: receives in operand order, then sends
+  std::uint32_t first_after = 0;  // of the channel
+  std::uint16_t receive_count = 0;
+  std::uint16_t send_count = 0;
+  std::uint16_t source_position = 0;
+  std::uint16_t after_count = 0;
+  Space source = Space::kNone;
+  Space sink = Space::kNone;
+  std::uint8_t completes = 0;
+  std::uint8_t reserved[5] = {};
+};
+static_assert(sizeof(PackedStep) == 32 && alignof(PackedStep) == 4);
+
+struct PackedAfter {
+  std::uint32_t other_step = 0;
+  std::uint16_t other_channel = 0;
+  std::uint16_t tiles_before = 0;
+};
+static_assert(sizeof(PackedAfter) == 8 && alignof(PackedAfter) == 4);
+
+// The blocks of a buffer, as plan/collective.h has them.
+struct Blocks {
+  std::uint32_t count = kBlocksOfNobody;
+  std::uint32_t first = 0;
+};
+
+struct PackedPort {
+  std::uint32_t peer = 0;
+  std::uint16_t lane = 0;
+  std::uint8_t sends = 0;  // 1: this rank sends on it
+  std::uint8_t reserved = 0;
+  Blocks peer_output;
+};
+static_assert(sizeof(PackedPort) == 16 && alignof(PackedPort) == 4);
+
+struct PackedChannel {
+  std::uint32_t first_step = 0;
+  std::uint32_t step_count = 0;
+  std::uint32_t first_port = 0;
+  std::uint32_t port_count = 0;
+  std::uint32_t first_route = 0;
+  std::uint32_t route_count = 0;
+  std::uint32_t first_after = 0;
+  std::uint32_t watched = 0;  // 1: another channel waits for a step of this one
+};
+static_assert(sizeof(PackedChannel) == 32 && alignof(PackedChannel) == 4);
+
+struct ProgramHeader {
+  std::uint32_t version = kProgramVersion;
+  std::uint32_t total_bytes = 0;
+  std::uint32_t rank = 0;
+  std::uint32_t rank_count = 1;
+  std::uint32_t channel_count = 0;
+  std::uint32_t port_count = 0;  // of all channels
+  std::uint32_t chunks = 1;
+  std::uint32_t scratch_chunks = 0;
+  std::uint32_t least_slots = 1;  // messages that every connection must hold
+  std::uint32_t windows_in_place = 1;
+  std::uint32_t channels_at = 0;  // bytes from the header, as all below
+  std::uint32_t steps_at = 0;
+  std::uint32_t routes_at = 0;
+  std::uint32_t afters_at = 0;
+  std::uint32_t ports_at = 0;
+  std::uint32_t reserved = 0;
+  Blocks input;
+  Blocks output;
+};
+static_assert(sizeof(ProgramHeader) == 80 && sizeof(ProgramHeader) % kProgramAlignment == 0);
+
+// What a program is made of for whoever allocates it.
+struct alignas(kProgramAlignment) ProgramWord {
+  unsigned char bytes[kProgramAlignment];
+};
+
+template <class T>
+TUTTI_HOST_DEVICE const T* array_at(const ProgramHeader* program, std::uint32_t offset) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const unsigned char*>(program) + offset);
+}
+
+// Elements [offset, offset + count).
+struct Range {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+};
+
+// How one block is cut into tiles and chunks; plan/tiling.h says how and why.
+struct Cut {
+  std::uint64_t count = 0;
+  std::uint64_t unit_count = 1;
+  std::uint64_t tiles = 0;
+  std::uint64_t tile_units = 0;
+  std::uint64_t full_units = 0;   // of each chunk of every tile but the last
+  std::uint64_t full_longer = 0;  // so many chunks have one more
+  std::uint64_t last_units = 0;
+  std::uint64_t last_longer = 0;
+};
+static_assert(sizeof(Cut) == 64);
+
+constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {
+  return value / divisor + (value % divisor != 0);
+}
+
+// element_bytes 1, 2, 4 or 8; max_chunk_bytes a positive multiple of kChunkUnitBytes.
+constexpr Cut make_cut(std::uint64_t count, std::uint32_t element_bytes, std::uint32_t chunks,
+                       std::uint64_t max_chunk_bytes) {
+  Cut cut;
+  cut.count = count;
+  cut.unit_count = kChunkUnitBytes / element_bytes;
+  if (count == 0) return cut;
+  const std::uint64_t units = divide_up(count, cut.unit_count);
+  const std::uint64_t most_units_per_tile = chunks * (max_chunk_bytes / kChunkUnitBytes);
+  cut.tile_units = divide_up(units, divide_up(units, most_units_per_tile));
+  cut.tiles = divide_up(units, cut.tile_units);
+  const std::uint64_t last = units - (cut.tiles - 1) * cut.tile_units;
+  cut.full_units = cut.tile_units / chunks;
+  cut.full_longer = cut.tile_units % chunks;
+  cut.last_units = last / chunks;
+  cut.last_longer = last % chunks;
+  return cut;
+}
+
+TUTTI_HOST_DEVICE constexpr std::uint64_t lesser(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
+
+// Nothing past the last tile: blocks of other ranks may have more.
+TUTTI_HOST_DEVICE constexpr Range cut_range(const Cut& cut, std::uint64_t tile, std::uint32_t chunk) {
+  if (tile >= cut.tiles) return {};
+  const bool last = tile + 1 == cut.tiles;
+  const std::uint64_t units = last ? cut.last_units : cut.full_units;
+  const std::uint64_t longer = last ? cut.last_longer : cut.full_longer;
+  const std::uint64_t first_unit = tile * cut.tile_units + chunk * units + lesser(chunk, longer);
+  const std::uint64_t begin = lesser(cut.count, first_unit * cut.unit_count);
+  return {begin, lesser((units + (chunk < longer ? 1 : 0)) * cut.unit_count, cut.count - begin)};
+}
+
+// One call's buffers, in elements.
+struct Geometry {
+  Cut cut;                                    // of every block, where `cuts` is null
+  const Cut* cuts = nullptr;                  // v-variants: by rank, in memory that the device reads
+  const std::uint64_t* contiguous = nullptr;  // v-variants: where each rank's block starts without displacements
+  const std::uint64_t* starts = nullptr;      // v-variants: where it starts in this rank's buffer
+  std::uint64_t tiles = 1;
+  std::uint64_t max_chunk_count = 0;  // elements of the longest chunk: the room of one chunk of scratch
+  std::uint32_t chunks = 1;           // of one block
+  std::uint32_t element_log2 = 2;     // an element has 1 << element_log2 bytes
+  Blocks input;
+  Blocks output;
+};
+
+TUTTI_HOST_DEVICE inline Range range_of(const Geometry& geometry, const Blocks& blocks, const std::uint64_t* starts,
+                                        std::uint64_t tile, std::uint32_t chunk) {
+  const std::uint32_t block = geometry.chunks == 1 ? chunk : chunk / geometry.chunks;
+  const std::uint32_t rank = blocks.first + block;
+  const Cut& cut = geometry.cuts == nullptr ? geometry.cut : geometry.cuts[rank];
+  Range range = cut_range(cut, tile, chunk - block * geometry.chunks);
+  if (blocks.count > 1) range.offset += starts == nullptr ? rank * geometry.cut.count : starts[rank];
+  return range;
+}
+
+TUTTI_HOST_DEVICE inline Range input_range(const Geometry& geometry, std::uint64_t tile, std::uint32_t chunk) {
+  return range_of(geometry, geometry.input, geometry.starts, tile, chunk);
+}
+
+TUTTI_HOST_DEVICE inline Range output_range(const Geometry& geometry, std::uint64_t tile, std::uint32_t chunk) {
+  return range_of(geometry, geometry.output, geometry.starts, tile, chunk);
+}
+
+// Of a peer that gave no displacements.
+TUTTI_HOST_DEVICE inline Range peer_output_range(const Geometry& geometry, const Blocks& peer_output,
+                                                 std::uint64_t tile, std::uint32_t chunk) {
+  return range_of(geometry, peer_output, geometry.contiguous, tile, chunk);
+}
+
+}  // namespace tutti::device

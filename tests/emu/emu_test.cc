@@ -1,0 +1,194 @@
+// The emulator itself: what it runs, what it calls stuck, what its weak memory shows, and that a seed replays a run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "emu/port_emu.h"
+#include "emu/world.h"
+#include "kernels/device/port.h"
+
+namespace tutti::emu {
+namespace {
+
+namespace port = device::port;
+using ::testing::HasSubstr;
+
+TEST(World, RunsEveryThreadOfEveryBlockOnce) {
+  for (const Policy policy : {Policy::kRoundRobin, Policy::kRandom, Policy::kPriority}) {
+    World world({.policy = policy});
+    std::vector<int> runs(3 * 64);
+    const std::uint64_t launch = world.launch(0, 3, 64, [&runs] {
+      TUTTI_SHARED(int, sum);
+      if (port::thread() == 0) sum = 0;
+      port::block_barrier();
+      ++sum;
+      port::block_barrier();
+      runs[port::block() * 64 + port::thread()] += sum;
+    });
+    EXPECT_FALSE(world.done(launch));
+    EXPECT_EQ(world.run(), World::End::kIdle);
+    EXPECT_TRUE(world.done(launch));
+    EXPECT_EQ(runs, std::vector<int>(3 * 64, 64));
+  }
+}
+
+// What a stand-in for the driver needs: kernels that wait for one that is launched later.
+TEST(World, TakesLaunchesWhileOthersRun) {
+  World world({.policy = Policy::kRandom});
+  std::uint64_t flag = 0;
+  const auto waits = [&flag] {
+    while (port::load_acquire(&flag) == 0) port::pause();
+  };
+  const std::uint64_t first = world.launch(0, 1, 32, waits);
+  EXPECT_EQ(world.run_until([&] { return world.switches() > 500; }), World::End::kReached);
+  EXPECT_FALSE(world.done(first));
+  const std::uint64_t second = world.launch(1, 1, 32, [&flag] {
+    if (port::thread() == 7) port::store_release(&flag, 1);
+  });
+  EXPECT_EQ(world.run_until([&] { return world.done(second); }), World::End::kReached);
+  EXPECT_EQ(world.run_until([&] { return world.done(first); }), World::End::kReached);
+  EXPECT_EQ(world.run(), World::End::kIdle);
+}
+
+TEST(World, NamesThePlacesOfThreadsThatWaitForNobody) {
+  World world({});
+  std::uint64_t never = 0;
+  world.launch(3, 1, 32, [&never] {
+    while (port::load_acquire(&never) == 0) port::pause();
+  });
+  EXPECT_EQ(world.run(), World::End::kStuck);
+  EXPECT_THAT(world.report(), HasSubstr("stall"));
+  EXPECT_THAT(world.report(), HasSubstr("gpu 3 block 0: running"));
+  EXPECT_THAT(world.report(), HasSubstr("emu_test.cc:"));
+  EXPECT_EQ(world.run(), World::End::kStuck) << "it stays so";
+}
+
+TEST(World, NamesTheBarrierAtWhichAThreadIsMissing) {
+  World world({});
+  world.launch(0, 2, 64, [] {
+    if (port::thread() != 5) port::block_barrier();
+  });
+  EXPECT_EQ(world.run(), World::End::kStuck);
+  EXPECT_THAT(world.report(), HasSubstr("deadlock"));
+  EXPECT_THAT(world.report(), HasSubstr("block 1: at barrier"));
+  EXPECT_THAT(world.report(), HasSubstr("x63"));
+}
+
+// The order in which threads come to a counter.
+std::vector<unsigned> order_of(std::uint64_t seed, Policy policy) {
+  World world({.seed = seed, .policy = policy, .yield_log2 = 1});
+  std::vector<unsigned> order;
+  std::uint64_t word = 0;
+  world.launch(0, 2, 32, [&] {
+    for (int i = 0; i < 3; ++i) {
+      port::store_relaxed(&word, i);
+      order.push_back(port::block() * 32 + port::thread());
+    }
+  });
+  EXPECT_EQ(world.run(), World::End::kIdle);
+  return order;
+}
+
+TEST(World, ASeedReplaysARunAndAnotherSeedGivesAnother) {
+  for (const Policy policy : {Policy::kRandom, Policy::kPriority}) {
+    EXPECT_EQ(order_of(1, policy), order_of(1, policy));
+    EXPECT_NE(order_of(1, policy), order_of(2, policy));
+  }
+}
+
+// Message passing between two GPUs: the reader sees the flag; does it see the data?
+enum class Order : std::uint8_t { kReleaseAcquire, kRelaxedStore, kRelaxedLoad };
+int stale_reads(Order order, bool weak) {
+  int stale = 0;
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    World world({.seed = seed, .policy = Policy::kRandom, .yield_log2 = 1, .weak = weak});
+    alignas(16) std::array<std::uint64_t, 2> data{};
+    alignas(16) std::array<std::uint64_t, 2> seen{};
+    std::uint64_t flag = 0;
+    world.launch(0, 1, 32, [&] {
+      if (port::thread() != 0) return;
+      port::store(data.data(), std::uint64_t{42});
+      if (order == Order::kRelaxedStore)
+        port::store_relaxed(&flag, 1);
+      else
+        port::store_release(&flag, 1);
+    });
+    world.launch(1, 1, 32, [&] {
+      if (port::thread() != 0) return;
+      seen[0] = port::load(data.data());  // an old copy in the cache
+      const auto look = [&] {
+        return order == Order::kRelaxedLoad ? port::load_relaxed(&flag) : port::load_acquire(&flag);
+      };
+      while (look() == 0) port::pause();
+      seen[1] = port::load(data.data());
+    });
+    EXPECT_EQ(world.run(), World::End::kIdle) << world.report();
+    stale += seen[1] != 42 ? 1 : 0;
+  }
+  return stale;
+}
+
+TEST(WeakMemory, ShowsAMissingReleaseAndAMissingAcquire) {
+  EXPECT_EQ(stale_reads(Order::kReleaseAcquire, true), 0);
+  EXPECT_GT(stale_reads(Order::kRelaxedStore, true), 0);
+  EXPECT_GT(stale_reads(Order::kRelaxedLoad, true), 0);
+  EXPECT_EQ(stale_reads(Order::kRelaxedStore, false), 0) << "memory in program order hides it";
+}
+
+// A release covers what other threads of the block stored before a barrier.
+TEST(WeakMemory, AReleaseBehindABarrierSpeaksForTheBlock) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    World world({.seed = seed, .policy = Policy::kRandom, .yield_log2 = 2, .weak = true});
+    alignas(16) std::array<std::uint64_t, 32> data{};
+    std::uint64_t flag = 0;
+    bool all_seen = true;
+    world.launch(0, 1, 32, [&] {
+      port::store(&data[port::thread()], std::uint64_t{1});
+      port::block_barrier();
+      if (port::thread() == 9) port::store_release(&flag, 1);
+    });
+    world.launch(1, 1, 32, [&] {
+      if (port::thread() == 0) {
+        while (port::load_acquire(&flag) == 0) port::pause();
+      }
+      port::block_barrier();
+      if (port::load(&data[port::thread()]) != 1) all_seen = false;
+    });
+    ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+    EXPECT_TRUE(all_seen) << "seed " << seed;
+  }
+}
+
+TEST(Port, AWarpVotesAndALineMovesAsOne) {
+  World world({.seed = 3, .policy = Policy::kRandom, .yield_log2 = 1});
+  alignas(128) std::array<device::Word16, 8> line{};
+  std::set<std::uint32_t> mixtures;
+  std::uint64_t written = 0;
+  world.launch(0, 1, 32, [&] {
+    for (std::uint32_t round = 1; round <= 50; ++round) {
+      if (port::thread() < 8) port::store_line(&line[port::thread()], {round, round, round, round});
+    }
+    if (port::thread() == 0) port::store_release(&written, 1);
+  });
+  world.launch(1, 1, 32, [&] {
+    for (;;) {
+      device::Word16 word{};
+      if (port::thread() < 8) word = port::load_line(&line[port::thread()]);
+      TUTTI_SHARED(std::uint32_t, seen);
+      if (port::thread() == 0) seen = word.x;
+      port::block_barrier();
+      if (port::thread() < 8 && word.w != seen) mixtures.insert(word.w);
+      if (!port::warp_any(port::load_acquire(&written) == 0)) break;
+    }
+  });
+  ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+  EXPECT_TRUE(mixtures.empty()) << "a line came in parts";
+}
+
+}  // namespace
+}  // namespace tutti::emu

@@ -1,0 +1,182 @@
+// The primitives of kernels/device/port.h on emulated GPUs (world.h): what one instruction does, plus the chance that
+// another thread runs before it. port.h includes this for every compiler but nvcc; only tests build device code so.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "emu/world.h"
+#include "kernels/cpu/float16.h"
+#include "kernels/device/port.h"
+
+#define TUTTI_DEVICE inline
+#define TUTTI_SHARED(Type, name) \
+  Type& name = *static_cast<Type*>(::tutti::emu::World::current().shared_memory(__LINE__, sizeof(Type)))
+#define TUTTI_UNROLL
+
+namespace tutti::device::port {
+
+using emu::Here;
+
+inline emu::World& world() { return emu::World::current(); }
+inline emu::Fiber& self() { return emu::World::self(); }
+
+inline unsigned thread() { return self().thread; }
+inline unsigned threads() { return self().block.threads; }
+inline unsigned block() { return self().block.index; }
+inline unsigned blocks() { return self().block.count; }
+
+inline void block_barrier(Here here = Here::current()) { world().arrive(self().block.whole, threads(), here, nullptr); }
+inline void warp_barrier(Here here = Here::current()) {
+  world().arrive(self().block.warps[thread() / 32], 32, here, nullptr);
+}
+inline bool warp_any(bool vote, Here here = Here::current()) {
+  auto& lanes = self().block.lanes;
+  const unsigned first = thread() / 32 * 32;
+  lanes[thread()].vote = vote ? 1 : 0;
+  warp_barrier(here);
+  bool any = false;
+  for (unsigned i = first; i < first + 32; ++i) any |= lanes[i].vote != 0;
+  warp_barrier(here);
+  return any;
+}
+
+inline std::atomic_ref<std::uint64_t> atomic(const std::uint64_t* word) {
+  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(word));
+}
+
+inline std::uint64_t load_acquire(const std::uint64_t* from, Here here = Here::current()) {
+  world().access(here);
+  const std::uint64_t value = atomic(from).load(std::memory_order_acquire);
+  if (world().options().weak) self().block.memory.acquire();
+  return value;
+}
+inline std::uint64_t load_relaxed(const std::uint64_t* from, Here here = Here::current()) {
+  world().access(here);
+  return atomic(from).load(std::memory_order_relaxed);
+}
+inline void store_release(std::uint64_t* to, std::uint64_t value, Here here = Here::current()) {
+  world().access(here);
+  if (world().options().weak) self().block.memory.release(self());
+  atomic(to).store(value, std::memory_order_release);
+  world().stored();
+}
+inline void store_relaxed(std::uint64_t* to, std::uint64_t value, Here here = Here::current()) {
+  world().access(here);
+  atomic(to).store(value, std::memory_order_relaxed);
+  world().stored();
+}
+inline std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t expected, std::uint64_t wanted,
+                                      Here here = Here::current()) {
+  world().access(here);
+  atomic(at).compare_exchange_strong(expected, wanted, std::memory_order_relaxed);
+  world().stored();
+  return expected;  // what was there
+}
+
+template <class T>
+T load_value(const void* from, Here here) {
+  world().access(here);
+  T value;
+  if (world().options().weak)
+    self().block.memory.load(self(), from, &value, sizeof(T));
+  else
+    std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+template <class T>
+void store_value(void* to, const T& value, Here here) {
+  world().access(here);
+  if (world().options().weak)
+    self().block.memory.store(self(), to, &value, sizeof(T));
+  else
+    std::memcpy(to, &value, sizeof(T));
+  world().stored();
+}
+
+inline Word16 load16(const void* from, Here here = Here::current()) { return load_value<Word16>(from, here); }
+inline void store16(void* to, Word16 word, Here here = Here::current()) { store_value(to, word, here); }
+template <class T>
+T load(const T* from, Here here = Here::current()) {
+  return load_value<T>(from, here);
+}
+template <class T>
+void store(T* to, T value, Here here = Here::current()) {
+  store_value(to, value, here);
+}
+
+// Two halves, each moved as one, and another thread between them: what a GPU promises for LL.
+inline Word16 load16_volatile(const void* from, Here here = Here::current()) {
+  const auto* halves = static_cast<const std::uint64_t*>(from);
+  std::uint64_t values[2];
+  for (int i = 0; i < 2; ++i) {
+    world().access(here);
+    values[i] = atomic(halves + i).load(std::memory_order_relaxed);
+  }
+  Word16 word;
+  std::memcpy(&word, values, sizeof(word));
+  return word;
+}
+inline void store16_volatile(void* to, Word16 word, Here here = Here::current()) {
+  auto* halves = static_cast<std::uint64_t*>(to);
+  std::uint64_t values[2];
+  std::memcpy(values, &word, sizeof(word));
+  for (int i = 0; i < 2; ++i) {
+    world().access(here);
+    atomic(halves + i).store(values[i], std::memory_order_relaxed);
+  }
+  world().stored();
+}
+
+// The last of 8 lanes to come moves the whole line for all.
+enum class LineMove : std::uint8_t { kLoad, kStore };
+inline void move_line(void* memory, Word16& word, LineMove direction, Here here) {
+  emu::Block& block = self().block;
+  const unsigned group = thread() / 8;
+  block.lanes[thread()].memory = memory;
+  block.lanes[thread()].value = &word;
+  const std::function<void()> move_all = [&block, group, direction] {
+    for (unsigned i = group * 8; i < group * 8 + 8; ++i) {
+      auto* halves = static_cast<std::uint64_t*>(block.lanes[i].memory);
+      auto* values = static_cast<Word16*>(block.lanes[i].value);
+      std::uint64_t copies[2];
+      std::memcpy(copies, values, sizeof(copies));
+      for (int h = 0; h < 2; ++h) {
+        if (direction == LineMove::kLoad)
+          copies[h] = atomic(halves + h).load(std::memory_order_relaxed);
+        else
+          atomic(halves + h).store(copies[h], std::memory_order_relaxed);
+      }
+      std::memcpy(values, copies, sizeof(copies));
+    }
+  };
+  world().access(here);
+  world().arrive(block.groups[group], 8, here, move_all);
+  if (direction == LineMove::kStore) world().stored();
+}
+inline Word16 load_line(const void* from, Here here = Here::current()) {
+  Word16 word{};
+  move_line(const_cast<void*>(from), word, LineMove::kLoad, here);
+  return word;
+}
+inline void store_line(void* to, Word16 word, Here here = Here::current()) {
+  move_line(to, word, LineMove::kStore, here);
+}
+
+inline std::uint64_t now_ns() { return world().now_ns(); }
+inline void pause(Here here = Here::current()) { world().pause(here); }
+
+inline float add(float a, float b) { return a + b; }
+inline float multiply(float a, float b) { return a * b; }
+inline float divide(float a, float b) { return a / b; }
+inline double add(double a, double b) { return a + b; }
+inline double multiply(double a, double b) { return a * b; }
+inline double divide(double a, double b) { return a / b; }
+
+inline float half_to_float(std::uint16_t bits) { return kernels::widen(kernels::Float16{bits}); }
+inline std::uint16_t float_to_half(float value) { return kernels::narrow_to_float16(value).bits; }
+
+}  // namespace tutti::device::port

@@ -1,0 +1,284 @@
+#include "emu/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti::emu {
+namespace {
+
+constexpr std::uint64_t kTurnsPerLook = 256;
+constexpr unsigned kWarp = 32;
+constexpr unsigned kGroup = 8;
+constexpr int kPrioritySamples = 7;  // a step stays cheap with thousands of threads
+
+thread_local World* running_world = nullptr;
+thread_local Fiber* running_fiber = nullptr;
+
+}  // namespace
+
+World& World::current() { return *running_world; }
+Fiber& World::self() { return *running_fiber; }
+
+Fiber::Fiber(Block& its_block, unsigned its_thread, Stack stack, std::size_t colour, void (*entry)())
+    : block(its_block), thread(its_thread), context(stack, colour, entry) {}
+
+World::World(const Options& options)
+    : options_(options), random_state_(options.seed * 0x9E3779B97F4A7C15u + 1), stacks_(options.stack_bytes) {}
+
+World::~World() = default;
+
+std::uint64_t World::draw() {  // SplitMix64
+  random_state_ += 0x9E3779B97F4A7C15u;
+  std::uint64_t z = random_state_;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+std::uint64_t World::launch(int gpu, unsigned blocks, unsigned threads, std::function<void()> body) {
+  TUTTI_ASSERT(threads > 0 && threads % kWarp == 0, "a block of {} threads", threads);
+  const std::uint64_t number = next_launch_++;
+  Launch& launch = launches_[number];
+  launch.body = std::move(body);
+  launch.blocks_alive = blocks;
+  for (unsigned b = 0; b < blocks; ++b) {
+    Block& block = *blocks_.emplace_back(std::make_unique<Block>());
+    block.launch = number;
+    block.gpu = gpu;
+    block.index = b;
+    block.count = blocks;
+    block.threads = block.alive = threads;
+    block.body = &launch.body;
+    block.warps.resize(threads / kWarp);
+    block.groups.resize(threads / kGroup);
+    block.lanes.resize(threads);
+    for (unsigned t = 0; t < threads; ++t) {
+      const std::size_t colour = next_colour_++ * 7 % 61 * 64;
+      Fiber& fiber =
+          *block.fibers.emplace_back(std::make_unique<Fiber>(block, t, stacks_.take(), colour, &thread_entry));
+      fiber.priority = static_cast<std::uint32_t>(draw());
+      make_ready(fiber);
+    }
+  }
+  alive_ += std::size_t{blocks} * threads;
+  if (blocks == 0) launches_.erase(number);
+  return number;
+}
+
+World::End World::run_until(const std::function<bool()>& reached) {
+  World* const outer_world = std::exchange(running_world, this);
+  Fiber* const outer_fiber = std::exchange(running_fiber, nullptr);
+  runner_ = std::make_unique<Context>();
+  quiet_turns_ = 0;
+  End end = End::kStuck;
+  while (report_.empty()) {
+    acquired(&ended_);
+    bury_finished();
+    if (reached()) {
+      end = End::kReached;
+      break;
+    }
+    if (alive_ == 0) {
+      end = End::kIdle;
+      break;
+    }
+    Fiber* next = pick();
+    if (next == nullptr) {
+      report_ = describe("deadlock: every thread waits at a barrier");
+      break;
+    }
+    turns_left_ = kTurnsPerLook;
+    released(&ended_);
+    switch_to(next);
+  }
+  running_world = outer_world;
+  running_fiber = outer_fiber;
+  return end;
+}
+
+void World::thread_entry() {
+  Fiber& fiber = *running_fiber;
+  World& world = *running_world;
+  acquired(&world.ended_);
+  (*fiber.block.body)();
+  released(&world.ended_);
+  world.end_thread();
+}
+
+void World::end_thread() {
+  {
+    const Unwatched unwatched;
+    Block& block = running_fiber->block;
+    running_fiber->state = Fiber::State::kDone;
+    quiet_turns_ = 0;
+    --alive_;
+    if (--block.alive == 0) {
+      block.memory.write_all();  // the end of a kernel is a release
+      Launch& launch = launches_.at(block.launch);
+      --launch.blocks_alive;
+    }
+  }
+  switch_away();
+}
+
+// Blocks whose threads have ended; by the runner, on whose stack no fiber stands.
+void World::bury_finished() {
+  for (auto it = blocks_.begin(); it != blocks_.end();) {
+    if ((*it)->alive > 0) {
+      ++it;
+      continue;
+    }
+    for (const auto& fiber : (*it)->fibers) stacks_.give_back(fiber->context.stack());
+    const std::uint64_t launch = (*it)->launch;
+    it = blocks_.erase(it);
+    if (launches_.at(launch).blocks_alive == 0) {
+      const bool others =
+          std::any_of(blocks_.begin(), blocks_.end(), [&](const auto& b) { return b->launch == launch; });
+      if (!others) launches_.erase(launch);
+    }
+  }
+}
+
+void World::switch_to(Fiber* fiber) {
+  ++switches_;
+  Fiber* const from = std::exchange(running_fiber, fiber);
+  Context& from_context = from == nullptr ? *runner_ : from->context;
+  Context& to_context = fiber == nullptr ? *runner_ : fiber->context;
+  switch_contexts(from_context, to_context, from != nullptr && from->state == Fiber::State::kDone);
+}
+
+void World::switch_away() {
+  Fiber* next = nullptr;
+  {
+    const Unwatched unwatched;
+    if (turns_left_ > 0 && report_.empty()) {
+      --turns_left_;
+      next = pick();
+    }
+  }
+  if (next != running_fiber) switch_to(next);
+}
+
+void World::make_ready(Fiber& fiber) {
+  fiber.state = Fiber::State::kReady;
+  if (options_.policy == Policy::kRoundRobin)
+    queue_.push_back(&fiber);
+  else
+    ready_.push_back(&fiber);
+}
+
+Fiber* World::pick() {
+  if (options_.policy == Policy::kRoundRobin) {
+    if (queue_.empty()) return nullptr;
+    Fiber* fiber = queue_.front();
+    queue_.pop_front();
+    return fiber;
+  }
+  if (ready_.empty()) return nullptr;
+  std::size_t best = draw() % ready_.size();
+  // Where nobody gets on, waiting threads of high priority may be in the way of those that they wait for.
+  if (options_.policy == Policy::kPriority && quiet_turns_ <= alive_) {
+    for (int i = 0; i < kPrioritySamples; ++i) {
+      const std::size_t other = draw() % ready_.size();
+      if (ready_[other]->priority > ready_[best]->priority) best = other;
+    }
+  }
+  Fiber* fiber = ready_[best];
+  ready_[best] = ready_.back();
+  ready_.pop_back();
+  return fiber;
+}
+
+void World::yield(Here here, bool waits) {
+  {
+    const Unwatched unwatched;
+    Fiber& fiber = *running_fiber;
+    fiber.here = here;
+    if (++quiet_turns_ > options_.stall_factor * (alive_ + 8)) {
+      report_ = describe("stall: nothing was stored for too long");
+    }
+    if (options_.policy == Policy::kPriority) {
+      if (waits)
+        fiber.priority = static_cast<std::uint32_t>(draw()) >> 12;  // a waiter sinks
+      else if (draw() % 16 == 0)
+        fiber.priority = static_cast<std::uint32_t>(draw());
+    }
+    if (options_.weak) fiber.block.memory.drift(draw());
+    make_ready(fiber);
+  }
+  switch_away();
+}
+
+void World::access(Here here) {
+  if (options_.yield_log2 >= 64) return;
+  bool yields = false;
+  {
+    const Unwatched unwatched;
+    yields = draw() % (std::uint64_t{1} << options_.yield_log2) == 0;
+  }
+  if (yields) yield(here, false);
+}
+
+void World::pause(Here here) { yield(here, true); }
+
+void World::arrive(Barrier& barrier, unsigned count, Here here, const std::function<void()>& last) {
+  Fiber& fiber = *running_fiber;
+  char* order = &barrier.order[barrier.generation & 1];
+  released(order);
+  bool is_last = false;
+  {
+    const Unwatched unwatched;
+    fiber.here = here;
+    is_last = ++barrier.arrived == count;
+    if (!is_last) {
+      fiber.state = Fiber::State::kAtBarrier;
+      barrier.waiting.push_back(&fiber);
+    } else if (options_.weak && &barrier == &fiber.block.whole) {
+      fiber.block.memory.barrier();
+    }
+  }
+  if (is_last) {  // no progress in the sense of yield(): LL128 looks for its data with a vote
+    acquired(order);
+    if (last) last();
+    released(order);
+    const Unwatched unwatched;
+    barrier.arrived = 0;
+    ++barrier.generation;
+    for (Fiber* other : barrier.waiting) make_ready(*other);
+    barrier.waiting.clear();
+    if (options_.policy == Policy::kRoundRobin) return acquired(order);
+    make_ready(fiber);
+  }
+  switch_away();
+  acquired(order);
+}
+
+void* World::shared_memory(unsigned key, std::size_t bytes) {
+  const Unwatched unwatched;
+  auto& memory = running_fiber->block.shared[key];
+  // Not zeros: on a GPU they are not either.
+  if (memory.empty()) memory.assign((bytes + 7) / 8 + 1, 0xCDCDCDCDCDCDCDCDu);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  return memory.data() + (address % 16 == 0 ? 0 : 1);
+}
+
+std::string World::describe(const char* what) const {
+  std::map<std::string, int> places;
+  for (const auto& block : blocks_) {
+    for (const auto& fiber : block->fibers) {
+      if (fiber->state == Fiber::State::kDone) continue;
+      ++places[fmt::format("  launch {} gpu {} block {}: {} {}:{}", block->launch, block->gpu, block->index,
+                           fiber->state == Fiber::State::kAtBarrier ? "at barrier" : "running", fiber->here.file,
+                           fiber->here.line)];
+    }
+  }
+  std::string text = what;
+  for (const auto& [place, count] : places) text += fmt::format("\n{} x{}", place, count);
+  return text;
+}
+
+}  // namespace tutti::emu

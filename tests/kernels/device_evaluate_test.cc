@@ -1,0 +1,315 @@
+// The device evaluator against the host executor: for the same plan both leave the same bits, whatever the protocol,
+// the order in which threads run, and how weakly memory is ordered. And how calls stop, go on and fail.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "device_group.h"
+#include "kernels/device/evaluate.h"
+#include "plan/collective.h"
+#include "support.h"
+
+namespace tutti::testing {
+namespace {
+
+using device::Protocol;
+using emu::Policy;
+using emu::World;
+
+std::string name_of(Protocol protocol) {
+  if (protocol == Protocol::kSimple) return "Simple";
+  return protocol == Protocol::kLl ? "Ll" : "Ll128";
+}
+
+DeviceGroup::Kernel kernel_of(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::kSimple: return [](const device::Launch& launch) { device::evaluate<Protocol::kSimple>(launch); };
+    case Protocol::kLl: return [](const device::Launch& launch) { device::evaluate<Protocol::kLl>(launch); };
+    case Protocol::kLl128: break;
+  }
+  return [](const device::Launch& launch) { device::evaluate<Protocol::kLl128>(launch); };
+}
+
+// Slots of a few lines, so that small messages make several tiles.
+std::uint64_t small_slot(Protocol protocol) {
+  if (protocol == Protocol::kSimple) return 128;
+  return protocol == Protocol::kLl ? 128 + 16 * 16 : 128 + 2 * 128;
+}
+
+Generator generator_of(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks, std::uint32_t root = 0) {
+  Collective collective{.kind = kind, .ranks = ranks, .root = root};
+  return find_generator(collective, algorithm).value();
+}
+
+bool runs_on_device(const Generator& generator) { return pack_program(generator, 0).ok(); }
+
+emu::Options schedule(std::uint64_t seed, Policy policy, bool weak) {
+  emu::Options options;
+  options.seed = seed;
+  options.policy = policy;
+  options.weak = weak;
+  options.yield_log2 = policy == Policy::kRoundRobin ? 64 : 5;
+  return options;
+}
+
+void expect_same_memory(const std::vector<RankBuffers>& host, const std::vector<RankBuffers>& gpu,
+                        const std::string& what) {
+  for (std::size_t rank = 0; rank < host.size(); ++rank) {
+    const auto at = std::mismatch(host[rank].memory.begin(), host[rank].memory.end(), gpu[rank].memory.begin()).first;
+    ASSERT_EQ(at - host[rank].memory.begin(), std::ssize(host[rank].memory))
+        << what << ": rank " << rank << " differs at a byte; its output begins at " << host[rank].output_at;
+  }
+}
+
+// A generator's plan on the device, call after call, against the host.
+struct Subject {
+  Generator generator;
+  GroupOptions group;
+  std::string name;
+
+  Subject(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks, const GroupOptions& options,
+          std::uint32_t root = 0)
+      : generator(generator_of(kind, algorithm, ranks, root)),
+        group(options),
+        name(std::string(to_string(kind)) + " " + std::string(to_string(algorithm)) + " of " + std::to_string(ranks) +
+             ", " + name_of(options.protocol)) {}
+
+  std::uint64_t max_chunk_bytes() const { return device::payload_bytes(group.protocol, group.slot_bytes); }
+
+  // About `tiles` tiles of a type.
+  CallOptions call(double tiles, std::uint64_t seed) const {
+    const auto types = all_data_types();
+    CallOptions call;
+    call.type = types[seed % types.size()];
+    call.op = reduces(generator.shape.collective.kind) ? all_reduce_ops()[seed / 2 % all_reduce_ops().size()]
+                                                       : ReduceOp::kSum;
+    const double elements = static_cast<double>(max_chunk_bytes() / size_of(call.type)) * generator.shape.chunks;
+    call.lengths.count = static_cast<std::uint64_t>(elements * tiles) + seed % 5;
+    if (generator.shape.collective.kind == CollectiveKind::kBarrier) call.lengths.count = 0;
+    call.in_place = seed % 3 == 0;
+    call.seed = seed;
+    return call;
+  }
+
+  void run(DeviceGroup& device, const CallOptions& call, const emu::Options& options) const {
+    const std::vector<RankBuffers> host = run_on_host(generator, call, max_chunk_bytes());
+    std::vector<RankBuffers> gpu = make_buffers(generator.shape, call);
+    device.set_call(call, gpu);
+    World world(options);
+    if (options.seed % 4 == 0)
+      device.launch_together(world, kernel_of(group.protocol));
+    else
+      device.launch_all(world, kernel_of(group.protocol));
+    const std::string what = name + ", seed " + std::to_string(options.seed);
+    ASSERT_EQ(world.run(), World::End::kIdle) << what << ": " << world.report();
+    for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) {
+      ASSERT_EQ(device.status(rank).failure, 0u) << what;
+      ASSERT_TRUE(device.finished(rank)) << what;
+    }
+    expect_same_memory(host, gpu, what);
+  }
+};
+
+std::vector<CollectiveKind> kinds() {
+  const auto all = all_collectives();
+  return {all.begin(), all.end()};
+}
+
+class Evaluate : public ::testing::TestWithParam<std::tuple<CollectiveKind, Protocol>> {};
+
+// TUTTI_ROUNDS: more of them in the long test, each with other schedules, types, operations and places.
+TEST_P(Evaluate, EveryAlgorithmLeavesTheBitsOfTheHost) {
+  const auto [kind, protocol] = GetParam();
+  std::uint64_t seed = 1;
+  for (int round = 0; round < TUTTI_ROUNDS; ++round, ++seed) {
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      for (const std::uint32_t ranks : {2u, 3u, 4u, 8u}) {
+        const std::uint32_t root = has_root(kind) ? static_cast<std::uint32_t>(seed % ranks) : 0;
+        const bool windows = protocol == Protocol::kSimple && seed / 2 % 2 == 0;
+        const Subject subject(kind, algorithm, ranks,
+                              {.protocol = protocol, .slot_bytes = small_slot(protocol), .windows = windows}, root);
+        ASSERT_TRUE(runs_on_device(subject.generator));
+        DeviceGroup device(subject.generator, subject.group);
+        for (int call = 0; call < 2; ++call, ++seed) {  // the second goes on with the counters of the first
+          const auto policy = static_cast<Policy>(seed % 3);
+          subject.run(device, subject.call(call == 0 ? 2.3 : 0.4, seed), schedule(seed, policy, seed / 3 % 2 == 0));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Protocols, Evaluate,
+                         ::testing::Combine(::testing::ValuesIn(kinds()),
+                                            ::testing::Values(Protocol::kSimple, Protocol::kLl, Protocol::kLl128)),
+                         [](const auto& test) {
+                           return std::string(to_string(std::get<0>(test.param))) + name_of(std::get<1>(test.param));
+                         });
+
+class Protocols : public ::testing::TestWithParam<Protocol> {};
+INSTANTIATE_TEST_SUITE_P(All, Protocols, ::testing::Values(Protocol::kSimple, Protocol::kLl, Protocol::kLl128),
+                         [](const auto& test) { return name_of(test.param); });
+
+// Ranks of different lengths, and blocks that lie apart.
+TEST_P(Protocols, BlocksOfDifferentLengthsLeaveTheBitsOfTheHost) {
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      const Subject subject(
+          kind, algorithm, 4,
+          {.protocol = GetParam(), .slot_bytes = small_slot(GetParam()), .windows = GetParam() == Protocol::kSimple});
+      DeviceGroup device(subject.generator, subject.group);
+      CallOptions call;
+      call.lengths.counts = {100, 0, 1, 333};
+      call.in_place = algorithm == Algorithm::kRing;
+      subject.run(device, call, schedule(7, Policy::kRandom, true));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Several channels that wait for each other, in the same tile and for the tile before.
+TEST_P(Protocols, ChannelsOfACompositionWaitForEachOther) {
+  for (const Algorithm algorithm : {Algorithm::kHierarchical, Algorithm::kHierarchicalTree}) {
+    Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 5,
+                    {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
+    subject.generator = find_generator({.ranks = 5, .nodes = {0, 0, 0, 1, 1}}, algorithm).value();
+    subject.name = "hierarchical";
+    DeviceGroup device(subject.generator, subject.group);
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      subject.run(device, subject.call(3.2, seed), schedule(seed, static_cast<Policy>(seed % 3), seed % 2 == 0));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// A block that never waits stops wherever something is not there yet, and a later launch goes on from there.
+TEST_P(Protocols, StopsAtAnyStepAndGoesOnToTheSameBits) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kTwoShot}) {
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+      const Subject subject(CollectiveKind::kAllReduce, algorithm, 4,
+                            {.protocol = GetParam(), .slot_bytes = small_slot(GetParam()), .windows = seed % 2 == 0});
+      const CallOptions call = subject.call(2.3, seed);
+      const std::vector<RankBuffers> host = run_on_host(subject.generator, call, subject.max_chunk_bytes());
+      std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
+      DeviceGroup device(subject.generator, subject.group);
+      device.set_call(call, gpu);
+      for (std::uint32_t rank = 0; rank < 4; ++rank) device.call(rank).patience_ns = seed <= 2 ? 0 : 3000;
+      World world(schedule(seed, Policy::kRandom, seed % 2 == 0));
+      std::uint64_t launches = 0;
+      std::vector<bool> begun(4);
+      for (bool open = true; open && launches < 10'000; ++launches) {
+        const auto rank = static_cast<std::uint32_t>((launches * 7 + launches / 5 * seed) % 4);
+        const auto start = begun[rank] ? DeviceGroup::Start::kResume : DeviceGroup::Start::kBegin;
+        begun[rank] = true;
+        const std::uint64_t number = device.launch(world, rank, kernel_of(GetParam()), start);
+        // Alone, or with the launches before it still under way.
+        ASSERT_NE(world.run_until([&] { return seed == 4 && world.done(number); }), World::End::kStuck)
+            << world.report();
+        open = false;
+        for (std::uint32_t r = 0; r < 4; ++r) open |= !begun[r] || !device.finished(r);
+      }
+      EXPECT_GT(launches, 8u) << "nothing has stopped";
+      for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_EQ(device.status(rank).failure, 0u);
+      expect_same_memory(host, gpu, subject.name + ", stopped");
+    }
+  }
+}
+
+TEST_P(Protocols, AMessageOfAnotherCallIsNamed) {
+  const Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 3,
+                        {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
+  DeviceGroup device(subject.generator, subject.group);
+  const CallOptions call = subject.call(1, 2);
+  std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
+  device.set_call(call, gpu);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) device.call(rank).timeout_ns = 100'000;
+  device.call(1).digest ^= 1;
+  World world(schedule(3, Policy::kRandom, false));
+  device.launch_all(world, kernel_of(GetParam()));
+  ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+  EXPECT_EQ(device.failure(1).cause, device::Failure::kMismatch);
+  EXPECT_EQ(device.failure(2).cause, device::Failure::kMismatch);
+  EXPECT_EQ(device.failure(2).peer, 1u);
+}
+
+TEST_P(Protocols, WaitsEndByTheDeadlineAndByTheAbortFlag) {
+  for (const bool aborts : {false, true}) {
+    const Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 3,
+                          {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
+    DeviceGroup device(subject.generator, subject.group);
+    const CallOptions call = subject.call(1, 2);
+    std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
+    device.set_call(call, gpu);
+    World world(schedule(3, Policy::kRandom, false));
+    for (const std::uint32_t rank : {0u, 1u}) {  // rank 2 never comes
+      device.call(rank).timeout_ns = aborts ? device::kForever : 100'000;
+      device.launch(world, rank, kernel_of(GetParam()), DeviceGroup::Start::kBegin);
+    }
+    if (aborts) {
+      ASSERT_EQ(world.run_until([&] { return world.switches() > 2000; }), World::End::kReached) << world.report();
+      for (const std::uint32_t rank : {0u, 1u}) std::atomic_ref(device.status(rank).abort).store(1);
+    }
+    ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+    EXPECT_EQ(device.failure(0).cause, aborts ? device::Failure::kAborted : device::Failure::kTimedOut);
+    EXPECT_EQ(device.failure(0).peer, 2u);
+    EXPECT_FALSE(device.finished(0));
+  }
+}
+
+TEST(EvaluateMisuse, ACallBegunBeforeTheLastHasEndedIsRefused) {
+  const Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 2, {.slot_bytes = 128});
+  DeviceGroup device(subject.generator, subject.group);
+  const CallOptions call = subject.call(1, 2);
+  std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
+  device.set_call(call, gpu);
+  device.call(0).patience_ns = 0;
+  World world({});
+  for (int i = 0; i < 2; ++i) {
+    device.launch(world, 0, kernel_of(Protocol::kSimple), DeviceGroup::Start::kBegin);
+    ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+    EXPECT_EQ(device.failure(0).cause, i == 0 ? device::Failure::kNone : device::Failure::kMisused);
+  }
+}
+
+TEST(EvaluateMisuse, TooFewSlotsForThePlanAreRefused) {
+  const Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 3, {.slots = 1, .slot_bytes = 128});
+  ASSERT_EQ(subject.generator.shape.slots, 2);
+  DeviceGroup device(subject.generator, subject.group);
+  const CallOptions call = subject.call(1, 2);
+  std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
+  device.set_call(call, gpu);
+  World world({});
+  device.launch_all(world, kernel_of(Protocol::kSimple));
+  ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+  for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(device.failure(rank).cause, device::Failure::kMisused);
+}
+
+// With windows, messages are read and stored where they lie; without, through slots.
+TEST(EvaluateWindows, ValuesTravelPastTheSlots) {
+  for (const bool windows : {false, true}) {
+    const Subject subject(CollectiveKind::kAllReduce, Algorithm::kTwoShot, 4,
+                          {.slots = 4, .slot_bytes = 512, .windows = windows});
+    DeviceGroup device(subject.generator, subject.group);
+    CallOptions call = subject.call(1, 4);
+    call.type = DataType::kFloat32;
+    subject.run(device, call, schedule(5, Policy::kRoundRobin, false));
+    std::size_t published = 0;
+    std::size_t delivered = 0;
+    for (const auto& connection : device.connections()) {
+      for (const device::Envelope& envelope : connection->envelopes) {
+        published += envelope.carrier == device::Carrier::kPublished ? 1 : 0;
+        delivered += envelope.carrier == device::Carrier::kDelivered ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(published > 0, windows);
+    EXPECT_EQ(delivered > 0, windows);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,211 @@
+#include "device_group.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <tuple>
+
+#include "executor/bytes.h"
+#include "plan/collective.h"
+#include "support.h"
+#include "transports/sim/sim_world.h"
+
+namespace tutti::testing {
+namespace {
+
+constexpr std::size_t kRoom = 256;  // bytes before, between and after buffers
+
+std::uint64_t elements_of(const Blocks& blocks, const Lengths& lengths) {
+  if (lengths.counts.empty()) return blocks.count * lengths.count;
+  std::uint64_t sum = 0;
+  for (std::uint32_t b = 0; b < blocks.count; ++b) sum += lengths.counts[blocks.first + b];
+  return sum;
+}
+
+std::uint64_t elements_before(std::uint32_t rank, const Lengths& lengths) {
+  return elements_of({.count = rank, .first = 0}, lengths);
+}
+
+Call host_call(const CallOptions& options, RankBuffers& buffers, std::uint64_t max_chunk_bytes) {
+  Call call;
+  call.tag = {.sequence = 1,
+              .count = options.lengths.count,
+              .type = static_cast<std::uint8_t>(options.type),
+              .op = static_cast<std::uint8_t>(options.op),
+              .tile_bytes = static_cast<std::uint32_t>(max_chunk_bytes)};
+  call.type = options.type;
+  call.element_bytes = size_of(options.type);
+  call.op = options.op;
+  call.scale = {.real = 1.5, .integer = 3};
+  call.lengths = options.lengths;
+  call.in_place = buffers.in_place;
+  call.input = buffers.memory.data() + buffers.input_at;
+  call.output = buffers.memory.data() + buffers.output_at;
+  return call;
+}
+
+}  // namespace
+
+std::vector<RankBuffers> make_buffers(const PlanShape& shape, const CallOptions& call) {
+  std::vector<RankBuffers> all(shape.collective.ranks);
+  std::mt19937_64 random(call.seed);
+  const std::size_t element_bytes = size_of(call.type);
+  for (std::uint32_t rank = 0; rank < shape.collective.ranks; ++rank) {
+    RankBuffers& buffers = all[rank];
+    const Blocks in = input_blocks(shape.collective, rank);
+    const Blocks out = output_blocks(shape.collective, rank);
+    const std::size_t in_bytes = elements_of(in, call.lengths) * element_bytes;
+    const std::size_t out_bytes = elements_of(out, call.lengths) * element_bytes;
+    const std::size_t own_at = elements_before(rank, call.lengths) * element_bytes;
+    buffers.in_place = call.in_place && in.count > 0 && out.count > 0;
+    // Anywhere, but aligned to the element; sometimes alike, so that 16 bytes are moved at a time.
+    const bool alike = random() % 2 == 0;
+    const std::size_t start = kRoom + random() % 16 * element_bytes;
+    buffers.input_at = buffers.output_at = start;
+    if (!buffers.in_place) {
+      buffers.output_at = (start + in_bytes) / 16 * 16 + kRoom + (alike ? start : random() % 16 * element_bytes) % 128;
+    } else if (in.count < out.count) {
+      buffers.input_at += own_at;
+    } else if (out.count < in.count) {
+      buffers.output_at += own_at;
+    }
+    buffers.memory.resize(std::max(buffers.input_at + in_bytes, buffers.output_at + out_bytes) + kRoom);
+    kernels::testing::fill(buffers.memory, DataType::kUint8, kernels::testing::Values::kOrdinary, random);
+    kernels::testing::fill({buffers.memory.data() + buffers.input_at, in_bytes}, call.type,
+                           kernels::testing::Values::kWild, random);
+  }
+  return all;
+}
+
+std::vector<RankBuffers> run_on_host(const Generator& generator, const CallOptions& options,
+                                     std::uint64_t max_chunk_bytes) {
+  const std::uint32_t ranks = generator.shape.collective.ranks;
+  std::vector<RankBuffers> buffers = make_buffers(generator.shape, options);
+  SimWorld sim({.ranks = ranks, .slots = 4, .slot_bytes = max_chunk_bytes});
+  sim.run([&](std::uint32_t rank) {
+    const auto transport = sim.transport(rank);
+    Connections connections(*transport);
+    const auto plan = bind(generator, rank, *transport);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    ASSERT_TRUE(open(**plan, connections).ok());
+    Execution execution(**plan, *transport);
+    execution.start(host_call(options, buffers[rank], max_chunk_bytes));
+    Idle idle;
+    const auto waiter = sim.waiter(rank);
+    while (!execution.done()) {
+      if (!execution.progress()) waiter->pause(idle, transport->doorbell(), sim.clock()->now_ns() + 1'000'000);
+    }
+  });
+  return buffers;
+}
+
+DeviceGroup::DeviceGroup(const Generator& generator, const GroupOptions& options)
+    : shape_(generator.shape), options_(options) {
+  const std::uint32_t ranks = shape_.collective.ranks;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    programs_.push_back(pack_program(generator, rank).value());
+    const device::ProgramHeader& header = programs_.back().header();
+    states_.emplace_back(header.channel_count);
+    links_.emplace_back(header.port_count);
+    mailboxes_.emplace_back(header.port_count);
+    for (std::uint32_t c = 0; c < header.channel_count; ++c) tasks_.push_back({.call = rank, .channel = c});
+  }
+  statuses_.resize(ranks);
+  scratch_.resize(ranks);
+  scratch_bytes_.resize(ranks);
+  calls_.resize(ranks);
+  connect();
+}
+
+void DeviceGroup::connect() {
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>, Connection*> found;
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+    for (std::uint32_t p = 0; p < programs_[rank].ports().size(); ++p) {
+      const device::PackedPort& port = programs_[rank].ports()[p];
+      device::Link& link = links_[rank][p];
+      link.own = &mailboxes_[rank][p];
+      link.own->counter = options_.first_number;
+      link.number = options_.first_number;
+      link.slot_bytes = options_.slot_bytes;
+      link.slot_mask = options_.slots - 1;
+      if (options_.windows) link.windows = &window_base_;
+      const bool sends = port.sends != 0;
+      Connection*& connection = found[{sends ? rank : port.peer, sends ? port.peer : rank, port.lane}];
+      if (connection == nullptr) {
+        connection = connections_.emplace_back(std::make_unique<Connection>()).get();
+        connection->slots.resize(options_.slots * options_.slot_bytes / sizeof(Line));
+        connection->envelopes.resize(options_.slots);
+      }
+      (sends ? connection->send : connection->receive) = &link;
+      link.slots = connection->slots[0].bytes;
+      link.envelopes = connection->envelopes.data();
+    }
+  }
+  for (const auto& connection : connections_) {
+    ASSERT_TRUE(connection->send != nullptr && connection->receive != nullptr);
+    connection->send->peer = connection->receive->own;
+    connection->receive->peer = connection->send->own;
+  }
+}
+
+void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>& buffers) {
+  geometries_.clear();
+  geometries_.reserve(ranks());
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+    const DeviceGeometry& geometry = geometries_.emplace_back(pack_geometry(
+        shape_, rank, options.lengths, static_cast<std::uint32_t>(size_of(options.type)), max_chunk_bytes()));
+    device::Call& call = calls_[rank] = {};
+    call.program = &programs_[rank].header();
+    call.channels = states_[rank].data();
+    call.links = links_[rank].data();
+    call.status = &statuses_[rank];
+    call.input = buffers[rank].memory.data() + buffers[rank].input_at;
+    call.output = buffers[rank].memory.data() + buffers[rank].output_at;
+    call.geometry = geometry.on_host();
+    const std::uint64_t chunk_bytes = call.geometry.max_chunk_count << call.geometry.element_log2;
+    scratch_[rank].assign(shape_.scratch_chunks * chunk_bytes / sizeof(Line) + 1, Line{});
+    scratch_bytes_[rank].assign(shape_.scratch_chunks + 1, 0);
+    call.scratch = scratch_[rank][0].bytes;
+    call.scratch_bytes = scratch_bytes_[rank].data();
+    call.arithmetic.type = options.type;
+    call.arithmetic.op = options.op;
+    call.arithmetic.scale_real = 1.5;
+    call.arithmetic.scale_integer = 3;
+    call.in_place = buffers[rank].in_place ? 1 : 0;
+    call.digest = 0xD16E57;
+    if (options_.windows) {
+      call.input_window = call.output_window = 0;
+      call.input_offset = reinterpret_cast<std::uintptr_t>(call.input);
+      call.output_offset = reinterpret_cast<std::uintptr_t>(call.output);
+    }
+  }
+}
+
+std::uint64_t DeviceGroup::launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start) {
+  device::Launch launch;
+  launch.one = calls_[rank];
+  launch.resume = start == Start::kResume ? 1 : 0;
+  const auto blocks = static_cast<unsigned>(states_[rank].size());
+  return world.launch(static_cast<int>(rank), blocks, options_.threads, [launch, kernel] { kernel(launch); });
+}
+
+void DeviceGroup::launch_all(emu::World& world, const Kernel& kernel, Start start) {
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) launch(world, rank, kernel, start);
+}
+
+void DeviceGroup::launch_together(emu::World& world, const Kernel& kernel) {
+  device::Launch launch;
+  launch.calls = calls_.data();
+  launch.tasks = tasks_.data();
+  world.launch(0, static_cast<unsigned>(tasks_.size()), options_.threads, [launch, kernel] { kernel(launch); });
+}
+
+bool DeviceGroup::finished(std::uint32_t rank) const {
+  for (const device::ChannelState& state : states_[rank]) {
+    if (state.running != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,134 @@
+// Planted bugs of synchronisation: each must be found by some order of threads out of a few, and the evaluator without
+// it must pass the same runs. Connections have two slots of a few lines, so that every step waits for something.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "device_group.h"
+#include "kernels/device/evaluate.h"
+
+namespace tutti::testing {
+namespace {
+
+using device::Protocol;
+using emu::Policy;
+using emu::World;
+
+struct MissingBarrier : device::Sound {
+  static constexpr bool kBarrierBeforePost = false;
+};
+struct RelaxedForRelease : device::Sound {
+  static constexpr bool kReleasesTail = false;
+};
+struct OneCreditTooMany : device::Sound {
+  static constexpr std::uint64_t kExtraCredits = 1;
+};
+struct OneFlagUnchecked : device::Sound {
+  static constexpr bool kChecksBothFlags = false;
+};
+struct LinesNeverRenewed : device::Sound {
+  static constexpr bool kRenewsLines = false;
+};
+
+constexpr std::uint64_t kSeeds = 10;
+constexpr std::uint32_t kRanks = 4;
+constexpr std::uint64_t kMessagesOfATile = 2 * (kRanks - 1);  // on each connection of the ring
+
+struct Setting {
+  Policy policy = Policy::kRandom;
+  bool weak = false;
+  std::uint64_t first_number = 0;
+  bool stale_lines = false;
+};
+
+// Lines left by messages of 2^32 ago, with the flags of the messages of the call after the next.
+void leave_stale_lines(DeviceGroup& group, const GroupOptions& options) {
+  for (const auto& connection : group.connections()) {
+    for (std::uint32_t slot = 0; slot < options.slots; ++slot) {
+      std::byte* lines = connection->slots[0].bytes + slot * options.slot_bytes + device::kHeaderBytes;
+      const auto flag = static_cast<std::uint32_t>(options.first_number + kMessagesOfATile + slot + 1);
+      for (std::uint64_t at = 0; at + 16 <= options.slot_bytes - device::kHeaderBytes; at += 16) {
+        const std::uint32_t words[4] = {0xBAD, flag, 0xBAD, flag};
+        std::memcpy(lines + at, words, sizeof(words));
+      }
+    }
+  }
+}
+
+// How many seeds end with wrong bits, a failure or a standstill.
+template <Protocol kProtocol, class Faults>
+int found_by(const Setting& setting) {
+  const Generator generator = find_generator({.ranks = kRanks}, Algorithm::kRing).value();
+  // 128 threads: LL128 gives work to every warp only where a message has many lines.
+  const GroupOptions options{.protocol = kProtocol,
+                             .slots = 2,
+                             .slot_bytes = 128 + 16 * 128,
+                             .threads = 128,
+                             .first_number = setting.first_number};
+  CallOptions call;
+  call.lengths.count = device::payload_bytes(kProtocol, options.slot_bytes) / 4 * kRanks * 2 - 77;
+  const std::uint64_t max_chunk_bytes = device::payload_bytes(kProtocol, options.slot_bytes);
+  const std::vector<RankBuffers> host = run_on_host(generator, call, max_chunk_bytes);
+  int found = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    DeviceGroup group(generator, options);
+    World world({.seed = seed, .policy = setting.policy, .yield_log2 = 5, .weak = setting.weak});
+    const auto kernel = [](const device::Launch& launch) { device::evaluate<kProtocol, Faults>(launch); };
+    bool wrong = false;
+    if (setting.stale_lines) {
+      leave_stale_lines(group, options);
+      CallOptions brief;  // its messages leave most lines as they are
+      brief.lengths.count = 8;
+      std::vector<RankBuffers> buffers = make_buffers(generator.shape, brief);
+      group.set_call(brief, buffers);
+      group.launch_all(world, kernel);
+      wrong = world.run() != World::End::kIdle;
+    }
+    std::vector<RankBuffers> gpu = make_buffers(generator.shape, call);
+    group.set_call(call, gpu);
+    group.launch_all(world, kernel);
+    wrong = wrong || world.run() != World::End::kIdle;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      wrong = wrong || group.status(rank).failure != 0 || host[rank].memory != gpu[rank].memory;
+    }
+    found += wrong ? 1 : 0;
+  }
+  return found;
+}
+
+template <Protocol kProtocol, class Faults>
+void expect_found(const Setting& setting) {
+  EXPECT_EQ((found_by<kProtocol, device::Sound>(setting)), 0) << "the control";
+  EXPECT_GE((found_by<kProtocol, Faults>(setting)), 2) << "of " << kSeeds << " seeds";
+}
+
+TEST(Mutants, AMissingBarrierIsFoundInSimple) { expect_found<Protocol::kSimple, MissingBarrier>({}); }
+TEST(Mutants, AMissingBarrierIsFoundInLl) { expect_found<Protocol::kLl, MissingBarrier>({}); }
+TEST(Mutants, AMissingBarrierIsFoundInLl128) {
+  expect_found<Protocol::kLl128, MissingBarrier>({.policy = Policy::kPriority});
+}
+
+// Only memory that is ordered weakly shows it.
+TEST(Mutants, ARelaxedStoreInPlaceOfAReleaseIsFound) {
+  expect_found<Protocol::kSimple, RelaxedForRelease>({.weak = true});
+}
+
+TEST(Mutants, OneCreditTooManyIsFoundInSimple) { expect_found<Protocol::kSimple, OneCreditTooMany>({}); }
+TEST(Mutants, OneCreditTooManyIsFoundInLl) { expect_found<Protocol::kLl, OneCreditTooMany>({}); }
+TEST(Mutants, OneCreditTooManyIsFoundInLl128) {
+  expect_found<Protocol::kLl128, OneCreditTooMany>({.policy = Policy::kPriority});
+}
+
+TEST(Mutants, AnUncheckedFlagIsFound) { expect_found<Protocol::kLl, OneFlagUnchecked>({}); }
+
+// Numbers at which the flags of 32 bits begin anew, on a slot that is due to be written whole.
+TEST(Mutants, LinesThatAreNeverRenewedAreFound) {
+  expect_found<Protocol::kLl, LinesNeverRenewed>(
+      {.first_number = (std::uint64_t{1} << 32) - (std::uint64_t{1} << 21), .stale_lines = true});
+}
+
+}  // namespace
+}  // namespace tutti::testing
