@@ -9,6 +9,7 @@
 
 #include "kernels/device/call.h"
 #include "kernels/device/port.h"
+#include "kernels/float8.h"
 
 namespace tutti::device {
 
@@ -91,6 +92,18 @@ struct Bfloat16 {
     const auto bits = bits_as<std::uint32_t>(value);
     if (is_nan(value)) return static_cast<Bits>((bits | kFloatQuietBit) >> 16);
     return static_cast<Bits>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);  // to nearest even
+  }
+};
+
+// An infinity that arithmetic makes or min and max pick saturates: float8.h.
+template <class Format>
+struct Float8 {
+  using Bits = std::uint8_t;
+  using Value = float;
+  static constexpr bool kFloating = true;
+  TUTTI_DEVICE static Value widen(Bits bits) { return bits_as<float>(kernels::widened_bits(Format{bits})); }
+  TUTTI_DEVICE static Bits narrow(Value value) {
+    return kernels::narrowed_from_bits<Format>(bits_as<std::uint32_t>(value)).bits;
   }
 };
 
@@ -249,6 +262,8 @@ TUTTI_DEVICE void with_element(DataType type, Body body) {
     case DataType::kFloat32: return body(Float32{});
     case DataType::kFloat64: return body(Float64{});
     case DataType::kBfloat16: return body(Bfloat16{});
+    case DataType::kFloat8E4M3: return body(Float8<kernels::Float8E4M3>{});
+    case DataType::kFloat8E5M2: return body(Float8<kernels::Float8E5M2>{});
   }
 }
 
@@ -266,7 +281,9 @@ TUTTI_DEVICE void with_bits(std::uint32_t element_log2, Body body) {
 TUTTI_DEVICE std::uint32_t element_log2_of(DataType type) {
   switch (type) {
     case DataType::kInt8:
-    case DataType::kUint8: return 0;
+    case DataType::kUint8:
+    case DataType::kFloat8E4M3:
+    case DataType::kFloat8E5M2: return 0;
     case DataType::kFloat16:
     case DataType::kBfloat16: return 1;
     case DataType::kInt32:
