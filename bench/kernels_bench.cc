@@ -97,5 +97,7 @@ void shapes(benchmark::internal::Benchmark* benchmark) {
 
 BENCHMARK_CAPTURE(sum, float32, DataType::kFloat32)->Apply(shapes);
 BENCHMARK_CAPTURE(sum, bfloat16, DataType::kBfloat16)->Apply(shapes);
+BENCHMARK_CAPTURE(sum, float8_e4m3, DataType::kFloat8E4M3)->Apply(shapes);
+BENCHMARK_CAPTURE(sum, float8_e5m2, DataType::kFloat8E5M2)->Apply(shapes);
 
 }  // namespace

@@ -27,7 +27,8 @@ part_plans() {
 # All-reduce of every type and operation over counts that divide nothing; each run checks in place and out of place.
 part_matrix() {
   build release tutti_tool || return 1
-  local types=(int8:1 uint8:1 int32:4 uint32:4 int64:8 uint64:8 float16:2 bfloat16:2 float32:4 float64:8)
+  local types=(int8:1 uint8:1 int32:4 uint32:4 int64:8 uint64:8 float8_e4m3:1 float8_e5m2:1 float16:2 bfloat16:2
+    float32:4 float64:8)
   local ranks memory type count bytes
   for ranks in 1 2 3 4 7 8 16; do
     for memory in plain registered; do

@@ -189,7 +189,8 @@ void add_options(CLI::App& command, PerfArguments& given) {
       ->capture_default_str();
   command.add_option("-w,--warmup_iters", given.warmup_iterations, "Calls before that")->capture_default_str();
   command.add_option("-c,--check", given.check, "Check every element: 0 or 1")->capture_default_str();
-  command.add_option("-d,--datatype", given.data_type, "int8 ... float64, bfloat16, or all")->capture_default_str();
+  command.add_option("-d,--datatype", given.data_type, "int8 ... float64, bfloat16, float8_e4m3, float8_e5m2, or all")
+      ->capture_default_str();
   command.add_option("-o,--op", given.op, "sum, prod, min, max, avg, premulsum, or all")->capture_default_str();
   command.add_option("-r,--root", given.root, "Root rank of rooted collectives")->capture_default_str();
   command.add_option("--ranks", given.ranks,

@@ -24,6 +24,8 @@ constexpr std::uint64_t mix(std::uint64_t value) {
 // Whole numbers up to 2^bits are exact in the type.
 int significand_bits(DataType type) {
   switch (type) {
+    case DataType::kFloat8E5M2: return 3;
+    case DataType::kFloat8E4M3: return 4;
     case DataType::kFloat16: return 11;
     case DataType::kBfloat16: return 8;
     case DataType::kFloat32: return 24;
@@ -94,9 +96,28 @@ void store_low_bytes(std::uint64_t number, std::size_t bytes, std::byte* element
   }
 }
 
+// The magnitude bits of the nearest value (ties to even) in a format of that many fraction bits, as if its exponents
+// had no upper end. `magnitude`: the bits of a finite float32 without its sign.
+std::uint32_t rounded_magnitude(std::uint32_t magnitude, int fraction_bits, int bias) {
+  // Below the smallest normal value each halving costs one more bit.
+  const int smallest_exponent = 1 - bias;
+  const auto exponent = static_cast<int>(magnitude >> 23) - 127;
+  const int dropped = 23 - fraction_bits + std::max(0, smallest_exponent - exponent);
+  if (dropped > 24) return 0;  // under half of the smallest subnormal
+  const std::uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
+  const std::uint32_t half = 1u << (dropped - 1);
+  const std::uint32_t kept = significand >> dropped;
+  const std::uint32_t rounded = kept + ((significand & (2 * half - 1)) + (kept & 1u) > half ? 1u : 0u);
+  const int above = std::max(0, exponent - smallest_exponent);
+  return (static_cast<std::uint32_t>(above) << fraction_bits) + rounded;  // a carry raises the exponent
+}
+
 void store_float(DataType type, float value, std::byte* element) {
   if (type == DataType::kFloat32) {
     std::memcpy(element, &value, sizeof value);
+  } else if (type == DataType::kFloat8E4M3 || type == DataType::kFloat8E5M2) {
+    const std::uint8_t bits = to_float8_bits(type, value);
+    std::memcpy(element, &bits, sizeof bits);
   } else {
     const std::uint16_t bits = type == DataType::kFloat16 ? to_float16_bits(value) : to_bfloat16_bits(value);
     std::memcpy(element, &bits, sizeof bits);
@@ -112,19 +133,16 @@ std::uint16_t to_bfloat16_bits(float value) {
 
 std::uint16_t to_float16_bits(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  const std::uint32_t rounded = std::min(rounded_magnitude(bits & 0x7fffffffu, 10, 15), 0x7c00u);  // infinity
+  return static_cast<std::uint16_t>(((bits >> 16) & 0x8000u) | rounded);
+}
+
+std::uint8_t to_float8_bits(DataType type, float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 2^16 and up: infinity
-  // Normal results keep 10 fraction bits of 23; below 2^-14 each halving costs one more.
-  const auto exponent = static_cast<int>(magnitude >> 23) - 127;
-  const int dropped = 13 + std::max(0, -14 - exponent);
-  if (dropped > 24) return sign;  // under half of the smallest subnormal
-  const std::uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
-  const std::uint32_t half = 1u << (dropped - 1);
-  const std::uint32_t kept = significand >> dropped;
-  const std::uint32_t rounded = kept + ((significand & (2 * half - 1)) + (kept & 1u) > half ? 1u : 0u);
-  const std::uint32_t biased = exponent >= -14 ? static_cast<std::uint32_t>(exponent + 14) << 10 : 0u;
-  return static_cast<std::uint16_t>(sign | (biased + rounded));  // a carry out of the fraction raises the exponent
+  const std::uint32_t rounded = type == DataType::kFloat8E4M3 ? std::min(rounded_magnitude(magnitude, 3, 7), 0x7eu)
+                                                              : std::min(rounded_magnitude(magnitude, 2, 15), 0x7bu);
+  return static_cast<std::uint8_t>(((bits >> 24) & 0x80u) | rounded);
 }
 
 DataPattern::DataPattern(DataType type, ReduceOp op, std::int32_t ranks)
@@ -140,7 +158,7 @@ DataPattern::DataPattern(DataType type, ReduceOp op, std::int32_t ranks)
     value_bits_ = bits;
   } else if (op == ReduceOp::kProd) {
     contributors_ = std::min(ranks, kMaxFactors);
-    value_bits_ = bits / contributors_;
+    value_bits_ = std::max(1, bits / contributors_);  // with 1 the factors are +-1 and +-2, exact in float8 too
   } else {
     const std::uint64_t limit = (std::uint64_t{1} << bits) / (op == ReduceOp::kPreMulSum ? kMaxScale : 1);
     if (limit < static_cast<std::uint64_t>(ranks)) contributors_ = static_cast<std::int32_t>(limit);

@@ -19,6 +19,8 @@ namespace tutti::tool {
 // The nearest value of the type (ties to even) as its bits. `value` is finite.
 std::uint16_t to_float16_bits(float value);
 std::uint16_t to_bfloat16_bits(float value);
+// `type` is one of the two of float8; what is past its largest finite value becomes that.
+std::uint8_t to_float8_bits(DataType type, float value);
 
 class DataPattern {
  public:

@@ -23,6 +23,10 @@ enum class DataType : std::uint8_t {
   kFloat32 = 7,
   kFloat64 = 8,
   kBfloat16 = 9,  // reduced in float32, rounded to nearest even once per step
+  // Reduced in float32, rounded to nearest even once per step; what is past the range, infinities included, becomes the
+  // largest finite value of that sign. A NaN is stored as 0x7F.
+  kFloat8E4M3 = 10,  // Open Compute Project's: largest 448, no infinities
+  kFloat8E5M2 = 11,  // largest 57344; an infinity is read as one, and only ever copied
 };
 
 enum class ReduceOp : std::uint8_t {
@@ -108,8 +112,8 @@ TUTTI_API std::string_view to_string(ReduceOp op);
 TUTTI_API std::string_view to_string(Algorithm algorithm);
 TUTTI_API std::string_view to_string(CollectiveKind kind);
 
-// The inverse of to_string; nothing for an unknown name. Also takes NCCL's short type names ("float", "half",
-// "double").
+// The inverse of to_string; nothing for an unknown name. Also takes the short type names of NCCL's tests
+// ("float", "half", "f8e4m3").
 TUTTI_API std::optional<DataType> parse_data_type(std::string_view name);
 TUTTI_API std::optional<ReduceOp> parse_reduce_op(std::string_view name);
 TUTTI_API std::optional<Algorithm> parse_algorithm(std::string_view name);

@@ -9,6 +9,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/float32_bits.h"
+
 namespace tutti::kernels {
 
 // IEEE binary16: 1 sign, 5 exponent, 10 fraction bits.
@@ -24,12 +26,7 @@ struct Bfloat16 {
 static_assert(sizeof(Float16) == 2 && alignof(Float16) == 2);
 static_assert(sizeof(Bfloat16) == 2 && alignof(Bfloat16) == 2);
 
-inline constexpr std::uint32_t kFloat32Infinity = 0x7F800000u;
-inline constexpr std::uint32_t kFloat32Sign = 0x80000000u;
-inline constexpr std::uint32_t kFloat32QuietBit = 0x00400000u;
-
-// What every NaN that arithmetic produces is stored as: quiet, positive, no payload (narrowed: 0x7E00, 0x7FC0).
-inline constexpr std::uint32_t kFloat32Nan = 0x7FC00000u;
+// kFloat32Nan and kFloat32QuietBit of float64.
 inline constexpr std::uint64_t kFloat64Nan = 0x7FF8000000000000u;
 inline constexpr std::uint64_t kFloat64QuietBit = 0x0008000000000000u;
 
@@ -51,12 +48,6 @@ constexpr float widen(Float16 value) {
   const auto exponent = static_cast<std::uint32_t>(leading_bit + 127 - 24);
   const std::uint32_t fraction = (magnitude << (23 - leading_bit)) & 0x007FFFFFu;
   return std::bit_cast<float>(sign | exponent << 23 | fraction);
-}
-
-// Drops the lowest `shift` bits (1..31) of `bits`, rounding to nearest even.
-constexpr std::uint32_t shift_right_to_even(std::uint32_t bits, int shift) {
-  const std::uint32_t half_below = (1u << (shift - 1)) - 1;
-  return (bits + half_below + ((bits >> shift) & 1u)) >> shift;
 }
 
 constexpr Bfloat16 narrow_to_bfloat16(float value) {

@@ -1,9 +1,10 @@
 // Vectors of one target: how each element type is loaded, combined, finished and stored. Included once per Highway
-// target, by reduce-inl.h only; everything lies in that target's namespace.
+// target, by reduce-inl.h and float8-inl.h only; everything lies in that target's namespace.
 //
-// A value is one vector, or a Pair of values: 16-bit floats widen into a pair of float32 vectors, and a block is a pair
-// of pairs of what one load gives. Every function below takes a vector, and for a Pair does the same to both halves, so
-// that a block of any depth is written like a single vector and stays in registers.
+// A value is one vector, or a Pair of values: 16-bit floats widen into a pair of float32 vectors, 8-bit ones into a
+// pair of such pairs, and a block is a pair of pairs of what one load gives. Every function below takes a vector, and
+// for a Pair does the same to both halves, so that a block of any depth is written like a single vector and stays in
+// registers.
 //
 // NaN: add, multiply, scale and divide may leave any NaN behind, finished() makes it the canonical one, so that no
 // result depends on the order in which a compiler hands two operands to an instruction. min and max keep the first NaN
@@ -23,8 +24,10 @@
 #include <type_traits>
 
 #include "kernels/cpu/float16.h"
+#include "kernels/float8.h"
 
-static_assert(std::endian::native == std::endian::little, "Codec<Bfloat16> and multiply() of bytes split words");
+static_assert(std::endian::native == std::endian::little,
+              "multiply() of bytes and the codecs of bfloat16 and float8 split words");
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
@@ -133,14 +136,17 @@ HWY_INLINE V divided(V value, std::uint32_t divisor) {
   }
 }
 
-template <Combine kOp, class V>
+// kAnyNan: the store takes every NaN for the canonical one, so that it need not be made here.
+template <Combine kOp, bool kAnyNan, class V>
 HWY_INLINE V finished(V value, std::uint32_t divisor) {
   constexpr bool kSelects = kOp == Combine::kMin || kOp == Combine::kMax;
   if (divisor != 1) {
     value = divided(value, divisor);
     if constexpr (kIsFloatVector<V> && kSelects) value = canonicalized(value);
   }
-  if constexpr (kIsFloatVector<V> && kSelects)
+  if constexpr (kAnyNan)
+    return value;
+  else if constexpr (kIsFloatVector<V> && kSelects)
     return quieted(value);
   else if constexpr (kIsFloatVector<V>)
     return canonicalized(value);
@@ -160,9 +166,9 @@ HWY_INLINE Pair<V> scaled(Pair<V> value, Scalar scale) {
   return {scaled(value.first, scale), scaled(value.second, scale)};
 }
 
-template <Combine kOp, class V>
+template <Combine kOp, bool kAnyNan, class V>
 HWY_INLINE Pair<V> finished(Pair<V> value, std::uint32_t divisor) {
-  return {finished<kOp>(value.first, divisor), finished<kOp>(value.second, divisor)};
+  return {finished<kOp, kAnyNan>(value.first, divisor), finished<kOp, kAnyNan>(value.second, divisor)};
 }
 
 // --- memory ------------------------------------------------------------
@@ -181,10 +187,16 @@ HWY_INLINE void store_vector(hn::VFromD<D> value, D d, hn::TFromD<D>* to) {
     hn::StoreU(value, d, to);
 }
 
+// What most codecs have in common.
+struct CodecBase {
+  static constexpr int kDepth = 2;              // a block is 2^kDepth vectors of memory: so many are in flight
+  static constexpr bool kStoresAnyNan = false;  // store() makes every NaN the canonical one
+};
+
 // Codec<T>: the elements of type T in memory, kLanes of them at a time, against the value in registers. Scalar is the
 // type that the value is added in.
 template <class T>
-struct Codec {
+struct Codec : CodecBase {
   using Scalar = T;
   using D = hn::ScalableTag<T>;
   using Value = hn::VFromD<D>;
@@ -200,7 +212,7 @@ struct Codec {
 
 // A word of two bfloat16 is split into its even and its odd element, each the upper half of a float32.
 template <>
-struct Codec<Bfloat16> {
+struct Codec<Bfloat16> : CodecBase {
   using Scalar = float;
   using D = hn::ScalableTag<float>;
   using Bits = hn::RebindToUnsigned<D>;
@@ -238,29 +250,12 @@ inline constexpr bool kNativeFloat16 = true;
 inline constexpr bool kNativeFloat16 = false;
 #endif
 
-template <>
-struct Codec<Float16> {
-  using Scalar = float;
+// A vector of memory with as many float16 in it as two float32 vectors hold.
+struct Float16Lanes {
   using D = hn::ScalableTag<float>;
   using Bits = hn::RebindToUnsigned<D>;
   using Half = hn::Rebind<std::uint16_t, D>;
-  using Value = Pair<hn::VFromD<D>>;
-  static constexpr std::size_t kHalfLanes = hn::MaxLanes(D());
-  static constexpr std::size_t kLanes = 2 * kHalfLanes;
-
-  static HWY_INLINE Value load(const Float16* from) {
-    const auto* bits = reinterpret_cast<const std::uint16_t*>(from);
-    return {widened(hn::LoadU(Half(), bits)), widened(hn::LoadU(Half(), bits + kHalfLanes))};
-  }
-
-  template <Stores kStores>
-  static HWY_INLINE void store(Value value, Float16* to) {
-    const hn::Repartition<std::uint16_t, D> whole;
-    store_vector<kStores>(hn::Combine(whole, narrowed(value.second), narrowed(value.first)), whole,
-                          reinterpret_cast<std::uint16_t*>(to));
-  }
-
- private:
+  using Whole = hn::Repartition<std::uint16_t, D>;
   using Native = hn::Rebind<hwy::float16_t, D>;
 
   static HWY_INLINE hn::VFromD<D> widened(hn::VFromD<Half> half) {
@@ -298,6 +293,27 @@ struct Codec<Float16> {
     narrow = hn::IfThenElse(hn::Gt(magnitude, hn::Set(bits, kFloat32Infinity)), hn::Or(payload, hn::Set(bits, 0x7E00u)),
                             narrow);
     return hn::TruncateTo(Half(), hn::Or(narrow, sign));
+  }
+};
+
+template <>
+struct Codec<Float16> : CodecBase {
+  using Scalar = float;
+  using F16 = Float16Lanes;
+  using Value = Pair<hn::VFromD<F16::D>>;
+  static constexpr std::size_t kHalfLanes = hn::MaxLanes(F16::D());
+  static constexpr std::size_t kLanes = 2 * kHalfLanes;
+
+  static HWY_INLINE Value load(const Float16* from) {
+    const auto* bits = reinterpret_cast<const std::uint16_t*>(from);
+    return {F16::widened(hn::LoadU(F16::Half(), bits)), F16::widened(hn::LoadU(F16::Half(), bits + kHalfLanes))};
+  }
+
+  template <Stores kStores>
+  static HWY_INLINE void store(Value value, Float16* to) {
+    const F16::Whole whole;
+    store_vector<kStores>(hn::Combine(whole, F16::narrowed(value.second), F16::narrowed(value.first)), whole,
+                          reinterpret_cast<std::uint16_t*>(to));
   }
 };
 

@@ -20,6 +20,7 @@
 #include <span>
 #include <type_traits>
 
+#include "kernels/cpu/float8-inl.h"
 #include "kernels/cpu/lanes-inl.h"
 #include "kernels/cpu/reduce.h"
 
@@ -34,8 +35,9 @@ inline constexpr std::size_t kStreamBytes = std::size_t{96} << 20;
 template <class T>
 struct Pass {
   using C = Codec<T>;
-  static constexpr int kDepth = 2;  // 4 vectors of memory in flight
+  static constexpr int kDepth = C::kDepth;
   static constexpr std::size_t kBlock = C::kLanes << kDepth;
+  static_assert(kBlock * sizeof(T) >= kStreamAlignment, "what comes before an aligned address is part of one block");
 
   Pass(const Reduction& reduction, std::span<const std::byte* const> source_span,
        std::span<std::byte* const> destination_span)
@@ -74,7 +76,7 @@ HWY_INLINE auto reduced_block(const Pass<T>& pass, const From& from) {
       next = scaled(next, pass.scale);
     value = combined<kOp>(value, next);
   }
-  return finished<kOp>(value, pass.divisor);
+  return finished<kOp, C::kStoresAnyNan>(value, pass.divisor);
 }
 
 // Elements [begin, begin + kBlock). All loads come before the first store: a destination may be a source.
@@ -169,6 +171,8 @@ void run_reduction(const Reduction& reduction, std::span<const std::byte* const>
     case DataType::kFloat32: return run(float{});
     case DataType::kFloat64: return run(double{});
     case DataType::kBfloat16: return run(Bfloat16{});
+    case DataType::kFloat8E4M3: return run(Float8E4M3{});
+    case DataType::kFloat8E5M2: return run(Float8E5M2{});
   }
 }
 

@@ -6,14 +6,18 @@
 // Thread-safe, no state, no allocation. SIMD by Google Highway, chosen once at run time for the machine's best target.
 //
 // Rounding and NaN, the same on every target and for every length and alignment:
-// - float16 and bfloat16 are widened to float32, reduced there, and rounded to nearest even once, at the store. A step
-//   of one source with no factor and divisor 1 is a copy of the bits.
+// - 16-bit and 8-bit floats are widened to float32, reduced there, and rounded to nearest even once, at the store. A
+//   step of one source with no factor and divisor 1 is a copy of the bits.
+// - what is past the range of a float8 when it is stored becomes the largest finite value of that sign: 448 for e4m3,
+//   57344 for e5m2. That holds for infinities too, also one of e5m2 that min or max picks. Other floats overflow to
+//   infinity.
 // - floats divide truly, by `divisor` rounded to the type in which they are added; `scale` is rounded to that type too.
 // - no fused multiply-add, no flushing of subnormals, whatever floating-point modes the calling thread has set.
 // - where a sum, product, factor or division gives NaN, it is the canonical one, whichever NaNs went in: positive,
-//   quiet, no payload (float16 0x7E00, bfloat16 0x7FC0, float32 0x7FC00000, float64 0x7FF8000000000000).
-// - min and max: a NaN operand gives NaN (the first one met, made quiet); of two equal values (also -0 and +0) the one
-//   met first stays.
+//   quiet, no payload (float16 0x7E00, bfloat16 0x7FC0, float32 0x7FC00000, float64 0x7FF8000000000000); for both
+//   types of float8 it is 0x7F.
+// - min and max: a NaN operand gives NaN (the first one met, made quiet; for float8 the canonical one); of two equal
+//   values (also -0 and +0) the one met first stays.
 // - integers wrap modulo 2^bits; division of an average truncates towards zero.
 #pragma once
 
@@ -24,7 +28,7 @@
 
 namespace tutti::kernels {
 
-// The most sources of one pass. Longer sums are for the caller to refuse or to split (splitting rounds 16-bit floats
+// The most sources of one pass. Longer sums are for the caller to refuse or to split (splitting rounds narrow floats
 // more often).
 inline constexpr std::size_t kMaxSources = 1024;
 

@@ -1,6 +1,6 @@
 // The reduction element by element, in plain scalar code: what the SIMD targets are compared with, bit for bit. Written
-// for the eye, not for speed, with nothing shared with them but the conversions of float16.h (which a test checks one
-// by one).
+// for the eye, not for speed, with nothing shared with them but the conversions of float16.h and float8.h (which a
+// test checks one by one).
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,16 +10,19 @@
 
 #include "kernels/cpu/float16.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/float8.h"
 
 namespace tutti::kernels {
 namespace {
 
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+template <class T>
+inline constexpr bool kIsFloat8 = std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
 
 // The type in which elements of T are combined.
 template <class T>
-using Wide = std::conditional_t<kIsHalf<T>, float, T>;
+using Wide = std::conditional_t<kIsHalf<T> || kIsFloat8<T>, float, T>;
 
 template <class T>
 Wide<T> load(const std::byte* buffer, std::size_t index) {
@@ -27,6 +30,8 @@ Wide<T> load(const std::byte* buffer, std::size_t index) {
   std::memcpy(&element, buffer + index * sizeof(T), sizeof(T));
   if constexpr (kIsHalf<T>)
     return widen(element);
+  else if constexpr (kIsFloat8<T>)
+    return std::bit_cast<float>(widened_bits(element));
   else
     return element;
 }
@@ -38,6 +43,8 @@ void store(Wide<T> value, std::byte* buffer, std::size_t index) {
     element = narrow_to_float16(value);
   else if constexpr (std::is_same_v<T, Bfloat16>)
     element = narrow_to_bfloat16(value);
+  else if constexpr (kIsFloat8<T>)
+    element = narrowed_from_bits<T>(std::bit_cast<std::uint32_t>(value));
   else
     element = value;
   std::memcpy(buffer + index * sizeof(T), &element, sizeof(T));
@@ -152,6 +159,8 @@ void reduce_reference(const Reduction& reduction, std::span<const std::byte* con
     case DataType::kFloat32: return run(float{});
     case DataType::kFloat64: return run(double{});
     case DataType::kBfloat16: return run(Bfloat16{});
+    case DataType::kFloat8E4M3: return run(Float8E4M3{});
+    case DataType::kFloat8E5M2: return run(Float8E5M2{});
   }
 }
 

@@ -25,6 +25,8 @@ constexpr std::array kTypes = {
     TypeFacts{DataType::kFloat32, "float32", "float", 4, true},
     TypeFacts{DataType::kFloat64, "float64", "double", 8, true},
     TypeFacts{DataType::kBfloat16, "bfloat16", "bf16", 2, true},
+    TypeFacts{DataType::kFloat8E4M3, "float8_e4m3", "f8e4m3", 1, true},
+    TypeFacts{DataType::kFloat8E5M2, "float8_e5m2", "f8e5m2", 1, true},
 };
 
 constexpr std::array<std::string_view, 6> kOpNames = {"sum", "prod", "max", "min", "avg", "premulsum"};
@@ -49,9 +51,10 @@ constexpr std::array<std::string_view, 10> kCollectiveNames = {"all_reduce",    
                                                                "reduce_scatter", "all_to_all", "gather", "scatter",
                                                                "barrier",        "send_recv"};
 
-constexpr std::array kTypeList = {DataType::kInt8,    DataType::kUint8,   DataType::kInt32,   DataType::kUint32,
-                                  DataType::kInt64,   DataType::kUint64,  DataType::kFloat16, DataType::kFloat32,
-                                  DataType::kFloat64, DataType::kBfloat16};
+constexpr std::array kTypeList = {DataType::kInt8,     DataType::kUint8,      DataType::kInt32,
+                                  DataType::kUint32,   DataType::kInt64,      DataType::kUint64,
+                                  DataType::kFloat16,  DataType::kFloat32,    DataType::kFloat64,
+                                  DataType::kBfloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2};
 constexpr std::array kOpList = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax,
                                 ReduceOp::kMin, ReduceOp::kAvg,  ReduceOp::kPreMulSum};
 constexpr std::array kAlgorithmList = {Algorithm::kRing,

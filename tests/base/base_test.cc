@@ -48,12 +48,16 @@ TEST(Names, RoundTripAndRefuseStrangers) {
   for (const ReduceOp op : all_reduce_ops()) EXPECT_EQ(parse_reduce_op(to_string(op)), op);
   for (const Algorithm algorithm : all_algorithms()) EXPECT_EQ(parse_algorithm(to_string(algorithm)), algorithm);
   EXPECT_EQ(parse_data_type("half"), DataType::kFloat16);
+  EXPECT_EQ(parse_data_type("f8e4m3"), DataType::kFloat8E4M3);
+  EXPECT_EQ(parse_data_type("f8e5m2"), DataType::kFloat8E5M2);
+  EXPECT_EQ(size_of(DataType::kFloat8E5M2), 1u);
+  EXPECT_TRUE(is_floating(DataType::kFloat8E4M3));
   EXPECT_FALSE(parse_data_type("float128").has_value());
   EXPECT_FALSE(parse_reduce_op("").has_value());
-  EXPECT_FALSE(is_valid(static_cast<DataType>(10)));
+  EXPECT_FALSE(is_valid(static_cast<DataType>(12)));
   EXPECT_FALSE(is_valid(static_cast<ReduceOp>(6)));
   EXPECT_EQ(to_string(static_cast<Algorithm>(200)), "invalid");
-  EXPECT_EQ(all_data_types().size(), 10u);
+  EXPECT_EQ(all_data_types().size(), 12u);
   EXPECT_EQ(all_reduce_ops().size(), 6u);
   EXPECT_EQ(version(), "0.1.0");
 }

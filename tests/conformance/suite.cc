@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace tutti::test {
 namespace {
@@ -26,23 +27,49 @@ double get_as(const std::byte* at) {
   return static_cast<double>(value);
 }
 
-// Small whole numbers in binary16: exponent and top mantissa bits by hand.
-std::uint16_t half_of(std::int64_t value) {
-  if (value == 0) return 0;
-  const int exponent = std::bit_width(static_cast<std::uint64_t>(value)) - 1;
-  return static_cast<std::uint16_t>((exponent + 15) << 10 | ((value << 10 >> exponent) & 0x3ff));
+// The floats that C++ has no name for: 1 sign bit, the exponent, the fraction.
+struct SmallFloat {
+  int fraction_bits;
+  int exponent_bits;
+
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+};
+
+std::optional<SmallFloat> small_float(DataType type) {
+  switch (type) {
+    case DataType::kFloat16: return SmallFloat{10, 5};
+    case DataType::kBfloat16: return SmallFloat{7, 8};
+    case DataType::kFloat8E4M3: return SmallFloat{3, 4};
+    case DataType::kFloat8E5M2: return SmallFloat{2, 5};
+    default: return std::nullopt;
+  }
 }
 
-double from_half(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 0x1f;
-  const double mantissa = bits & 0x3ff;
-  const double size = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
-  return (bits & 0x8000) != 0 ? -size : size;
+// Small whole numbers: exponent and top fraction bits by hand.
+std::uint16_t encoded(const SmallFloat& format, std::int64_t value) {
+  if (value == 0) return 0;
+  const int exponent = std::bit_width(static_cast<std::uint64_t>(value)) - 1;
+  const std::int64_t fraction = (value << format.fraction_bits >> exponent) - (std::int64_t{1} << format.fraction_bits);
+  return static_cast<std::uint16_t>((exponent + format.bias()) << format.fraction_bits | fraction);
+}
+
+double decoded(const SmallFloat& format, std::uint16_t bits) {
+  const int one = 1 << format.fraction_bits;
+  const int exponent = bits >> format.fraction_bits & ((1 << format.exponent_bits) - 1);
+  const int fraction = bits & (one - 1);
+  const double size = std::ldexp(exponent == 0 ? fraction : one + fraction,
+                                 std::max(exponent, 1) - format.bias() - format.fraction_bits);
+  return (bits >> (format.fraction_bits + format.exponent_bits)) != 0 ? -size : size;
 }
 
 }  // namespace
 
 void put(std::byte* at, DataType type, std::int64_t value) {
+  if (const auto format = small_float(type)) {
+    const std::uint16_t bits = encoded(*format, value);
+    std::memcpy(at, &bits, size_of(type));  // little endian
+    return;
+  }
   switch (type) {
     case DataType::kInt8: return put_as<std::int8_t>(at, value);
     case DataType::kUint8: return put_as<std::uint8_t>(at, value);
@@ -52,13 +79,19 @@ void put(std::byte* at, DataType type, std::int64_t value) {
     case DataType::kUint64: return put_as<std::uint64_t>(at, value);
     case DataType::kFloat32: return put_as<float>(at, value);
     case DataType::kFloat64: return put_as<double>(at, value);
-    case DataType::kFloat16: return put_as<std::uint16_t>(at, half_of(value));
+    case DataType::kFloat16:
     case DataType::kBfloat16:
-      return put_as<std::uint16_t>(at, std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16);
+    case DataType::kFloat8E4M3:
+    case DataType::kFloat8E5M2: break;
   }
 }
 
 double get(const std::byte* at, DataType type) {
+  if (const auto format = small_float(type)) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, at, size_of(type));
+    return decoded(*format, bits);
+  }
   switch (type) {
     case DataType::kInt8: return get_as<std::int8_t>(at);
     case DataType::kUint8: return get_as<std::uint8_t>(at);
@@ -68,8 +101,10 @@ double get(const std::byte* at, DataType type) {
     case DataType::kUint64: return get_as<std::uint64_t>(at);
     case DataType::kFloat32: return get_as<float>(at);
     case DataType::kFloat64: return get_as<double>(at);
-    case DataType::kFloat16: return from_half(static_cast<std::uint16_t>(get_as<std::uint16_t>(at)));
-    case DataType::kBfloat16: return std::bit_cast<float>(static_cast<std::uint32_t>(get_as<std::uint16_t>(at)) << 16);
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+    case DataType::kFloat8E4M3:
+    case DataType::kFloat8E5M2: break;
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
@@ -85,7 +120,7 @@ Elements::~Elements() {
 double reduced(std::int32_t ranks, std::size_t i, DataType type, ReduceOp op) {
   double value = 0;
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
-    const auto x = static_cast<double>(given(rank, i, op));
+    const auto x = static_cast<double>(given(rank, i, type, op));
     if (rank == 0 && op != ReduceOp::kPreMulSum) {
       value = x;
       continue;
@@ -106,7 +141,7 @@ double reduced(std::int32_t ranks, std::size_t i, DataType type, ReduceOp op) {
   if (type == DataType::kFloat64) return value;
   float narrow = static_cast<float>(value);
   if (type == DataType::kFloat32) return narrow;
-  const int kept = type == DataType::kFloat16 ? 11 : 8;  // bits of the mantissa
+  const int kept = small_float(type)->fraction_bits + 1;  // bits of the significand
   int exponent = 0;
   const double mantissa = std::frexp(narrow, &exponent);
   return std::ldexp(std::nearbyint(std::ldexp(mantissa, kept)), exponent - kept);
@@ -155,12 +190,12 @@ double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::si
   switch (each.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduce: return reduced(ranks, i, each.type, each.op);
-    case CollectiveKind::kBroadcast: return static_cast<double>(given(each.root, i));
+    case CollectiveKind::kBroadcast: return static_cast<double>(given(each.root, i, each.type));
     case CollectiveKind::kAllGather:
-    case CollectiveKind::kGather: return static_cast<double>(given(q, i));
+    case CollectiveKind::kGather: return static_cast<double>(given(q, i, each.type));
     case CollectiveKind::kReduceScatter: return reduced(ranks, r * each.count + i, each.type, each.op);
-    case CollectiveKind::kAllToAll: return static_cast<double>(given(q, r * each.count + i));
-    case CollectiveKind::kScatter: return static_cast<double>(given(each.root, r * each.count + i));
+    case CollectiveKind::kAllToAll: return static_cast<double>(given(q, r * each.count + i, each.type));
+    case CollectiveKind::kScatter: return static_cast<double>(given(each.root, r * each.count + i, each.type));
     case CollectiveKind::kBarrier:
     case CollectiveKind::kSendReceive: break;
   }
@@ -206,7 +241,7 @@ void run_case(Communicator& rank, const Case& each) {
   std::byte* const input = first.data() + (in_place ? shape.in_offset * block : 0);
   std::byte* const output = in_place ? first.data() + shape.out_offset * block : second.data();
   for (std::size_t i = 0; i < shape.in * each.count; ++i)
-    put(input + i * width, each.type, given(rank.rank(), i, each.op));
+    put(input + i * width, each.type, given(rank.rank(), i, each.type, each.op));
   CallOptions options;
   options.algorithm = each.algorithm;
   options.scale = {.real = static_cast<double>(factor_of(rank.rank())), .integer = factor_of(rank.rank())};

@@ -216,7 +216,7 @@ TEST(ReduceDeathTest, RefusesWhatItsContractExcludes) {
   EXPECT_DEATH(kernels::reduce(sum, from, std::span(&odd, 1), 1), "not aligned");
   EXPECT_DEATH(kernels::reduce(with([](Reduction& r) { r.divisor = 0; }), from, to, 1), "divisor");
   EXPECT_DEATH(kernels::reduce(with([](Reduction& r) { r.scaled_source = 1; }), from, to, 1), "source 1 of 1");
-  EXPECT_DEATH(kernels::reduce(with([](Reduction& r) { r.type = static_cast<DataType>(10); }), from, to, 1),
+  EXPECT_DEATH(kernels::reduce(with([](Reduction& r) { r.type = static_cast<DataType>(12); }), from, to, 1),
                "is_valid");
   EXPECT_DEATH(kernels::reduce(with([](Reduction& r) { r.op = static_cast<ReduceOp>(6); }), from, to, 1), "is_valid");
   const std::vector<const std::byte*> too_many(kMaxSources + 1, source);

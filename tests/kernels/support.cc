@@ -51,6 +51,13 @@ std::uint64_t special_bits(int total_bits, int fraction_bits, std::mt19937_64& r
   }
 }
 
+// Of either sign and below 4, all of them as likely; special: any bits.
+std::uint8_t float8_bits(DataType type, bool special, std::mt19937_64& random) {
+  const std::uint64_t four = type == DataType::kFloat8E4M3 ? 0x48 : 0x44;
+  const std::uint64_t any = random();
+  return static_cast<std::uint8_t>(special ? any : (any & 0x80) | (any >> 8) % four);
+}
+
 void fill_float(std::span<std::byte> buffer, DataType type, Values values, std::mt19937_64& random) {
   std::uniform_real_distribution<float> ordinary(-4, 4);
   const std::size_t count = buffer.size() / size_of(type);
@@ -63,6 +70,8 @@ void fill_float(std::span<std::byte> buffer, DataType type, Values values, std::
     } else if (type == DataType::kFloat32) {
       const auto bits = special ? special_bits(32, 23, random) : std::bit_cast<std::uint32_t>(value);
       store_element(buffer, i, static_cast<std::uint32_t>(bits));
+    } else if (size_of(type) == 1) {
+      store_element(buffer, i, float8_bits(type, special, random));
     } else {
       const Format format = type == DataType::kFloat16 ? kFloat16Format : kBfloat16Format;
       const auto bits =

@@ -154,7 +154,8 @@ TEST(Target, IsTheBestOfThisMachineUnlessHeld) {
 }
 
 TEST(Reduce, GivesTheReferencesBitsForALongOddCount) {
-  for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16, DataType::kInt8}) {
+  for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16, DataType::kFloat8E4M3,
+                              DataType::kFloat8E5M2, DataType::kInt8}) {
     const Layout layout{.type = type, .sources = 3, .destinations = 2, .count = 1'000'003};
     expect_reference_bits(reduction_for(type, ReduceOp::kSum, 3), layout, Values::kOrdinary, 9);
   }

@@ -35,6 +35,14 @@ std::vector<std::byte> make_input(DataType type, std::size_t count, std::uint32_
         put(type == DataType::kFloat16 ? kHalf[which] : kBrain[which]);
         break;
       }
+      case DataType::kFloat8E4M3:  // 1, 2, 4: their products are powers of two, their sums of 3 ranks are rounded once
+      case DataType::kFloat8E5M2: {
+        constexpr std::uint8_t kE4M3[] = {0x38, 0x40, 0x48};
+        constexpr std::uint8_t kE5M2[] = {0x3c, 0x40, 0x44};
+        const auto which = static_cast<std::size_t>(small) - 1;
+        put(type == DataType::kFloat8E4M3 ? kE4M3[which] : kE5M2[which]);
+        break;
+      }
     }
   }
   return bytes;

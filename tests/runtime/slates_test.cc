@@ -70,7 +70,7 @@ TEST(Slates, GiveTheBitsOfThePlansThatTheyStandFor) {
   for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter, Kind::kAllGather, Kind::kAllToAll,
                           Kind::kBroadcast, Kind::kGather, Kind::kScatter}) {
     for (const DataType type : {DataType::kInt8, DataType::kUint32, DataType::kInt64, DataType::kFloat16,
-                                DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+                                DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64, DataType::kFloat8E5M2}) {
       for (const ReduceOp op :
            {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg, ReduceOp::kPreMulSum}) {
         for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kMostShownBytes / 4 / size_of(type)}) {

@@ -1,0 +1,86 @@
+// The 8-bit floating types in plain scalar code: what their bits mean, and how a float32 becomes one of them. Both are
+// those of the Open Compute Project's 8-bit floating point specification (1.0, 2023).
+//
+// Widening is exact; every NaN becomes kFloat32Nan. Narrowing rounds to nearest even, goes through the subnormals and
+// saturates: what rounds past the largest finite value, and an infinity, becomes the largest finite value of that sign.
+// Every NaN becomes kFloat8Nan. So an infinity of e5m2 is read as one, and written only by a copy.
+//
+// Pure functions of the bits, on integers, for host and device alike. The reference kernel uses these; the SIMD kernels
+// carry out the same rules on vectors (cpu/lanes-inl.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/float32_bits.h"
+
+namespace tutti::kernels {
+
+// 1 sign, 4 exponent, 3 fraction bits. No infinity, and one NaN of either sign: 0x7F and 0xFF.
+struct Float8E4M3 {
+  std::uint8_t bits = 0;
+
+  static constexpr int kFractionBits = 3;
+  static constexpr int kBias = 7;
+  static constexpr std::uint32_t kLargest = 0x7E;   // 448
+  static constexpr std::uint32_t kInfinity = 0x80;  // past every magnitude: there is none
+};
+
+// The upper half of a float16: 1 sign, 5 exponent, 2 fraction bits. Infinity 0x7C, NaN 0x7D to 0x7F.
+struct Float8E5M2 {
+  std::uint8_t bits = 0;
+
+  static constexpr int kFractionBits = 2;
+  static constexpr int kBias = 15;
+  static constexpr std::uint32_t kLargest = 0x7B;  // 57344
+  static constexpr std::uint32_t kInfinity = 0x7C;
+};
+
+static_assert(sizeof(Float8E4M3) == 1 && alignof(Float8E4M3) == 1);
+static_assert(sizeof(Float8E5M2) == 1 && alignof(Float8E5M2) == 1);
+
+// What every NaN is stored as, in both types.
+inline constexpr std::uint8_t kFloat8Nan = 0x7F;
+
+// The bits of the float32 that has this value.
+template <class Float8>
+TUTTI_HOST_DEVICE constexpr std::uint32_t widened_bits(Float8 value) {
+  constexpr int kShift = kFloat32FractionBits - Float8::kFractionBits;
+  constexpr auto kRebias = static_cast<std::uint32_t>(kFloat32Bias - Float8::kBias);
+  constexpr std::uint32_t kSmallestNormal = 1u << Float8::kFractionBits;
+  const std::uint32_t sign = (value.bits & 0x80u) << 24;
+  const std::uint32_t magnitude = value.bits & 0x7Fu;
+  if (magnitude == Float8::kInfinity) return sign | kFloat32Infinity;
+  if (magnitude > Float8::kLargest) return kFloat32Nan;
+  if (magnitude >= kSmallestNormal) return sign | ((magnitude << kShift) + (kRebias << kFloat32FractionBits));
+  if (magnitude == 0) return sign;
+  // Subnormal: its leading 1 becomes the implicit one of a normal float32.
+  std::uint32_t significand = magnitude;
+  std::uint32_t exponent = kRebias + 1;
+  for (; significand < kSmallestNormal; significand <<= 1) --exponent;
+  return sign | exponent << kFloat32FractionBits | ((significand << kShift) & kFloat32FractionMask);
+}
+
+// The nearest value of Float8 to the float32 that has these bits.
+template <class Float8>
+TUTTI_HOST_DEVICE constexpr Float8 narrowed_from_bits(std::uint32_t bits) {
+  constexpr int kShift = kFloat32FractionBits - Float8::kFractionBits;
+  constexpr std::uint32_t kLargest = widened_bits(Float8{static_cast<std::uint8_t>(Float8::kLargest)});
+  constexpr int kSmallestExponent = kFloat32Bias + 1 - Float8::kBias;  // of a normal Float8, as a float32 encodes it
+  const std::uint32_t sign = bits >> 24 & 0x80u;
+  const std::uint32_t magnitude = bits & ~kFloat32Sign;
+  const auto exponent = static_cast<int>(magnitude >> kFloat32FractionBits);
+  std::uint32_t narrow = 0;
+  if (magnitude > kFloat32Infinity) return {kFloat8Nan};
+  if (magnitude >= kLargest) {
+    narrow = Float8::kLargest;
+  } else if (exponent >= kSmallestExponent) {
+    constexpr auto kRebias = static_cast<std::uint32_t>(kFloat32Bias - Float8::kBias);
+    narrow = shift_right_to_even(magnitude - (kRebias << kFloat32FractionBits), kShift);
+  } else if (exponent >= kSmallestExponent - Float8::kFractionBits - 1) {
+    const std::uint32_t significand = (magnitude & kFloat32FractionMask) | (kFloat32FractionMask + 1);
+    narrow = shift_right_to_even(significand, kShift + kSmallestExponent - exponent);
+  }
+  return {static_cast<std::uint8_t>(sign | narrow)};
+}
+
+}  // namespace tutti::kernels
