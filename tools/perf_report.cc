@@ -86,7 +86,7 @@ Status PerfReport::print_header() const {
   const auto line = [&](std::string_view size, std::string_view count, std::string_view type, std::string_view op,
                         std::string_view algorithm, const std::string& out, const std::string& in,
                         const std::string& bound) {
-    text += fmt::format("# {:>11} {:>12} {:>8} {:>9} {:>17} | {:^35} | {:^35}{}\n", size, count, type, op, algorithm,
+    text += fmt::format("# {:>11} {:>12} {:>11} {:>9} {:>17} | {:^35} | {:^35}{}\n", size, count, type, op, algorithm,
                         out, in, bounded_ ? bound : "");
   };
   const auto bound = [](std::string_view left, std::string_view right) {
@@ -108,7 +108,7 @@ Status PerfReport::print_row(const PerfRow& row) const {
     bound = fmt::format(" | {:>10} {:>8}", row.bound_us ? time_text(*row.bound_us) : "-",
                         percent ? fmt::format("{:.1f}", *percent) : "-");
   }
-  return print(fmt::format("  {:>11} {:>12} {:>8} {:>9} {:>17} | {} | {}{}\n", bytes_of(row),
+  return print(fmt::format("  {:>11} {:>12} {:>11} {:>9} {:>17} | {} | {}{}\n", bytes_of(row),
                            shown_count(options_.collective, job_.ranks, row.elements), type_text(row), op_text(row),
                            to_string(row.algorithm), measurement_text(row, row.out_of_place),
                            measurement_text(row, row.in_place), bound));

@@ -34,7 +34,7 @@ threads_are_right() {
   for ranks in 1 2 3 4; do expect_good 4 --threads --ranks $ranks -b 4 -e 4000 -f 10 -n 3 -w 1; done
 }
 
-every_type_and_op_is_right() { expect_good 60 --threads --ranks 3 -d all -o all -b 1000 -e 1000 -n 1 -w 0; }
+every_type_and_op_is_right() { expect_good 72 --threads --ranks 3 -d all -o all -b 1000 -e 1000 -n 1 -w 0; }
 
 # Over the double of the driver, which stands beside the tool's folder.
 cuda_memory_is_right() {
