@@ -64,6 +64,12 @@ void StagingPool::give_back(Block block) {
   abandon(std::move(block));  // its transport has ended
 }
 
+void StagingPool::retire(Block block) {
+  const std::scoped_lock lock(mutex_);
+  if (!closed_) return retired_.push_back(std::move(block));
+  abandon(std::move(block));
+}
+
 void StagingPool::begin_call() {
   const std::scoped_lock lock(mutex_);
   ++in_flight_;
@@ -83,12 +89,14 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   const bool all_back = none_in_flight_.wait_for(lock, limit, [this] { return in_flight_ == 0; });
   closed_ = true;
-  for (std::vector<Block>& blocks : free_) {
+  const auto end = [&](std::vector<Block>& blocks) {
     for (Block& block : blocks) {
       if (!all_back) abandon(std::move(block));  // unpinning would wait for the device's work
     }
     blocks.clear();
-  }
+  };
+  for (std::vector<Block>& blocks : free_) end(blocks);
+  end(retired_);
   if (!all_back && context_) new cuda::PrimaryContext(*std::move(context_));  // never released, as the blocks are not
   return all_back;
 }
@@ -97,12 +105,17 @@ StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> 
                        std::function<void(const Error&)> report)
     : driver_(driver), pool_(std::move(pool)), report_(std::move(report)) {}
 
-StagedCall::~StagedCall() { pool_->give_back(std::move(block_)); }
+StagedCall::~StagedCall() { retires_ ? pool_->retire(std::move(block_)) : pool_->give_back(std::move(block_)); }
 
 Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CUstream stream) {
   cuda::CUcontext context = where.context;
   if (context == nullptr) {  // mapped virtual memory: any context of its device serves
     TUTTI_TRY(driver_.check(driver_.api().ctx_get_current(&context), "finding the current context"));
+    if (context == nullptr) {
+      return invalid_argument(fmt::format(
+          "the buffers are mapped virtual memory of GPU {}, and no context is current: make one of it current",
+          where.device));
+    }
   }
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     if (parts_[part].stream == stream && parts_[part].context == context) return part;
@@ -160,6 +173,7 @@ Status StagedCall::enqueue() {
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     Status queued = enqueue(part);
     if (queued) continue;
+    retires_ = true;
     let_streams_go();
     return queued;
   }

@@ -46,6 +46,7 @@ class StagingPool {
   // At least `bytes` long, pinned for every context; first of all those of `device`. Errors: kSystem.
   Result<Block> take(std::size_t bytes, int device);
   void give_back(Block block);
+  void retire(Block block);  // not used again: a stream may still copy to it; freed by close()
 
   // A call that uses blocks has begun, or its stream is through with them.
   void begin_call();
@@ -65,6 +66,7 @@ class StagingPool {
   // it ends.
   std::optional<cuda::PrimaryContext> context_;
   std::array<std::vector<Block>, kClasses> free_;
+  std::vector<Block> retired_;
   std::size_t in_flight_ = 0;
   bool closed_ = false;
 };
@@ -135,6 +137,7 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   std::vector<Copy> copies_out_;
   StagingPool::Block block_;
   std::atomic<std::uint32_t>* word_ = nullptr;  // in the block: what the streams wait for
+  bool retires_ = false;                        // not all of it could be put into the streams
   std::atomic<std::size_t> to_stage_{0};        // parts
   std::atomic<std::size_t> to_finish_{0};
 };
