@@ -20,8 +20,9 @@
 // Device memory: the buffers of a call may lie in the memory of one GPU instead. Such a call is ordered in a stream
 // (CallOptions::stream) and returns before it ran; its buffers belong to it until that stream is through with it. What
 // fails later is told by async_status(), and by the Work where there is one; the output then holds unspecified values.
-// Collectives of one communicator still run in the order of their calls, whatever their streams. Ranks with device and
-// with host memory may meet in one call. Device memory is recognised where the CUDA driver was loaded into the process
+// Collectives of one communicator still run in the order of their calls, whatever their streams. Such calls run on the
+// GPUs where every rank has one (CommunicatorOptions::device): then its buffers lie in that GPU's memory on all ranks
+// of a call, or in host memory on all. Else ranks with device and with host memory may meet in one call. Device memory is recognised where the CUDA driver was loaded into the process
 // when the communicator was made, or the call names a stream. Managed memory counts as device memory, pinned memory as
 // host memory.
 //
@@ -83,6 +84,14 @@ struct CommunicatorOptions {
   // Ranks share memory only with ranks of the same id (and machine): splits one machine into several. Empty:
   // TUTTI_NODE_ID, then all alike. At most 64 bytes.
   std::string node_id;
+  // The GPU of this rank, by its number, or kNoDevice. Left alone: that of the calling thread's current CUDA context, if
+  // it has one. Where every rank has a GPU of one machine and these reach each other, calls on their memory run on the
+  // GPUs (device_calls "auto"); else, or with "staged", the host carries them out. Empty: TUTTI_DEVICE_CALLS, then
+  // "auto".
+  static constexpr std::int32_t kNoDevice = -1;
+  std::optional<std::int32_t> device;
+  std::string device_calls;
+  std::vector<std::int32_t> devices;  // of create_all() alone: by rank, in place of `device`
   // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.
   std::chrono::milliseconds setup_timeout{0};
@@ -96,7 +105,7 @@ struct CallOptions {
   std::chrono::milliseconds timeout{0};    // without progress; 0: the communicator's
   UserReduction reduction{};               // with a function: stands for type and operation, which are not looked at
   // The CUstream of a call on device memory, of the buffers' context; null in it: that context's default stream. Calls
-  // on host memory do not look at it. It may not be capturing.
+  // on host memory do not look at it. It may be capturing a graph where the GPUs carry the call out.
   std::optional<void*> stream{};
 };
 

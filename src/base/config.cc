@@ -89,6 +89,21 @@ Status set_attach(Config& config, std::string_view name, std::string_view value)
   return {};
 }
 
+Status set_device_calls(Config& config, std::string_view name, std::string_view value) {
+  const auto policy = parse_device_calls(value);
+  if (!policy) return bad_value(name, value, "auto or staged");
+  config.device_calls = *policy;
+  return {};
+}
+
+Status set_device_protocol(Config& config, std::string_view name, std::string_view value) {
+  constexpr std::array<std::string_view, 4> kProtocols = {"auto", "simple", "ll", "ll128"};
+  const auto found = std::find(kProtocols.begin(), kProtocols.end(), value);
+  if (found == kProtocols.end()) return bad_value(name, value, "auto, simple, ll or ll128");
+  config.device_protocol = static_cast<DeviceProtocol>(found - kProtocols.begin());
+  return {};
+}
+
 const std::map<std::string, Setter, std::less<>>& setters() {
   constexpr std::int64_t kDayMs = 86'400'000;
   static const std::map<std::string, Setter, std::less<>> kSetters = {
@@ -109,6 +124,11 @@ const std::map<std::string, Setter, std::less<>>& setters() {
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
       {"TUTTI_SLOT_BYTES", integer(&Config::slot_bytes, 4096, 16 << 20, 4096)},
       {"TUTTI_SLOTS", integer(&Config::slots, 2, 64)},
+      {"TUTTI_DEVICE_CALLS", set_device_calls},
+      {"TUTTI_DEVICE_BLOCKS", integer(&Config::device_blocks, 1, 64)},
+      {"TUTTI_DEVICE_THREADS", integer(&Config::device_threads, 32, 512, 32)},
+      {"TUTTI_DEVICE_SLOT_BYTES", integer(&Config::device_slot_bytes, 4096, 16 << 20, 4096)},
+      {"TUTTI_DEVICE_PROTOCOL", set_device_protocol},
       {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},
       {"TUTTI_LOG", set_log_level},
   };
@@ -141,6 +161,12 @@ std::optional<TransportPolicy> parse_transport(std::string_view name) {
   if (name == "auto") return TransportPolicy::kAuto;
   if (name == "shm") return TransportPolicy::kShm;
   if (name == "tcp") return TransportPolicy::kTcp;
+  return std::nullopt;
+}
+
+std::optional<DevicePolicy> parse_device_calls(std::string_view name) {
+  if (name == "auto") return DevicePolicy::kAuto;
+  if (name == "staged") return DevicePolicy::kStaged;
   return std::nullopt;
 }
 

@@ -37,6 +37,13 @@ enum class AttachPolicy : std::uint8_t { kOff, kCalls, kAuto };
 std::optional<AttachPolicy> parse_attach(std::string_view name);
 std::optional<TransportPolicy> parse_transport(std::string_view name);
 
+// Who carries out calls on device memory: the devices where they can, or always the host.
+enum class DevicePolicy : std::uint8_t { kAuto, kStaged };
+std::optional<DevicePolicy> parse_device_calls(std::string_view name);
+
+// How messages between devices are written; kAuto: by their length.
+enum class DeviceProtocol : std::uint8_t { kAuto, kSimple, kLl, kLl128 };
+
 struct Config {
   std::optional<std::int32_t> rank;                    // TUTTI_RANK
   std::optional<std::int32_t> size;                    // TUTTI_WORLD_SIZE
@@ -55,6 +62,11 @@ struct Config {
   std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
   std::uint32_t slot_bytes = 128 * 1024;               // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
   std::uint32_t slots = 4;                             // TUTTI_SLOTS per connection, 2 .. 64
+  DevicePolicy device_calls = DevicePolicy::kAuto;         // TUTTI_DEVICE_CALLS, auto|staged
+  std::uint32_t device_blocks = 16;                        // TUTTI_DEVICE_BLOCKS of a rank's call at most, 1 .. 64
+  std::uint32_t device_threads = 512;                      // TUTTI_DEVICE_THREADS of a block, 32 .. 512, of 32
+  std::uint32_t device_slot_bytes = 128 * 1024;            // TUTTI_DEVICE_SLOT_BYTES, 4096 .. 16 MiB, of 4096
+  DeviceProtocol device_protocol = DeviceProtocol::kAuto;  // TUTTI_DEVICE_PROTOCOL, auto|simple|ll|ll128
   bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
   LogLevel log_level = LogLevel::kWarn;  // TUTTI_LOG, off|error|warn|info|debug
 };

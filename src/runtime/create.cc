@@ -45,6 +45,11 @@ Result<Config> config_for(const CommunicatorOptions& options) {
     if (!attach) return invalid(fmt::format("attach \"{}\" is none of auto, calls, off", options.attach));
     config->attach = *attach;
   }
+  if (!options.device_calls.empty()) {
+    const auto policy = parse_device_calls(options.device_calls);
+    if (!policy) return invalid(fmt::format("device_calls \"{}\" is none of auto, staged", options.device_calls));
+    config->device_calls = *policy;
+  }
   if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
   if (!options.node_id.empty()) config->node_id = options.node_id;
   if (!options.interface.empty()) config->interface = options.interface;

@@ -1,0 +1,96 @@
+#include "executor/device_arena.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::uint64_t kHeadBytes = 4096;
+constexpr std::uint64_t kZerosAt = 2048;  // after the words of the ranks
+constexpr std::uint64_t kLlPayload = 16 * 1024;
+constexpr std::uint64_t kLl128Payload = 15 * 1024;  // 128 lines of 120 bytes
+constexpr std::uint32_t kFewConnections = 4;        // LL carries short messages, by one copy of a plan
+static_assert(kMostDeviceRanks * sizeof(std::uint32_t) <= kZerosAt);
+
+std::uint64_t to_lines(std::uint64_t bytes) {
+  return (bytes + device::kLineBytes - 1) / device::kLineBytes * device::kLineBytes;
+}
+
+std::uint64_t connection_bytes(const DeviceConnections& connections) {
+  return 2 * sizeof(device::Mailbox) + to_lines(connections.slots * sizeof(device::Envelope)) +
+         connections.slots * connections.slot_bytes;
+}
+
+}  // namespace
+
+std::array<DeviceConnections, kDeviceProtocols> device_connections(std::uint32_t ranks, std::uint32_t blocks,
+                                                                   std::uint64_t slot_bytes,
+                                                                   std::uint64_t most_bytes) {
+  constexpr std::uint32_t kSlots = 4;
+  constexpr std::uint64_t kLeastSlot = 4096;
+  const std::uint64_t peers = std::max(ranks, 2u) - 1;
+  const std::uint64_t share = most_bytes / (peers * blocks * kSlots) / kLeastSlot * kLeastSlot;
+  const std::uint64_t ll128_lines = kLl128Payload / device::kLl128LineData;
+  return {DeviceConnections{.count = blocks, .slots = kSlots, .slot_bytes = std::max(kLeastSlot, std::min(slot_bytes, share))},
+          DeviceConnections{.count = std::max(blocks, kFewConnections),
+                            .slots = kSlots,
+                            .slot_bytes = device::kHeaderBytes + kLlPayload / device::kLlLineData * device::kLlLineBytes},
+          DeviceConnections{.count = blocks,
+                            .slots = kSlots,
+                            .slot_bytes = device::kHeaderBytes + ll128_lines * device::kLl128LineBytes}};
+}
+
+DeviceArena::DeviceArena(std::uint32_t ranks, const std::array<DeviceConnections, kDeviceProtocols>& connections)
+    : ranks_(ranks), connections_(connections), bytes_(kHeadBytes) {
+  TUTTI_ASSERT(ranks >= 1 && ranks <= kMostDeviceRanks, "{} ranks", ranks);
+  for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
+    stride_[p] = connection_bytes(connections[p]);
+    begin_[p] = bytes_;
+    bytes_ += stride_[p] * connections[p].count * (ranks - 1);
+  }
+}
+
+DeviceArena::Place DeviceArena::place(device::Protocol protocol, std::uint32_t number, std::uint32_t rank,
+                                      std::uint32_t peer) const {
+  const auto p = static_cast<std::size_t>(protocol);
+  const std::uint64_t index = std::uint64_t{number} * (ranks_ - 1) + (peer < rank ? peer : peer - 1);
+  Place place{};
+  place.send_mailbox = begin_[p] + index * stride_[p];
+  place.receive_mailbox = place.send_mailbox + sizeof(device::Mailbox);
+  place.envelopes = place.receive_mailbox + sizeof(device::Mailbox);
+  place.slots = place.envelopes + to_lines(connections_[p].slots * sizeof(device::Envelope));
+  return place;
+}
+
+std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uint32_t rank,
+                                             std::span<const Peer> peers) const {
+  TUTTI_ASSERT(peers.size() == ranks_);
+  const DeviceConnections& how = connections(protocol);
+  std::vector<device::Link> links(std::size_t{2} * how.count * ranks_);
+  const auto at = [](std::uint64_t address) { return reinterpret_cast<std::byte*>(address); };  // NOLINT: a device's
+  for (std::uint32_t number = 0; number < how.count; ++number) {
+    for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+      if (peer == rank) continue;
+      const Place own = place(protocol, number, rank, peer);
+      const Place theirs = place(protocol, number, peer, rank);
+      const std::uint64_t here = peers[rank].arena;
+      const std::uint64_t there = peers[peer].arena;
+      for (const bool sends : {false, true}) {
+        device::Link& link = links[device::link_index(number, ranks_, peer, sends)];
+        link.own = reinterpret_cast<device::Mailbox*>(at(here + (sends ? own.send_mailbox : own.receive_mailbox)));
+        link.peer = reinterpret_cast<device::Mailbox*>(at(there + (sends ? theirs.receive_mailbox : theirs.send_mailbox)));
+        link.slots = at(sends ? there + theirs.slots : here + own.slots);
+        link.envelopes = reinterpret_cast<device::Envelope*>(at(sends ? there + theirs.envelopes : here + own.envelopes));
+        // One window, from address 0 on.
+        if (peers[peer].all_of_memory) link.windows = reinterpret_cast<const std::uint64_t*>(at(here + kZerosAt));
+        link.slot_bytes = how.slot_bytes;
+        link.slot_mask = how.slots - 1;
+      }
+    }
+  }
+  return links;
+}
+
+}  // namespace tutti

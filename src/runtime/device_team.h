@@ -1,0 +1,166 @@
+// DeviceTeam: the ranks of one communicator that share a GPU and a process. Their calls run in one launch, so that no
+// kernel of one waits for a kernel of another that finds no room: the last rank to call launches for all. A rank that is
+// alone is a team, too; it launches in its caller's stream, and nothing is waited for.
+//
+//   stream of a rank    record "ready" ......... wait for "done" | if it called before the last one: wait for a word
+//   launching stream    wait for all "ready" | kernel | record "done" | write the words
+//
+// The launching stream is the ranks' own where all gave the same, else one of the team's. Any thread; everything is
+// guarded by one mutex, under which the driver is called.
+//
+// Bounds: kMostWaiting calls of a rank may wait for the others; a call that waits longer than its timeout fails, and the
+// team with it: then the words are written by the host, and the streams go on.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/call_tag.h"
+#include "cuda/resources.h"
+#include "kernels/device/call.h"
+#include "runtime/engine.h"
+#include "runtime/rank_device.h"
+
+namespace tutti::detail {
+
+// What a rank shares with its device, in pinned memory.
+struct RankWords {
+  device::RankStatus status;
+  alignas(device::kLineBytes) std::uint32_t passed = 0;  // the number of the last call that streams need not wait for
+};
+
+// What all ranks of a call must have alike for one launch, beside the call itself.
+struct DeviceLaunch {
+  cuda::CUfunction kernel = nullptr;
+  std::uint32_t channels = 1;
+  std::uint32_t slices = 1;
+  std::uint32_t threads = 512;
+
+  bool operator==(const DeviceLaunch&) const = default;
+};
+
+// One call of one rank. Made by the caller's thread; then the team's.
+class DeviceCall final : public Gate {
+ public:
+  device::Call call;
+  DeviceLaunch launch;
+  CallTag tag;
+  cuda::CUstream stream = nullptr;
+  std::int64_t timeout_ns = 0;
+
+  bool open() const override { return true; }
+  void ended(const Status& /*result*/) override {}
+  // Of a captured call: at once.
+  bool finished() const override;
+  Status outcome() const override;
+
+ private:
+  friend class DeviceTeam;
+  std::shared_ptr<class DeviceTeam> team_;  // shared with the ranks; null: it was never submitted
+  std::size_t seat_ = 0;
+  std::uint32_t number_ = 0;                      // of the rank's calls, as its word counts them
+  std::uint64_t capture_ = 0;                     // id of the capture that its stream is in; 0: none
+  std::shared_ptr<cuda::Event> ready_;            // shared by the call and the pool that it goes back to
+  std::shared_ptr<cuda::Event> done_;             // shared by the calls of one launch
+  cuda::CUstream launched_in_ = nullptr;
+  bool launched_ = false;
+  bool by_word_ = false;                          // its stream waits for the rank's word
+  std::chrono::steady_clock::time_point deadline_{};
+  mutable std::optional<Status> outcome_;         // once it is known
+};
+
+class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
+ public:
+  struct Seat {
+    std::uint32_t rank = 0;
+    RankWords* words = nullptr;
+    cuda::CUdeviceptr words_on_device = 0;
+  };
+  // `whole`: these are all ranks of the communicator.
+  DeviceTeam(std::shared_ptr<RankDevice> device, std::vector<std::uint32_t> ranks, bool whole);
+  ~DeviceTeam();
+  DeviceTeam(const DeviceTeam&) = delete;
+  DeviceTeam& operator=(const DeviceTeam&) = delete;
+
+  // Before the rank's first call. The words live until leave().
+  void take_seat(const Seat& seat);
+
+  // The rank's next call. Launches if it was the last that was missing. Errors: those of the call (kMismatch ...), the
+  // driver's, those that broke the team before.
+  Status submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call);
+  // Makes the call's stream wait for it; after it, and after what else its thread submits with it.
+  Status settle(DeviceCall& call);
+
+  // Ends what waits for other ranks with `error`, here and for all, and refuses everything from now on.
+  void fail(const Error& error);
+  // Why this rank's calls failed, if they did. With the driver asked, a lost context too.
+  std::optional<Error> failure(std::uint32_t rank, bool asks_driver);
+  // Waits for what was launched, at most for `limit`. True: nothing runs any more.
+  bool drain(std::chrono::milliseconds limit);
+  // The rank's words are not used from here on.
+  void leave(std::uint32_t rank);
+
+ private:
+  friend class DeviceCall;
+  struct Member {
+    Seat seat;
+    bool here = false;
+    std::uint32_t numbers = 0;
+    std::deque<std::shared_ptr<DeviceCall>> waiting;  // shared with the operation
+  };
+  // Events that are free; outlives the team where calls still hold some.
+  struct Pool {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<cuda::Event>> free;
+  };
+  Result<std::shared_ptr<cuda::Event>> take_event();
+  Member& member(std::uint32_t rank);
+  Status launch_front();
+  Status check_front() const;
+  Status launch(const std::vector<std::shared_ptr<DeviceCall>>& calls);
+  Result<cuda::CUstream> choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls);
+  Status put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
+  Result<const device::Call*> calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls);
+  void fail_locked(const Error& error);
+  std::optional<Status> look(const DeviceCall& call);
+  static std::optional<Error> failure_of(const Seat& seat, const CallTag* tag, std::int64_t timeout_ns);
+  void watch();
+  Error missing(const DeviceCall& call) const;
+
+  const std::shared_ptr<RankDevice> device_;  // shared with the ranks
+  const bool whole_;
+  std::mutex mutex_;
+  std::vector<Member> members_;
+  std::optional<Error> broken_;
+  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();  // shared with events that are in use
+  std::optional<cuda::Stream> stream_;                     // where the ranks have different ones
+  std::optional<cuda::Stream> capture_stream_;             // the same, of captures
+  cuda::CUstream last_stream_ = nullptr;
+  std::uint64_t last_capture_ = 0;
+  std::shared_ptr<cuda::Event> last_done_;
+  std::shared_ptr<cuda::Event> last_plain_done_;  // of the last that was not captured
+  // Calls of launches with more ranks than fit a kernel's parameters; those of captures stay.
+  struct Longer {
+    cuda::PinnedMemory memory;
+    std::shared_ptr<cuda::Event> done;  // null: it stays
+  };
+  std::vector<Longer> longer_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread watchdog_;
+};
+
+// What a device has found, in words. `tag` is null where the call is not known.
+Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
+                     std::int64_t timeout_ns);
+
+}  // namespace tutti::detail

@@ -1,0 +1,265 @@
+#include "runtime/device_way.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "plan/layout.h"
+
+namespace tutti::detail {
+namespace {
+
+// Up to here a message and its flag travel together. Reasoned, not measured yet: half the bandwidth, no fence.
+constexpr std::uint64_t kLlBytes = 16 * 1024;
+// A slice has at least so many bytes of every chunk: below, a block more costs more than it moves. Reasoned.
+constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
+constexpr std::uint32_t kShortThreads = 128;  // of a block, for what LL carries
+constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
+
+// Of what all ranks of a call have alike; never 0.
+std::uint32_t digest_of(const CallTag& tag) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  const auto add = [&](std::uint64_t value) {
+    for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
+  };
+  for (const std::uint64_t value : {tag.count, std::uint64_t{tag.kind}, std::uint64_t{tag.type}, std::uint64_t{tag.op},
+                                    std::uint64_t{tag.algorithm}, std::uint64_t{tag.root}, std::uint64_t{tag.digest}}) {
+    add(value);
+  }
+  return static_cast<std::uint32_t>(hash ^ hash >> 32) | 1u;
+}
+
+bool is_device(cuda::MemoryKind kind) { return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged; }
+
+template <class T>
+T* at(const cuda::DeviceMemory& memory) {
+  return reinterpret_cast<T*>(memory.address());  // NOLINT: a device's address
+}
+
+std::uint64_t to_units(std::uint64_t bytes) {
+  return device::divide_up(std::max<std::uint64_t>(bytes, 1), device::kChunkUnitBytes) * device::kChunkUnitBytes;
+}
+
+}  // namespace
+
+DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, Prover& prover)
+    : world_(std::move(world)), rank_(rank), ranks_(ranks), prover_(prover) {}
+
+Result<bool> DeviceWay::takes(const CheckedCall& checked) {
+  struct Used {
+    const char* name;
+    const void* data;
+    std::size_t bytes;
+  };
+  const std::array<Used, 2> buffers = {Used{"input", checked.call.input, checked.input_bytes},
+                                       Used{"output", checked.call.output, checked.output_bytes}};
+  const char* on_device = nullptr;
+  const char* on_host = nullptr;
+  windows_ = true;
+  for (const Used& buffer : buffers) {
+    if (buffer.bytes == 0) continue;
+    auto where = cuda::classify(world_->device().driver(), buffer.data);
+    if (!where) return where.error();
+    if (!is_device(where->kind)) {
+      on_host = buffer.name;
+      continue;
+    }
+    on_device = buffer.name;
+    const int device = world_->device().number();
+    if (where->kind == cuda::MemoryKind::kDevice && where->device != device) {
+      return invalid_argument(fmt::format("{} is memory of GPU {}, but this communicator's rank has GPU {}", buffer.name,
+                                          where->device, device));
+    }
+    if (where->context != nullptr && where->context != world_->device().context()) {
+      return invalid_argument(fmt::format(
+          "{} is memory of another context of GPU {} than this communicator's: make the communicator where that is current",
+          buffer.name, device));
+    }
+    // Peers on other GPUs cannot reach memory of pools, mapped or managed memory by its address alone.
+    windows_ &= where->context != nullptr && where->kind == cuda::MemoryKind::kDevice && !where->pooled;
+  }
+  if (on_device == nullptr) return false;
+  if (on_host == nullptr) return true;
+  return invalid_argument(fmt::format("{} is memory of GPU {}, but {} is host memory: give all buffers of a call in one place",
+                                      on_device, world_->device().number(), on_host));
+}
+
+Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& generator, device::Protocol protocol) {
+  TUTTI_TRY(prover_.prove(generator));
+  const std::uint32_t connections = world_->arena().connections(protocol).count;
+  const PlanShape& shape = generator.shape;
+  std::uint32_t channels = 1;
+  std::optional<DeviceProgram> own;
+  for (std::uint32_t r = 0; r < ranks_; ++r) {  // what one rank cannot run goes by the host on all
+    auto packed = pack_program(generator, r);
+    if (!packed) return std::unique_ptr<Plan>();
+    channels = std::max(channels, packed->header().channel_count);
+    if (r == rank_) own.emplace(std::move(*packed));
+  }
+  const device::Protocol p = protocol;
+  const bool fits = channels <= world_->blocks() && shape.lanes <= connections &&
+                    shape.slots <= world_->arena().connections(p).slots;
+  if (!fits) return std::unique_ptr<Plan>();
+  const cuda::Driver& driver = world_->device().driver();
+  auto scope = cuda::ContextScope::enter(driver, world_->device().context());
+  if (!scope) return scope.error();
+  // A capture that is under way would forbid what follows, though it has nothing to do with it.
+  auto mode = cuda::CaptureMode::kRelaxed;
+  TUTTI_TRY(driver.check(driver.api().thread_exchange_capture_mode(&mode), "beginning to set up a plan"));
+  auto made = [&]() -> Result<std::unique_ptr<Plan>> {
+    auto stream = cuda::Stream::create(driver);
+    if (!stream) return stream.error();
+    const auto allocate = [&](std::uint64_t bytes) { return cuda::DeviceMemory::allocate(driver, bytes); };
+    const std::uint32_t slices = std::max(1u, world_->blocks());
+    auto program = allocate(own->bytes().size());
+    if (!program) return program.error();
+    auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
+    if (!states) return states.error();
+    TUTTI_TRY(driver.check(driver.api().memcpy_htod_async(program->address(), own->bytes().data(), own->bytes().size(),
+                                                          stream->handle()),
+                           "writing a plan"));
+    TUTTI_TRY(driver.check(driver.api().memset_d8_async(states->address(), 0, states->bytes(), stream->handle()),
+                           "zeroing a plan's counters"));
+    auto plan = std::unique_ptr<Plan>(new Plan{.shape = shape,
+                                               .channels = channels,
+                                               .program = std::move(*program),
+                                               .states = std::move(*states),
+                                               .scratch = std::nullopt,
+                                               .scratch_bytes = std::nullopt});
+    if (shape.scratch_chunks > 0) {
+      const std::uint64_t payload = device::payload_bytes(p, world_->arena().connections(p).slot_bytes);
+      const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;
+      plan->scratch_room = std::min(payload, kMostScratchBytes / chunks / device::kChunkUnitBytes * device::kChunkUnitBytes);
+      if (plan->scratch_room == 0) return std::unique_ptr<Plan>();
+      auto scratch = allocate(chunks * plan->scratch_room);
+      if (!scratch) return scratch.error();
+      auto bytes = allocate(chunks * sizeof(std::uint64_t));
+      if (!bytes) return bytes.error();
+      plan->scratch.emplace(std::move(*scratch));
+      plan->scratch_bytes.emplace(std::move(*bytes));
+    }
+    TUTTI_TRY(stream->synchronize());
+    return plan;
+  }();
+  static_cast<void>(driver.api().thread_exchange_capture_mode(&mode));
+  return made;
+}
+
+Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol) {
+  const PlanShape& shape = generator.shape;
+  const PlanKey key{shape.collective.kind, shape.algorithm, shape.collective.root, digest, protocol};
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second.get();
+  auto made = make_plan(generator, protocol);
+  if (!made) return made.error();
+  return plans_.emplace(key, std::move(*made)).first->second.get();
+}
+
+device::Protocol DeviceWay::choose_protocol(std::uint64_t bytes) const {
+  switch (world_->protocol()) {
+    case DeviceProtocol::kSimple: return device::Protocol::kSimple;
+    case DeviceProtocol::kLl: return device::Protocol::kLl;
+    case DeviceProtocol::kLl128: return device::Protocol::kLl128;
+    case DeviceProtocol::kAuto: break;
+  }
+  return bytes <= kLlBytes ? device::Protocol::kLl : device::Protocol::kSimple;
+}
+
+// As many slices as blocks and connections allow and the length is worth; every slice gets as many tiles as the others.
+DeviceWay::Cutting DeviceWay::cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const {
+  const DeviceConnections& connections = world_->arena().connections(protocol);
+  std::uint64_t room = device::payload_bytes(protocol, connections.slot_bytes);
+  if (plan.scratch) room = std::min(room, plan.scratch_room);
+  const std::uint64_t chunks = plan.shape.chunks;
+  const std::uint64_t most = std::min(world_->blocks() / plan.channels, connections.count / plan.shape.lanes);
+  const std::uint64_t worth = bytes / (chunks * kLeastSliceBytes);
+  const std::uint64_t slices = std::clamp<std::uint64_t>(worth, 1, most);
+  const std::uint64_t rounds = std::max<std::uint64_t>(1, device::divide_up(bytes, slices * chunks * room));
+  return {.slices = static_cast<std::uint32_t>(slices),
+          .max_chunk_bytes = std::min(room, to_units(device::divide_up(bytes, slices * chunks * rounds)))};
+}
+
+Status DeviceWay::check_stream(cuda::CUstream stream) {
+  if (stream == nullptr || stream == checked_stream_) return {};
+  const cuda::Driver& driver = world_->device().driver();
+  cuda::CUcontext its = nullptr;
+  TUTTI_TRY(driver.check(driver.api().stream_get_ctx(stream, &its), "looking at the stream of a call"));
+  if (its != world_->device().context()) {
+    return invalid_argument(
+        fmt::format("the stream belongs to another context than the buffers, which are memory of GPU {}: make it there",
+                    world_->device().number()));
+  }
+  return {};
+}
+
+// A buffer that peers may read or write in place is a window of them all: the one that begins at address 0.
+void DeviceWay::place_windows(device::Call& call) const {
+  if (!windows_) return;
+  call.input_window = call.output_window = 0;
+  call.input_offset = reinterpret_cast<std::uintptr_t>(call.input);
+  call.output_offset = reinterpret_cast<std::uintptr_t>(call.output);
+}
+
+Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checked, const Generator& generator,
+                                                       std::uint32_t digest, const CallOptions& options,
+                                                       std::int64_t timeout_ns) {
+  if (auto failed = failure(false)) return *std::move(failed);
+  const Call& call = checked.call;
+  const std::uint64_t bytes = call.tag.count * call.element_bytes;
+  const device::Protocol protocol = choose_protocol(bytes);
+  auto plan = plan_for(generator, digest, protocol);
+  if (!plan) return plan.error();
+  if (*plan == nullptr) return std::shared_ptr<DeviceCall>();
+  const Cutting cutting = cut(**plan, protocol, bytes);
+  auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
+  made->tag = call.tag;
+  made->timeout_ns = timeout_ns;
+  made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
+  TUTTI_TRY(check_stream(made->stream));
+  made->launch = {.kernel = world_->evaluator(protocol),
+                  .channels = (*plan)->channels,
+                  .slices = cutting.slices,
+                  .threads = protocol == device::Protocol::kSimple ? world_->threads()
+                                                                   : std::min(world_->threads(), kShortThreads)};
+  device::Call& to = made->call;
+  to.program = at<const device::ProgramHeader>((*plan)->program);
+  to.channels = at<device::ChannelState>((*plan)->states);
+  to.links = world_->links(protocol);
+  to.status = world_->status();
+  to.input = call.input;
+  to.output = call.output;
+  if ((*plan)->scratch) {
+    to.scratch = at<std::byte>(*(*plan)->scratch);
+    to.scratch_bytes = at<std::uint64_t>(*(*plan)->scratch_bytes);
+  }
+  to.geometry = pack_geometry((*plan)->shape, rank_, call.lengths, static_cast<std::uint32_t>(call.element_bytes),
+                              cutting.max_chunk_bytes)
+                    .geometry;
+  to.arithmetic = {.type = call.type,
+                   .op = call.op,
+                   .scale_real = call.scale.real,
+                   .scale_integer = call.scale.integer};
+  place_windows(to);
+  to.in_place = call.in_place ? 1 : 0;
+  to.digest = digest_of(call.tag);
+  to.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
+  return made;
+}
+
+Status DeviceWay::submit(const std::shared_ptr<DeviceCall>& call) { return world_->team().submit(rank_, call); }
+
+Status DeviceWay::settle(DeviceCall& call) { return call.settle(); }
+
+void DeviceWay::abort() {
+  std::atomic_ref<std::uint64_t>(world_->words().status.abort).store(1, std::memory_order_release);
+  world_->team().fail({ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
+                       fmt::format("rank {} called abort()", rank_)});
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,78 @@
+// DeviceWay: calls of one rank that its GPU carries out (docs/decisions/0013): the same plans as on the host, packed and
+// kept in device memory, one launch of the evaluator for each call. Used under the communicator's submission mutex, but
+// for failure() and abort().
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "cuda/pointer.h"
+#include "executor/device_program.h"
+#include "plan/plan.h"
+#include "runtime/arguments.h"
+#include "runtime/device_world.h"
+#include "runtime/prover.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+
+class DeviceWay {
+ public:
+  // `prover` outlives it.
+  DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, Prover& prover);
+
+  // Whether the call's buffers are memory of this rank's GPU; false: host memory, or nothing. Errors: kInvalidArgument
+  // (of another GPU or context, or some here and some there).
+  Result<bool> takes(const CheckedCall& checked);
+  // Ready to be submitted; null: devices cannot run this plan on any rank, the host carries the call out. `digest`: of
+  // the caller's plan, else 0. checked.call.tag is complete. Errors: kInvalidArgument (the stream), those that broke
+  // this way before, the driver's.
+  Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
+                                              std::uint32_t digest, const CallOptions& options,
+                                              std::int64_t timeout_ns);
+  Status submit(const std::shared_ptr<DeviceCall>& call);
+  static Status settle(DeviceCall& call);
+
+  std::optional<Error> failure(bool asks_driver) { return world_->team().failure(rank_, asks_driver); }
+  void abort();
+
+ private:
+  // One plan in device memory.
+  struct Plan {
+    PlanShape shape;
+    std::uint32_t channels = 1;  // of the rank that has most
+    cuda::DeviceMemory program;
+    cuda::DeviceMemory states;
+    std::optional<cuda::DeviceMemory> scratch;        // of all slices
+    std::optional<cuda::DeviceMemory> scratch_bytes;
+    std::uint64_t scratch_room = 0;                   // bytes of `scratch` for each of its chunks
+  };
+  // Kind, algorithm, root, digest, protocol.
+  using PlanKey = std::tuple<CollectiveKind, Algorithm, std::uint32_t, std::uint32_t, device::Protocol>;
+  // How a call is cut.
+  struct Cutting {
+    std::uint32_t slices = 1;
+    std::uint64_t max_chunk_bytes = 0;
+  };
+
+  Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
+  Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
+  device::Protocol choose_protocol(std::uint64_t bytes) const;
+  Result<Cutting> cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
+  Status check_stream(cuda::CUstream stream);
+  void place_windows(device::Call& call) const;
+
+  const std::unique_ptr<DeviceWorld> world_;
+  const std::uint32_t rank_;
+  const std::uint32_t ranks_;
+  Prover& prover_;
+  std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: devices cannot run it
+  bool windows_ = true;                             // of the buffers looked at last
+  cuda::CUstream checked_stream_ = nullptr;
+};
+
+}  // namespace tutti::detail

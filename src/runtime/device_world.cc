@@ -1,0 +1,404 @@
+#include "runtime/device_world.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "base/assert.h"
+#include "runtime/arguments.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
+constexpr std::chrono::milliseconds kClosing{1000};
+constexpr std::chrono::milliseconds kDraining{5000};
+constexpr std::chrono::milliseconds kPoll{1};
+
+// Not guessed by another process of the same number (in another container, or after a fork).
+std::uint64_t process_nonce() {
+  static const std::uint64_t nonce = [] {
+    std::uint64_t value = 0;
+    static_cast<void>(getrandom(&value, sizeof(value), 0));
+    return value;
+  }();
+  return nonce ^ static_cast<std::uint64_t>(getpid());
+}
+
+std::string to_hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+bool from_hex(std::string_view text, std::span<std::byte> bytes) {
+  if (text.size() != 2 * bytes.size()) return false;
+  const auto digit = [](char c) { return std::string_view("0123456789abcdef").find(c); };
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const std::size_t high = digit(text[2 * i]);
+    const std::size_t low = digit(text[2 * i + 1]);
+    if (high > 15 || low > 15) return false;
+    bytes[i] = static_cast<std::byte>(16 * high + low);
+  }
+  return true;
+}
+
+// What a rank says of itself in the first round. Ranks of one job run the same build.
+struct Offer {
+  cuda::CUuuid uuid;
+  std::uint64_t process = 0;
+  std::uint64_t context = 0;  // compared within a process only
+  std::uint32_t blocks_at_once = 0;
+  std::uint32_t blocks = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t protocol = 0;
+
+  bool same_process(const Offer& other) const { return process == other.process; }
+  bool same_device(const Offer& other) const { return uuid == other.uuid; }
+};
+
+template <class T>
+std::string pack(const T& value) {
+  return to_hex(std::as_bytes(std::span(&value, 1)));
+}
+
+template <class T>
+std::optional<T> unpack(std::string_view text) {
+  T value;
+  if (!from_hex(text, std::as_writable_bytes(std::span(&value, 1)))) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+// One registry for the process: ranks that were made apart, each by a thread of its own, meet nowhere else.
+std::shared_ptr<DeviceProcess> DeviceProcess::of(std::uint64_t communicator) {
+  static std::mutex mutex;
+  static std::map<std::uint64_t, std::weak_ptr<DeviceProcess>> all;
+  const std::scoped_lock lock(mutex);
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<DeviceProcess>& found = all[communicator];
+  std::shared_ptr<DeviceProcess> process = found.lock();
+  if (process == nullptr) found = process = std::make_shared<DeviceProcess>();
+  return process;
+}
+
+void DeviceProcess::give(std::uint32_t rank, Share share) {
+  const std::scoped_lock lock(mutex_);
+  shares_[rank] = std::move(share);
+}
+
+DeviceProcess::Share DeviceProcess::of_rank(std::uint32_t rank) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = shares_.find(rank);
+  return found == shares_.end() ? Share{} : found->second;
+}
+
+std::shared_ptr<DeviceTeam> DeviceProcess::team(const std::shared_ptr<RankDevice>& device,
+                                                const std::vector<std::uint32_t>& ranks, bool whole) {
+  const std::scoped_lock lock(mutex_);
+  std::shared_ptr<DeviceTeam>& team = teams_[ranks.front()];
+  if (team == nullptr) team = std::make_shared<DeviceTeam>(device, ranks, whole);
+  return team;
+}
+
+// The making of one.
+class DeviceWorldMaker {
+ public:
+  DeviceWorldMaker(const Fabric& fabric, std::uint32_t ranks, std::uint32_t rank, std::uint64_t communicator,
+                   bool one_machine, const Gather& gather)
+      : fabric_(fabric),
+        ranks_(ranks),
+        rank_(rank),
+        communicator_(communicator),
+        one_machine_(one_machine),
+        gather_(gather),
+        log_(fabric.config.log_level, static_cast<std::int32_t>(rank)) {}
+
+  Result<std::unique_ptr<DeviceWorld>> make() {
+    auto blobs = round(introduce());
+    if (!blobs) return skip(2, blobs.error());
+    if (const Status alike = agree(*blobs); !alike) return skip(2, alike.error());
+    Result<std::string> allocated = std::string();
+    if (agreed_) {
+      const Status made = allocate();
+      if (!made) allocated = made.error();
+      if (made) allocated = handle_;
+    }
+    auto handles = round(allocated);
+    if (!handles) return skip(1, handles.error());
+    bool reached = false;
+    if (agreed_) {
+      const Status connected = connect(*handles);
+      if (!connected) log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
+      reached = connected.ok();
+    }
+    auto all = round(std::string(reached ? "1" : "0"));
+    if (!all) return all.error();
+    const bool everywhere = std::all_of(all->begin(), all->end(), [](const std::string& one) { return one == "1"; });
+    if (!everywhere) return std::unique_ptr<DeviceWorld>();
+    log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
+               fabric_.device->number(), world_->blocks_, world_->threads_);
+    return std::move(world_);
+  }
+
+ private:
+  Result<std::vector<std::string>> round(const Result<std::string>& result) { return gather_or_fail(gather_, result); }
+
+  // The other communicators that are made beside this one count on every round.
+  Error skip(int rounds, Error error) {
+    for (int i = 0; i < rounds; ++i) static_cast<void>(gather_("!"));
+    return error;
+  }
+
+  std::string introduce() {
+    const Config& config = fabric_.config;
+    if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || !one_machine_ ||
+        ranks_ > kMostDeviceRanks) {
+      return "-";
+    }
+    auto code = fabric_.device->code(config.device_threads);
+    if (!code) {
+      log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", code.error().message);
+      return "-";
+    }
+    code_ = *code;
+    return pack(Offer{.uuid = fabric_.device->uuid(),
+                      .process = process_nonce(),
+                      .context = reinterpret_cast<std::uint64_t>(fabric_.device->context()),
+                      .blocks_at_once = code_.blocks_at_once,
+                      .blocks = config.device_blocks,
+                      .slot_bytes = config.device_slot_bytes,
+                      .protocol = static_cast<std::uint32_t>(config.device_protocol)});
+  }
+
+  // From what all say: whether to go by the devices, the same on all ranks.
+  Status agree(const std::vector<std::string>& blobs) {
+    agreed_ = false;
+    for (const std::string& blob : blobs) {
+      if (blob == "-") return {};
+    }
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      const auto offer = unpack<Offer>(blobs[r]);
+      if (!offer) {
+        return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
+                     fmt::format("rank {} said something of its GPU that cannot be read", r)};
+      }
+      offers_.push_back(*offer);
+      const Offer& first = offers_.front();
+      if (offer->blocks != first.blocks || offer->slot_bytes != first.slot_bytes || offer->protocol != first.protocol) {
+        return Error{ErrorCode::kMismatch, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
+                     fmt::format("rank {} has other TUTTI_DEVICE_* settings than rank 0: give all ranks the same", r)};
+      }
+    }
+    std::uint32_t blocks = offers_.front().blocks;
+    for (const Offer& one : offers_) {
+      std::uint32_t here = 0;
+      for (const Offer& other : offers_) {
+        if (!one.same_device(other)) continue;
+        ++here;
+        if (!one.same_process(other) || one.context != other.context) return {};
+      }
+      blocks = std::min(blocks, one.blocks_at_once / here);
+    }
+    agreed_ = blocks > 0;
+    blocks_ = blocks;
+    return {};
+  }
+
+  Status allocate() {
+    const cuda::Driver& driver = fabric_.device->driver();
+    auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
+    if (!scope) return scope.error();
+    const DeviceArena arena(ranks_, device_connections(ranks_, blocks_, fabric_.config.device_slot_bytes, kMostArenaBytes));
+    world_.reset(new DeviceWorld(rank_, fabric_.device, arena, log_));  // private constructor
+    world_->code_ = code_;
+    world_->blocks_ = blocks_;
+    world_->threads_ = fabric_.config.device_threads;
+    world_->protocol_ = fabric_.config.device_protocol;
+    auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
+    if (!memory) return too_little(memory.error(), arena.bytes());
+    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankWords));
+    if (!pinned) return pinned.error();
+    world_->words_ = new (pinned->bytes().data()) RankWords;  // placed in it
+    world_->pinned_.emplace(std::move(*pinned));
+    TUTTI_TRY(zero(*memory));
+    world_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
+    world_->process_ = DeviceProcess::of(communicator_);
+    world_->process_->give(rank_, {.device = fabric_.device, .arena = world_->own_arena_});
+    bool alone = true;
+    for (const Offer& other : offers_) alone &= other.same_process(offers_[rank_]);
+    if (alone) return {};
+    auto handle = world_->own_arena_->share();
+    if (!handle) return handle.error();
+    handle_ = pack(*handle);
+    return {};
+  }
+
+  Error too_little(const Error& error, std::uint64_t bytes) const {
+    return {error.code, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
+            fmt::format("{}; rank {} needs {} MiB of device {} for its connections: free some, give a smaller "
+                        "TUTTI_DEVICE_SLOT_BYTES or fewer TUTTI_DEVICE_BLOCKS, or TUTTI_DEVICE_CALLS=staged",
+                        error.message, rank_, bytes >> 20, fabric_.device->number())};
+  }
+
+  Status zero(const cuda::DeviceMemory& memory) {
+    const cuda::Driver& driver = fabric_.device->driver();
+    auto stream = cuda::Stream::create(driver);
+    if (!stream) return stream.error();
+    TUTTI_TRY(driver.check(driver.api().memset_d8_async(memory.address(), 0, memory.bytes(), stream->handle()),
+                           "zeroing a rank's connections"));
+    return stream->synchronize();
+  }
+
+  // Finds every peer's arena, and lays out the connections.
+  Status connect(const std::vector<std::string>& handles) {
+    const cuda::Driver& driver = fabric_.device->driver();
+    auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
+    if (!scope) return scope.error();
+    std::vector<DeviceArena::Peer> peers(ranks_);
+    std::vector<std::uint32_t> team;
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      if (offers_[r].same_process(offers_[rank_])) {
+        TUTTI_TRY(reach_here(r, peers[r]));
+        if (offers_[r].same_device(offers_[rank_])) team.push_back(r);
+        continue;
+      }
+      const auto handle = unpack<cuda::CUipcMemHandle>(handles[r]);
+      if (!handle) return invalid_argument(fmt::format("the memory of rank {} cannot be shared", r));
+      auto opened = cuda::PeerMemory::open(driver, *handle);
+      if (!opened) return opened.error();
+      peers[r].arena = opened->address();
+      world_->elsewhere_.push_back(r);
+      world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
+    }
+    world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
+    world_->team_->take_seat({.rank = rank_, .words = world_->words_, .words_on_device = world_->pinned_->device_address()});
+    return write_links(peers);
+  }
+
+  Status reach_here(std::uint32_t peer, DeviceArena::Peer& found) {
+    const DeviceProcess::Share share = world_->process_->of_rank(peer);
+    if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
+    found = {.arena = share.arena->address(), .all_of_memory = true};
+    if (offers_[peer].same_device(offers_[rank_])) return {};
+    const cuda::Driver& driver = fabric_.device->driver();
+    const cuda::CUresult result = driver.api().ctx_enable_peer_access(share.device->context(), 0);
+    if (result == cuda::CUresult::kPeerAccessAlreadyEnabled) return {};
+    return driver.check(result, fmt::format("reaching device {} from device {}", share.device->number(),
+                                            fabric_.device->number()));
+  }
+
+  Status write_links(const std::vector<DeviceArena::Peer>& peers) {
+    const cuda::Driver& driver = fabric_.device->driver();
+    std::vector<device::Link> all;
+    for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
+      world_->links_at_[p] = all.size() * sizeof(device::Link);
+      const auto links = world_->arena_.links(static_cast<device::Protocol>(p), rank_, peers);
+      all.insert(all.end(), links.begin(), links.end());
+    }
+    auto memory = cuda::DeviceMemory::allocate(driver, all.size() * sizeof(device::Link));
+    if (!memory) return memory.error();
+    auto stream = cuda::Stream::create(driver);
+    if (!stream) return stream.error();
+    TUTTI_TRY(driver.check(
+        driver.api().memcpy_htod_async(memory->address(), all.data(), memory->bytes(), stream->handle()),
+        "writing a rank's connections"));
+    TUTTI_TRY(stream->synchronize());
+    world_->links_.emplace(std::move(*memory));
+    return {};
+  }
+
+  const Fabric& fabric_;
+  const std::uint32_t ranks_;
+  const std::uint32_t rank_;
+  const std::uint64_t communicator_;
+  const bool one_machine_;
+  const Gather& gather_;
+  const Log log_;
+  RankDevice::Code code_;
+  std::vector<Offer> offers_;  // by rank
+  bool agreed_ = false;
+  std::uint32_t blocks_ = 1;
+  std::string handle_;
+  std::unique_ptr<DeviceWorld> world_;
+};
+
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, std::uint32_t ranks, std::uint32_t rank,
+                                                       std::uint64_t communicator, bool one_machine,
+                                                       const Gather& gather) {
+  return DeviceWorldMaker(fabric, ranks, rank, communicator, one_machine, gather).make();
+}
+
+device::Link* DeviceWorld::links(device::Protocol protocol) const {
+  const std::uint64_t at = links_->address() + links_at_[static_cast<std::size_t>(protocol)];
+  return reinterpret_cast<device::Link*>(at);  // NOLINT: a device's address
+}
+
+device::RankStatus* DeviceWorld::status() const {
+  return reinterpret_cast<device::RankStatus*>(pinned_->device_address() + offsetof(RankWords, status));  // NOLINT
+}
+
+DeviceWorld::~DeviceWorld() {
+  bool idle = true;
+  if (team_ != nullptr) {
+    team_->leave(rank_);
+    idle = team_->drain(kDraining);
+    if (!idle) {
+      std::atomic_ref<std::uint64_t>(words_->status.abort).store(1, std::memory_order_release);
+      idle = team_->drain(kDraining);
+    }
+  }
+  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+  close_peers();
+  const bool closed = idle && scope.ok() && peers_have_closed(kClosing);
+  if (closed) return;
+  log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is not given back",
+             idle ? "before its peers" : "while calls of it still run", device_->number());
+  if (own_arena_ != nullptr) new std::shared_ptr<cuda::DeviceMemory>(own_arena_);  // never freed: peers may write in it
+  if (idle) return;
+  static_cast<void>(new std::optional<cuda::DeviceMemory>(std::move(links_)));  // kernels may still use them
+  static_cast<void>(new std::optional<cuda::PinnedMemory>(std::move(pinned_)));
+}
+
+// Tells every peer elsewhere that its memory is not used from here any more.
+void DeviceWorld::close_peers() {
+  if (opened_.empty()) return;
+  const cuda::Driver& driver = device_->driver();
+  auto stream = cuda::Stream::create(driver);
+  if (stream.ok()) {
+    for (const Opened& one : opened_) {
+      static_cast<void>(driver.api().memset_d8_async(one.memory.address() + DeviceArena::closed_word(rank_), 1,
+                                                     sizeof(std::uint32_t), stream->handle()));
+    }
+    static_cast<void>(stream->synchronize());
+  }
+  opened_.clear();
+}
+
+bool DeviceWorld::peers_have_closed(std::chrono::milliseconds limit) {
+  if (elsewhere_.empty()) return true;
+  const cuda::Driver& driver = device_->driver();
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return false;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    std::array<std::uint32_t, kMostDeviceRanks> words{};
+    const bool read = driver.api().memcpy_dtoh_async(words.data(), own_arena_->address() + DeviceArena::closed_word(0),
+                                                     sizeof(words), stream->handle()) == cuda::CUresult::kSuccess &&
+                      stream->synchronize().ok();
+    if (!read) return false;
+    if (std::all_of(elsewhere_.begin(), elsewhere_.end(), [&](std::uint32_t r) { return words[r] != 0; })) return true;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,107 @@
+// DeviceWorld: what one rank needs to run calls on its GPU: arenas that all ranks reach, connections, the team. Made in
+// rounds over the communicator's ranks, in which they agree on whether their calls go by the devices at all: each has a
+// GPU of the same machine, no GPU has ranks of several processes, and every rank reaches every other's memory. Kept as
+// long as the communicator.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "cuda/resources.h"
+#include "executor/device_arena.h"
+#include "runtime/device_team.h"
+#include "runtime/fabric.h"
+#include "runtime/rank_device.h"
+
+namespace tutti::detail {
+
+// What the ranks of one communicator in one process share; found by the communicator's number. Thread-safe.
+class DeviceProcess {
+ public:
+  // The one of that communicator; made by the first rank that asks, gone with the last.
+  static std::shared_ptr<DeviceProcess> of(std::uint64_t communicator);
+
+  struct Share {
+    std::shared_ptr<RankDevice> device;          // ends after the arena
+    std::shared_ptr<cuda::DeviceMemory> arena;   // shared by all ranks here: peers write in it until they all end
+  };
+  void give(std::uint32_t rank, Share share);
+  Share of_rank(std::uint32_t rank);
+  // The team of these ranks, on one device.
+  std::shared_ptr<DeviceTeam> team(const std::shared_ptr<RankDevice>& device, const std::vector<std::uint32_t>& ranks,
+                                   bool whole);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint32_t, Share> shares_;
+  std::map<std::uint32_t, std::shared_ptr<DeviceTeam>> teams_;  // by first rank; shared by its ranks
+};
+
+class DeviceWorld {
+ public:
+  ~DeviceWorld();
+  DeviceWorld(const DeviceWorld&) = delete;
+  DeviceWorld& operator=(const DeviceWorld&) = delete;
+
+  RankDevice& device() const { return *device_; }
+  DeviceTeam& team() const { return *team_; }
+  const DeviceArena& arena() const { return arena_; }
+  cuda::CUfunction evaluator(device::Protocol protocol) const {
+    return code_.evaluate[static_cast<std::size_t>(protocol)];
+  }
+  device::Link* links(device::Protocol protocol) const;    // device memory
+  device::RankStatus* status() const;                      // as the device sees it
+  RankWords& words() const { return *words_; }
+  std::uint32_t blocks() const { return blocks_; }         // of one rank at most; the same on all
+  std::uint32_t threads() const { return threads_; }
+  DeviceProtocol protocol() const { return protocol_; }
+
+ private:
+  friend class DeviceWorldMaker;
+  DeviceWorld(std::uint32_t rank, std::shared_ptr<RankDevice> device, DeviceArena arena, Log log)
+      : rank_(rank), device_(std::move(device)), arena_(arena), log_(log) {}
+  void close_peers();
+  bool peers_have_closed(std::chrono::milliseconds limit);
+
+  struct Opened {
+    std::uint32_t rank;
+    cuda::PeerMemory memory;
+  };
+  const std::uint32_t rank_;
+  const std::shared_ptr<RankDevice> device_;       // shared with the fabric; ends last
+  const DeviceArena arena_;
+  const Log log_;
+  RankDevice::Code code_;
+  std::shared_ptr<DeviceProcess> process_;         // shared with the other ranks of the process
+  std::shared_ptr<DeviceTeam> team_;               // likewise
+  std::shared_ptr<cuda::DeviceMemory> own_arena_;  // likewise
+  std::vector<std::uint32_t> elsewhere_;           // ranks of other processes
+  std::vector<Opened> opened_;
+  std::optional<cuda::DeviceMemory> links_;        // of all protocols
+  std::array<std::uint64_t, kDeviceProtocols> links_at_{};
+  std::optional<cuda::PinnedMemory> pinned_;
+  RankWords* words_ = nullptr;
+  std::uint32_t blocks_ = 1;
+  std::uint32_t threads_ = 32;
+  DeviceProtocol protocol_ = DeviceProtocol::kAuto;
+};
+
+// Rounds that make_device_world() takes, whatever happens in them.
+inline constexpr int kDeviceRounds = 3;
+
+// The device world of `rank`; null: calls on device memory are carried out by the host. `one_machine`: all ranks are on
+// one, and may share memory. Only where Fabric::devices; rounds over the members. Errors: those of a rank whose device
+// has too little memory, told to all.
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, std::uint32_t ranks, std::uint32_t rank,
+                                                       std::uint64_t communicator, bool one_machine,
+                                                       const Gather& gather);
+
+}  // namespace tutti::detail
