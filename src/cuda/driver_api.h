@@ -91,6 +91,10 @@ struct DriverApi {
   CUresult (*launch_kernel)(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                             unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                             void** parameters, void** extra) = nullptr;
+  // Like launch_kernel, but of all blocks at once, or an error.
+  CUresult (*launch_cooperative_kernel)(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                        CUstream stream, void** parameters) = nullptr;
   CUresult (*launch_host_func)(CUstream stream, CUhostFn function, void* user_data) = nullptr;
 
   // Capture and graphs.
@@ -221,6 +225,7 @@ void visit_kernels(Api& api, Visitor& visit) {
   visit("cuFuncSetAttribute", 9000, api.func_set_attribute);
   visit("cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, api.occupancy_max_active_blocks);
   visit("cuLaunchKernel", 4000, api.launch_kernel);
+  visit("cuLaunchCooperativeKernel", 9000, api.launch_cooperative_kernel);
   visit("cuLaunchHostFunc", 10000, api.launch_host_func);
 }
 

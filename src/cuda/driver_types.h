@@ -62,6 +62,7 @@ enum class CUresult : std::int32_t {
   kInvalidAddressSpace = 717,
   kInvalidPc = 718,
   kLaunchFailed = 719,
+  kCooperativeLaunchTooLarge = 720,
   kNotPermitted = 800,
   kNotSupported = 801,
   kSystemDriverMismatch = 803,

@@ -31,4 +31,17 @@ Result<PointerInfo> classify(const void* pointer) {
   return classify(*driver, pointer);
 }
 
+Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer) {
+  auto where = classify(driver, pointer);
+  if (!where) return where.error();
+  if (where->kind != MemoryKind::kDevice || where->context == nullptr) return false;
+  std::uint32_t plain = 0;
+  std::array attributes = {PointerAttribute::kIsLegacyIpcCapable};
+  std::array<void*, 1> values = {&plain};
+  TUTTI_TRY(driver.check(driver.api().pointer_get_attributes(attributes.size(), attributes.data(), values.data(),
+                                                             std::bit_cast<CUdeviceptr>(pointer)),
+                         "cuPointerGetAttributes"));
+  return plain != 0;
+}
+
 }  // namespace tutti::cuda

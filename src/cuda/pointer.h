@@ -29,4 +29,8 @@ Result<PointerInfo> classify(const Driver& driver, const void* pointer);
 // "absent".
 Result<PointerInfo> classify(const void* pointer);
 
+// Whether other devices of the process that were given access to the memory's context can use it by its address: not
+// mapped virtual memory, managed memory, or memory of a pool, which have access rules of their own.
+Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer);
+
 }  // namespace tutti::cuda

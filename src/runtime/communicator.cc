@@ -35,7 +35,10 @@ Status WorkImpl::wait() {
       std::this_thread::sleep_for(kSleep);
     }
   }
-  for (const Part& part : parts_) TUTTI_TRY(part.operation->result);
+  for (const Part& part : parts_) {
+    TUTTI_TRY(part.operation->result);
+    if (part.operation->gate != nullptr) TUTTI_TRY(part.operation->gate->outcome());
+  }
   return {};
 }
 
@@ -50,7 +53,7 @@ bool WorkImpl::test() {
 
 CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world,
                                    std::chrono::milliseconds timeout, std::shared_ptr<Fabric> fabric,
-                                   std::vector<std::uint32_t> members)
+                                   std::vector<std::uint32_t> members, std::unique_ptr<DeviceWorld> devices)
     : rank_(rank),
       ranks_(ranks),
       fabric_(std::move(fabric)),
@@ -59,6 +62,8 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       timeout_(timeout),
       connections_(*world_.transport),
       knows_driver_(cuda::Driver::loaded() != nullptr),
+      device_way_(devices == nullptr ? nullptr
+                                     : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),
       engine_(rank, ranks, world_, connections_) {}
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
@@ -115,14 +120,17 @@ const CommunicatorImpl::ChosenPlan* CommunicatorImpl::find_user_plan(const Colle
   return nullptr;
 }
 
+Result<Generator> CommunicatorImpl::generator_for(const Collective& collective, Algorithm algorithm,
+                                                  const ChosenPlan* chosen) const {
+  if (chosen != nullptr) return UserPlanData::generator(chosen->plan);
+  return find_generator(collective, algorithm);
+}
+
 Result<std::unique_ptr<BoundPlan>> CommunicatorImpl::make_plan(const Collective& collective, Algorithm algorithm,
                                                                const ChosenPlan* chosen) {
-  if (chosen != nullptr) {  // proved when it was built or read
-    return bind(UserPlanData::generator(chosen->plan), rank_, *world_.transport);
-  }
-  auto generator = find_generator(collective, algorithm);
+  auto generator = generator_for(collective, algorithm, chosen);
   if (!generator) return generator.error();
-  TUTTI_TRY(world_.prover->prove(*generator));
+  if (chosen == nullptr) TUTTI_TRY(world_.prover->prove(*generator));  // a caller's was proved when it was built or read
   return bind(*generator, rank_, *world_.transport);
 }
 
@@ -175,7 +183,56 @@ Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, con
   return std::shared_ptr<Gate>(std::move(*staged));
 }
 
+Result<bool> CommunicatorImpl::goes_by_device(const CollectiveCall& call, const CallOptions& options,
+                                              const CheckedCall& checked) {
+  if (device_way_ == nullptr || call.variable || options.reduction.combine != nullptr) return false;
+  return device_way_->takes(checked);
+}
+
+// Null: the host carries it out.
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const CheckedCall& checked,
+                                                                       const CallOptions& options, Algorithm algorithm,
+                                                                       const ChosenPlan* chosen) {
+  auto generator = generator_for(checked.collective, algorithm, chosen);
+  if (!generator) return generator.error();
+  const std::uint32_t digest = chosen == nullptr ? 0 : chosen->plan.digest();
+  CheckedCall tagged = checked;
+  tagged.call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
+  tagged.call.tag.digest ^= digest;
+  auto on_device = device_way_->prepare(tagged, *generator, digest, options, timeout_ns(options));
+  if (!on_device) return on_device.error();
+  if (*on_device == nullptr) return std::shared_ptr<Operation>();
+  auto operation = std::make_shared<Operation>();
+  operation->on_device = true;
+  operation->done = true;
+  operation->call.tag = tagged.call.tag;
+  operation->gate = std::move(*on_device);
+  return operation;
+}
+
+Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
+  if (!operation->on_device) return DeviceSide::submit(engine_, operation, progress);
+  return device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
+}
+
+Status CommunicatorImpl::settle(const Operation& operation) {
+  return operation.on_device ? static_cast<DeviceCall&>(*operation.gate).settle() : Status();
+}
+
+Status CommunicatorImpl::finalize() {
+  if (device_way_ != nullptr) TUTTI_TRY(device_way_->finish());
+  return engine_.finalize();
+}
+
+void CommunicatorImpl::abort() {
+  if (device_way_ != nullptr) device_way_->abort();
+  engine_.abort();
+}
+
 Status CommunicatorImpl::async_status() {
+  if (device_way_ != nullptr) {
+    if (auto failed = device_way_->failure(true)) return *std::move(failed);
+  }
   const std::scoped_lock lock(mutex_);
   if (device_side_ == nullptr) return {};
   if (auto error = device_side_->take_error()) return *std::move(error);
@@ -191,8 +248,6 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
   const bool may_be_direct = options.reduction.combine == nullptr && call.op != ReduceOp::kPreMulSum && !call.variable;
   if (auto broken = engine_.broken()) return *broken;
-  auto staged = staged_for(*checked, options);
-  if (!staged) return staged.error();
   const ChosenPlan* chosen = user_plans_.empty() && options.algorithm != Algorithm::kUser
                                  ? nullptr
                                  : find_user_plan(checked->collective, bytes, options.algorithm);
@@ -205,6 +260,14 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
       : options.algorithm == Algorithm::kAuto
           ? choose(checked->collective, {.bytes = bytes, .in_rank_order = in_rank_order, .attached = may_be_direct})
           : options.algorithm;
+  auto by_device = goes_by_device(call, options, *checked);
+  if (!by_device) return by_device.error();
+  if (*by_device) {
+    auto operation = prepare_on_device(*checked, options, algorithm, chosen);
+    if (!operation || *operation != nullptr) return operation;
+  }
+  auto staged = staged_for(*checked, options);
+  if (!staged) return staged.error();
   auto plan = plan_for(checked->collective, algorithm, chosen);
   if (!plan) return plan.error();
   if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
@@ -344,7 +407,7 @@ Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& opti
     operation = std::move(*prepared);
     TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
   }
-  return operation->gate == nullptr ? engine_.wait(*operation) : Status();
+  return operation->gate == nullptr ? engine_.wait(*operation) : settle(*operation);
 }
 
 Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptions& options) {
@@ -353,6 +416,7 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   auto prepared = prepare(call, options);
   if (!prepared) return prepared.error();
   TUTTI_TRY(submit(*prepared, Engine::Progress::kInBackground));
+  TUTTI_TRY(settle(**prepared));
   return Work(std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>{{&engine_, std::move(*prepared)}}));
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/arguments.h"
 #include "runtime/choose.h"
 #include "runtime/device_side.h"
+#include "runtime/device_way.h"
 #include "runtime/engine.h"
 #include "runtime/fabric.h"
 #include "runtime/world.h"
@@ -61,7 +62,8 @@ class CommunicatorImpl {
  public:
   // `members`: the job ranks of all ranks. Without a fabric (a simulated world) it cannot be split.
   CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world, std::chrono::milliseconds timeout,
-                   std::shared_ptr<Fabric> fabric = nullptr, std::vector<std::uint32_t> members = {});
+                   std::shared_ptr<Fabric> fabric = nullptr, std::vector<std::uint32_t> members = {},
+                   std::unique_ptr<DeviceWorld> devices = nullptr);
 
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
 
@@ -95,11 +97,11 @@ class CommunicatorImpl {
   // `name`: of the function that was called, for errors.
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key, std::string_view name);
   Status async_status();
-  Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
-    return DeviceSide::submit(engine_, operation, progress);
-  }
-  Status finalize() { return engine_.finalize(); }
-  void abort() { engine_.abort(); }
+  Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
+  // After submit(), and after whatever else the same thread submits with it.
+  static Status settle(const Operation& operation);
+  Status finalize();
+  void abort();
 
  private:
   struct PlanKey {
@@ -121,6 +123,10 @@ class CommunicatorImpl {
                                     std::unique_lock<std::mutex>& lock);
   Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
   Result<BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
+  Result<Generator> generator_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen) const;
+  Result<std::shared_ptr<Operation>> prepare_on_device(const CheckedCall& checked, const CallOptions& options,
+                                                       Algorithm algorithm, const ChosenPlan* chosen);
+  Result<bool> goes_by_device(const CollectiveCall& call, const CallOptions& options, const CheckedCall& checked);
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;
@@ -161,6 +167,7 @@ class CommunicatorImpl {
   std::atomic<bool> group_open_ = false;
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine
+  std::unique_ptr<DeviceWay> device_way_;    // where the ranks' GPUs carry out calls; else null
   Engine engine_;                            // last: ends before what it uses
 };
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <future>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "base/config.h"
 #include "runtime/bootstrap.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/device_world.h"
 #include "runtime/fabric.h"
 #include "runtime/interfaces.h"
 #include "runtime/rendezvous.h"
@@ -91,8 +93,31 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<F
   const std::vector<std::uint32_t> members = everybody(ranks);
   auto world = make_world(fabric, members, rank, *id, gather);
   if (!world) return world.error();
-  return CommunicatorImpl::wrap(
-      std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), fabric->config.timeout, fabric, members));
+  auto devices = detail::make_device_world(*fabric, ranks, rank, *id, world->nodes.empty(), gather);
+  if (!devices) return devices.error();
+  return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
+      rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices)));
+}
+
+// By rank, of a process that has all ranks.
+Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const CommunicatorOptions& options,
+                                                                      std::uint32_t ranks) {
+  if (!options.devices.empty() && options.devices.size() != ranks) {
+    return invalid(fmt::format("{} devices are given for {} ranks: give one for each, or none", options.devices.size(),
+                               ranks));
+  }
+  std::map<std::optional<std::int32_t>, std::shared_ptr<detail::RankDevice>> found;  // shared by the ranks on it
+  std::vector<std::shared_ptr<detail::RankDevice>> devices;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto wanted = options.devices.empty() ? options.device : std::optional(options.devices[rank]);
+    if (!found.contains(wanted)) {
+      auto device = detail::RankDevice::find(wanted);
+      if (!device) return device.error();
+      found[wanted] = std::move(*device);
+    }
+    devices.push_back(found[wanted]);
+  }
+  return devices;
 }
 
 // Rounds of a rank that is alone.
@@ -159,7 +184,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOpt
     if (!agreed) return agreed.error();
     address = *listen_at;
   }
-  auto fabric = make_fabric(*config, rank, ranks, address, rendezvous->timeout_ms, gather);
+  auto fabric = make_fabric(*config, rank, ranks, address, rendezvous->timeout_ms, gather,
+                            detail::RankDevice::find(options.device));
   if (!fabric) return fabric.error();
   return first_communicator(*fabric, rank, ranks, gather);
 }
@@ -182,6 +208,9 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
   common.cpu_limit = host.cpu_limit;
   common.clock = std::make_shared<SteadyClock>();
   common.prover = std::make_shared<Prover>(config->verify_plans);
+  auto devices = find_devices(options, ranks);
+  if (!devices) return devices.error();
+  common.devices = std::any_of(devices->begin(), devices->end(), [](const auto& one) { return one != nullptr; });
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const auto node = [&](std::uint32_t r) { return std::uint64_t{r} * static_cast<std::uint32_t>(nodes) / ranks; };
     const bool first = rank == 0 || node(rank) != node(rank - 1);
@@ -203,6 +232,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
     const auto body = [&, rank] {
       auto fabric = std::make_shared<Fabric>(common);  // shared by the rank's communicators
       fabric->job_rank = rank;
+      fabric->device = (*devices)[rank];
       fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);
       auto made = first_communicator(fabric, rank, ranks,
                                      [&](const std::string& blob) { return meeting.all_gather(rank, blob); });

@@ -37,6 +37,11 @@ Status DeviceCall::outcome() const {
   return team_->look(*this).value_or(Status());
 }
 
+Status DeviceCall::settle() {
+  TUTTI_ASSERT(team_ != nullptr);
+  return team_->settle(*this);
+}
+
 DeviceTeam::DeviceTeam(std::shared_ptr<RankDevice> device, std::vector<std::uint32_t> ranks, bool whole)
     : device_(std::move(device)), whole_(whole) {
   for (const std::uint32_t rank : ranks) {
@@ -237,13 +242,13 @@ Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& ca
   }
   void* parameters[] = {&launch};
   const cuda::Driver& driver = device_->driver();
-  const unsigned blocks = launch.call_count * launch.channels * launch.slices;
+  const unsigned blocks = device::blocks_of(launch);
   // Where ranks wait for each other inside the launch, all its blocks or none are on the device.
-  const auto put = calls.size() > 1 ? driver.api().launch_cooperative_kernel : nullptr;
+  const cuda::DriverApi& api = driver.api();
   const cuda::CUresult result =
-      put != nullptr
-          ? put(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
-          : driver.api().launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
+      calls.size() > 1
+          ? api.launch_cooperative_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
+          : api.launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
   return driver.check(result, fmt::format("launching {} blocks of {} threads", blocks, how.threads));
 }
 

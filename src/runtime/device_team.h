@@ -62,6 +62,8 @@ class DeviceCall final : public Gate {
   // Of a captured call: at once.
   bool finished() const override;
   Status outcome() const override;
+  // Makes the stream wait for the call, once it is submitted; see DeviceTeam::settle().
+  Status settle();
 
  private:
   friend class DeviceTeam;

@@ -81,8 +81,10 @@ Result<bool> DeviceWay::takes(const CheckedCall& checked) {
           "{} is memory of another context of GPU {} than this communicator's: make the communicator where that is current",
           buffer.name, device));
     }
-    // Peers on other GPUs cannot reach memory of pools, mapped or managed memory by its address alone.
-    windows_ &= where->context != nullptr && where->kind == cuda::MemoryKind::kDevice && !where->pooled;
+    if (world_->one_device()) continue;
+    auto plain = cuda::is_plain_device_memory(world_->device().driver(), buffer.data);
+    if (!plain) return plain.error();
+    windows_ &= *plain;
   }
   if (on_device == nullptr) return false;
   if (on_host == nullptr) return true;
@@ -186,7 +188,7 @@ DeviceWay::Cutting DeviceWay::cut(const Plan& plan, device::Protocol protocol, s
 }
 
 Status DeviceWay::check_stream(cuda::CUstream stream) {
-  if (stream == nullptr || stream == checked_stream_) return {};
+  if (stream == nullptr) return {};
   const cuda::Driver& driver = world_->device().driver();
   cuda::CUcontext its = nullptr;
   TUTTI_TRY(driver.check(driver.api().stream_get_ctx(stream, &its), "looking at the stream of a call"));
@@ -220,6 +222,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
   made->tag = call.tag;
   made->timeout_ns = timeout_ns;
+  longest_ns_ = std::max(longest_ns_, timeout_ns);
   made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
   TUTTI_TRY(check_stream(made->stream));
   made->launch = {.kernel = world_->evaluator(protocol),
@@ -254,7 +257,11 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
 
 Status DeviceWay::submit(const std::shared_ptr<DeviceCall>& call) { return world_->team().submit(rank_, call); }
 
-Status DeviceWay::settle(DeviceCall& call) { return call.settle(); }
+Status DeviceWay::finish() {
+  world_->team().drain(std::chrono::milliseconds(longest_ns_ / 1'000'000 + 1000));
+  if (auto failed = failure(true)) return *std::move(failed);
+  return {};
+}
 
 void DeviceWay::abort() {
   std::atomic_ref<std::uint64_t>(world_->words().status.abort).store(1, std::memory_order_release);

@@ -35,10 +35,11 @@ class DeviceWay {
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
   Status submit(const std::shared_ptr<DeviceCall>& call);
-  static Status settle(DeviceCall& call);
 
   std::optional<Error> failure(bool asks_driver) { return world_->team().failure(rank_, asks_driver); }
   void abort();
+  // Waits for what was launched, as long as a call may take. Errors: those that broke this way.
+  Status finish();
 
  private:
   // One plan in device memory.
@@ -62,7 +63,7 @@ class DeviceWay {
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
   device::Protocol choose_protocol(std::uint64_t bytes) const;
-  Result<Cutting> cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
+  Cutting cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
   Status check_stream(cuda::CUstream stream);
   void place_windows(device::Call& call) const;
 
@@ -71,8 +72,8 @@ class DeviceWay {
   const std::uint32_t ranks_;
   Prover& prover_;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: devices cannot run it
-  bool windows_ = true;                             // of the buffers looked at last
-  cuda::CUstream checked_stream_ = nullptr;
+  bool windows_ = true;                             // peers may use the buffers looked at last in place
+  std::int64_t longest_ns_ = 0;                     // timeout of any call so far
 };
 
 }  // namespace tutti::detail

@@ -234,7 +234,10 @@ class DeviceWorldMaker {
     world_->process_ = DeviceProcess::of(communicator_);
     world_->process_->give(rank_, {.device = fabric_.device, .arena = world_->own_arena_});
     bool alone = true;
-    for (const Offer& other : offers_) alone &= other.same_process(offers_[rank_]);
+    for (const Offer& other : offers_) {
+      alone &= other.same_process(offers_[rank_]);
+      world_->one_device_ &= other.same_device(offers_[rank_]);
+    }
     if (alone) return {};
     auto handle = world_->own_arena_->share();
     if (!handle) return handle.error();
@@ -334,6 +337,7 @@ class DeviceWorldMaker {
 Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, std::uint32_t ranks, std::uint32_t rank,
                                                        std::uint64_t communicator, bool one_machine,
                                                        const Gather& gather) {
+  if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
   return DeviceWorldMaker(fabric, ranks, rank, communicator, one_machine, gather).make();
 }
 

@@ -62,6 +62,7 @@ class DeviceWorld {
   RankWords& words() const { return *words_; }
   std::uint32_t blocks() const { return blocks_; }         // of one rank at most; the same on all
   std::uint32_t threads() const { return threads_; }
+  bool one_device() const { return one_device_; }          // all ranks have the same
   DeviceProtocol protocol() const { return protocol_; }
 
  private:
@@ -91,6 +92,7 @@ class DeviceWorld {
   RankWords* words_ = nullptr;
   std::uint32_t blocks_ = 1;
   std::uint32_t threads_ = 32;
+  bool one_device_ = true;
   DeviceProtocol protocol_ = DeviceProtocol::kAuto;
 };
 
@@ -98,7 +100,7 @@ class DeviceWorld {
 inline constexpr int kDeviceRounds = 3;
 
 // The device world of `rank`; null: calls on device memory are carried out by the host. `one_machine`: all ranks are on
-// one, and may share memory. Only where Fabric::devices; rounds over the members. Errors: those of a rank whose device
+// one, and may share memory. Rounds over the members, where Fabric::devices. Errors: those of a rank whose device
 // has too little memory, told to all.
 Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, std::uint32_t ranks, std::uint32_t rank,
                                                        std::uint64_t communicator, bool one_machine,

@@ -40,6 +40,8 @@ class Gate {
   virtual void ended(const Status& result) = 0;
   // From any thread: what follows the operation's end has happened, too.
   virtual bool finished() const = 0;
+  // Once finished: what failed after the operation had ended, or was no operation of the engine's.
+  virtual Status outcome() const { return {}; }
 };
 
 // One submitted call: a collective, or an exchange. Fields are guarded by the engine's mutex until the operation has
@@ -53,6 +55,7 @@ struct Operation {
   std::vector<OwnCopy> own;         // likewise
   std::unique_ptr<Exchange> exchange;
   std::shared_ptr<Gate> gate;  // null: it begins at once
+  bool on_device = false;      // a GPU carries it out, the engine never sees it: the gate is a DeviceCall
   std::int64_t timeout_ns = 0;
   bool started = false;
   std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress

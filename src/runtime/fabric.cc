@@ -285,7 +285,8 @@ Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Resu
 
 Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
                                             const std::string& tcp_address, std::int64_t timeout_ms,
-                                            const Gather& gather) {
+                                            const Gather& gather,
+                                            const Result<std::shared_ptr<detail::RankDevice>>& device) {
   auto fabric = std::make_shared<Fabric>();
   fabric->config = config;
   fabric->job_rank = rank;
@@ -323,15 +324,21 @@ Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t 
   const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns);
   const bool with_tcp = !one_machine || config.transport == TransportPolicy::kTcp;
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
+  if (!device) contact = device.error();
   if (contact.ok() && with_tcp) {
     auto endpoint = TcpEndpoint::listen(
         {.address = tcp_address, .first_port = config.port_range.first, .last_port = config.port_range.last});
     if (endpoint) fabric->endpoint = *endpoint;
     contact = endpoint ? Result<std::string>(fabric->endpoint->address()) : endpoint.error();
   }
+  if (contact.ok()) contact = (*device != nullptr ? "d" : "-") + *contact;
   auto contacts = gather_or_fail(gather, contact);
   if (!contacts) return contacts.error();
-  fabric->tcp_addresses = std::move(*contacts);
+  for (const std::string& one : *contacts) {
+    fabric->devices |= one.starts_with('d');
+    fabric->tcp_addresses.push_back(one.substr(!one.empty()));
+  }
+  fabric->device = *device;
   return fabric;
 }
 

@@ -24,6 +24,10 @@
 
 namespace tutti {
 
+namespace detail {
+class RankDevice;
+}
+
 struct Fabric {
   Config config;
   std::uint32_t job_rank = 0;
@@ -34,6 +38,8 @@ struct Fabric {
   std::shared_ptr<SegmentExchange> exchange;  // peers by job rank; shared with segments and windows
   std::shared_ptr<TcpEndpoint> endpoint;      // null where no rank is reached by TCP; shared by the process's ranks
   std::vector<std::string> tcp_addresses;     // by job rank
+  std::shared_ptr<detail::RankDevice> device;  // of this rank; null: it has none. Shared by its communicators
+  bool devices = false;                        // some rank of the job has one
   std::vector<std::uint32_t> machines;        // by job rank: the lowest job rank of the same machine
 };
 
@@ -44,10 +50,12 @@ using Gather = std::function<Result<std::vector<std::string>>(const std::string&
 // one of the first rank that failed, named.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
-// The fabric of one process's rank in a job of several. Rounds over the whole job.
+// The fabric of one process's rank in a job of several. Rounds over the whole job. `device`: the rank's, or why it
+// cannot be had.
 Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
                                             const std::string& tcp_address, std::int64_t timeout_ms,
-                                            const Gather& gather);
+                                            const Gather& gather,
+                                            const Result<std::shared_ptr<detail::RankDevice>>& device);
 
 // Rounds that make_world() takes, whatever happens in them.
 inline constexpr int kWorldRounds = 2;

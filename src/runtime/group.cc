@@ -177,6 +177,10 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
       if (!submitted.ok() && !refused) refused = submitted.error();
     }
   }
+  for (const WorkImpl::Part& part : parts) {
+    const Status settled = CommunicatorImpl::settle(*part.operation);
+    if (!settled.ok() && !refused) refused = settled.error();
+  }
   if (!refused) return parts;
   WorkImpl(std::move(parts)).wait().ok();  // what did start owns the caller's buffers until it has ended
   return *std::move(refused);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
+#include "base/try.h"
 #include "kernels/device/device_image.h"
 #include "runtime/arguments.h"
 #include "tutti/communicator.h"

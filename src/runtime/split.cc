@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/device_world.h"
 #include "runtime/fabric.h"
 
 namespace tutti::detail {
@@ -115,7 +116,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t c
     return own;
   };
   if (colour == Communicator::kNoColour) {
-    for (int round = 0; round < kWorldRounds; ++round) {
+    for (int round = 0; round < kWorldRounds + (fabric_->devices ? kDeviceRounds : 0); ++round) {
       auto all = all_gather_blobs("+");
       if (!all) return all.error();
     }
@@ -145,9 +146,15 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
     members.push_back(members_[parent_rank]);
   }
   auto world = make_world(fabric_, members, rank, std::get<2>(chosen.front()), among);
-  if (!world) return world.error();
   const auto ranks = static_cast<std::uint32_t>(members.size());
-  return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, fabric_, members));
+  if (!world) {  // the other colours' ranks count on these rounds
+    for (int round = 0; round < kDeviceRounds && fabric_->devices; ++round) static_cast<void>(among("!"));
+    return world.error();
+  }
+  auto devices = make_device_world(*fabric_, ranks, rank, std::get<2>(chosen.front()), world->nodes.empty(), among);
+  if (!devices) return devices.error();
+  return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, fabric_, members,
+                                                 std::move(*devices)));
 }
 
 }  // namespace tutti::detail

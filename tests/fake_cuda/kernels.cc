@@ -179,6 +179,15 @@ CUresult launch_kernel(CUfunction function_handle, unsigned grid_x, unsigned gri
   return submit(stream, {"cuLaunchKernel", run, {}});
 }
 
+// All blocks at once, or an error.
+CUresult launch_cooperative(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                            unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
+                            void** parameters) {
+  if (std::uint64_t{grid_x} * grid_y * grid_z > world().blocks) return CUresult::kCooperativeLaunchTooLarge;
+  return launch_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,
+                       nullptr);
+}
+
 }  // namespace
 
 void bind_kernels(DriverApi& api) {
@@ -189,6 +198,7 @@ void bind_kernels(DriverApi& api) {
   bind<&func_set_attribute>(api.func_set_attribute);
   bind<&occupancy>(api.occupancy_max_active_blocks);
   bind<&launch_kernel>(api.launch_kernel);
+  bind<&launch_cooperative>(api.launch_cooperative_kernel);
 }
 
 }  // namespace tutti::cuda::fake
