@@ -131,9 +131,13 @@ void DeviceGroup::connect() {
       link.slot_mask = options_.slots - 1;
       if (options_.windows) link.windows = &window_base_;
       const bool sends = port.sends != 0;
-      Connection*& connection = found[{sends ? rank : port.peer, sends ? port.peer : rank, port.lane}];
+      const std::uint32_t from = sends ? rank : port.peer;
+      const std::uint32_t to = sends ? port.peer : rank;
+      Connection*& connection = found[{from, to, port.lane}];
       if (connection == nullptr) {
         connection = connections_.emplace_back(std::make_unique<Connection>()).get();
+        connection->from = from;
+        connection->to = to;
         connection->slots.resize(options_.slots * options_.slot_bytes / sizeof(Line));
         connection->envelopes.resize(options_.slots);
       }
@@ -182,12 +186,23 @@ void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>&
   }
 }
 
-std::uint64_t DeviceGroup::launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start) {
+device::Launch DeviceGroup::launch_of(std::uint32_t rank, Start start) const {
   device::Launch launch;
   launch.one = calls_[rank];
   launch.resume = start == Start::kResume ? 1 : 0;
-  const auto blocks = static_cast<unsigned>(states_[rank].size());
-  return world.launch(static_cast<int>(rank), blocks, options_.threads, [launch, kernel] { kernel(launch); });
+  return launch;
+}
+
+device::Launch DeviceGroup::launch_of_all() const {
+  device::Launch launch;
+  launch.calls = calls_.data();
+  launch.tasks = tasks_.data();
+  return launch;
+}
+
+std::uint64_t DeviceGroup::launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start) {
+  const device::Launch launch = launch_of(rank, start);
+  return world.launch(static_cast<int>(rank), blocks_of(rank), options_.threads, [launch, kernel] { kernel(launch); });
 }
 
 void DeviceGroup::launch_all(emu::World& world, const Kernel& kernel, Start start) {
@@ -195,10 +210,8 @@ void DeviceGroup::launch_all(emu::World& world, const Kernel& kernel, Start star
 }
 
 void DeviceGroup::launch_together(emu::World& world, const Kernel& kernel) {
-  device::Launch launch;
-  launch.calls = calls_.data();
-  launch.tasks = tasks_.data();
-  world.launch(0, static_cast<unsigned>(tasks_.size()), options_.threads, [launch, kernel] { kernel(launch); });
+  const device::Launch launch = launch_of_all();
+  world.launch(0, blocks_of_all(), options_.threads, [launch, kernel] { kernel(launch); });
 }
 
 bool DeviceGroup::finished(std::uint32_t rank) const {

@@ -61,6 +61,11 @@ class DeviceGroup {
   device::Call& call(std::uint32_t rank) { return calls_[rank]; }
 
   enum class Start : std::uint8_t { kBegin, kResume };
+  // What a launch is given, and its blocks: of one rank, or of all on one GPU.
+  device::Launch launch_of(std::uint32_t rank, Start start = Start::kBegin) const;
+  unsigned blocks_of(std::uint32_t rank) const { return static_cast<unsigned>(states_[rank].size()); }
+  device::Launch launch_of_all() const;
+  unsigned blocks_of_all() const { return static_cast<unsigned>(tasks_.size()); }
   // All ranks on GPUs of their own, one launch each.
   void launch_all(emu::World& world, const Kernel& kernel, Start start = Start::kBegin);
   std::uint64_t launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start);
@@ -76,6 +81,8 @@ class DeviceGroup {
     std::byte bytes[device::kLineBytes];
   };
   struct Connection {
+    std::uint32_t from = 0;
+    std::uint32_t to = 0;
     device::Link* send = nullptr;
     device::Link* receive = nullptr;
     std::vector<Line> slots;
