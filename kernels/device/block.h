@@ -1,4 +1,5 @@
-// What the threads of one block of the evaluator share, in the GPU's shared memory, and what the tests break in it.
+// What the threads of one block of the evaluator share, in the GPU's shared memory, how it gets there, and what the
+// tests break in it.
 //
 // Who may touch what between two block barriers stands in evaluate.h. Nothing here is initialised by the hardware.
 #pragma once
@@ -8,6 +9,7 @@
 
 #include "kernels/device/call.h"
 #include "kernels/device/lines.h"
+#include "kernels/device/port.h"
 #include "kernels/device/program.h"
 #include "kernels/device/wait.h"
 
@@ -20,6 +22,7 @@ struct Sound {
   static constexpr std::uint64_t kExtraCredits = 0;
   static constexpr bool kChecksBothFlags = true;  // of a line of LL
   static constexpr bool kRenewsLines = true;      // of LL, before a flag comes again
+  static constexpr bool kOffersToUse = true;      // no window is offered in a call without messages
 };
 
 inline constexpr std::uint32_t kStepsAtOnce = 32;  // of the program in shared memory
@@ -33,9 +36,20 @@ struct Way {
   std::uint32_t unused;
 };
 
+// The block's part of its call: its slice, and what belongs to that.
+struct SlicePart {
+  ChannelState* channels;
+  std::byte* scratch;
+  std::uint64_t* scratch_bytes;
+  std::uint64_t tiles;
+  std::uint32_t slice;
+  std::uint32_t slices;
+};
+
 // What the threads of a block share.
 struct Shared {
   Call call;
+  SlicePart part;
   PackedChannel channel;
   ChannelState state;
   Link links[kMaxPorts];
@@ -53,5 +67,54 @@ struct Shared {
   Outcome moved;
   std::uint32_t channel_index;
 };
+
+// Plain accesses: nobody else uses these words while the kernel runs.
+TUTTI_DEVICE void copy_word(void* to, const void* from, std::uint64_t at) {
+  auto* word = static_cast<unsigned char*>(to) + at;
+  const auto* source = static_cast<const unsigned char*>(from) + at;
+  __builtin_memcpy(__builtin_assume_aligned(word, 8), __builtin_assume_aligned(source, 8), 8);
+}
+TUTTI_DEVICE void copy_words_of(void* to, const void* from, std::uint64_t bytes) {
+  for (std::uint64_t at = 8 * port::thread(); at < bytes; at += 8 * port::threads()) copy_word(to, from, at);
+}
+
+TUTTI_DEVICE std::uint64_t link_index_of(const ProgramHeader& program, const PackedPort& port, std::uint32_t slice) {
+  return link_index(connection_number(slice, program.lanes, port.lane), program.rank_count, port.peer, port.sends != 0);
+}
+
+// By all threads: brings what the block runs into `shared`, of the launch's calls no more than its own, and returns the
+// program. Null, and nothing else: the block's call has no such channel.
+TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launch) {
+  const Place place = place_of(launch, port::block());
+  const Call& call = call_of(launch, place.call);
+  const ProgramHeader* program = call.program;
+  if (place.channel >= program->channel_count) return nullptr;
+  const PackedChannel& channel = array_at<PackedChannel>(program, program->channels_at)[place.channel];
+  const auto* ports = array_at<PackedPort>(program, program->ports_at) + channel.first_port;
+  copy_words_of(&shared.call, &call, sizeof(Call));
+  constexpr auto kLinkBytes = static_cast<std::uint32_t>(sizeof(Link));
+  for (std::uint32_t at = 8 * port::thread(); at < channel.port_count * kLinkBytes; at += 8 * port::threads()) {
+    const std::uint32_t p = at / kLinkBytes;
+    copy_word(&shared.links[p], &call.links[link_index_of(*program, ports[p], place.slice)], at % kLinkBytes);
+  }
+  if (port::thread() == 0) {
+    const std::uint64_t chunk_bytes = call.geometry.max_chunk_count << call.geometry.element_log2;
+    const std::uint32_t first_chunk = place.slice * program->scratch_chunks;
+    shared.part = {call.channels + place.slice * program->channel_count,
+                   call.scratch + first_chunk * chunk_bytes,
+                   call.scratch_bytes + first_chunk,
+                   tiles_of_slice(call.geometry.tiles, place.slice, launch.slices),
+                   place.slice,
+                   launch.slices};
+    shared.channel = channel;
+    shared.state = shared.part.channels[place.channel];
+    shared.prepared = Outcome::kReady;
+    shared.moved = Outcome::kReady;
+    shared.delivered = 0;
+    shared.channel_index = place.channel;
+  }
+  port::block_barrier();
+  return program;
+}
 
 }  // namespace tutti::device

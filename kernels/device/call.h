@@ -12,7 +12,11 @@
 //
 // A message's number counts the messages of its connection since it was made. It stands for the call too: both ends
 // have the same number when a call begins, so nothing about a call's own number is an argument, and a captured launch
-// can be replayed.
+// can be replayed. Links belong to the communicator, whichever plans run over them; channel states to one plan.
+//
+// A plan has one to four channels a rank, a GPU has room for many more blocks. So a call is run by `slices` copies of
+// the plan's channels: slice s runs tiles s, s + slices, s + 2 * slices ..., over connections, channel states and
+// scratch of its own. Slices never wait for each other, and what a tile adds in which order stays the same.
 #pragma once
 
 #include <cstddef>
@@ -130,17 +134,36 @@ struct Arithmetic {
 };
 static_assert(sizeof(Arithmetic) == 32);
 
+// Where a Link stands in Call::links: connections are numbered alike by all ranks, connection c of a pair is c-th lane
+// of the pair over all slices (connection_number()).
+TUTTI_HOST_DEVICE constexpr std::uint32_t connection_number(std::uint32_t slice, std::uint32_t lanes,
+                                                            std::uint32_t lane) {
+  return slice * lanes + lane;
+}
+TUTTI_HOST_DEVICE constexpr std::uint64_t link_index(std::uint32_t connection, std::uint32_t rank_count,
+                                                     std::uint32_t peer, bool sends) {
+  return (std::uint64_t{connection} * rank_count + peer) * 2 + (sends ? 1 : 0);
+}
+
+// Slice `slice` runs so many tiles of the call: its i-th is the call's slice + i * slices.
+TUTTI_HOST_DEVICE constexpr std::uint64_t tiles_of_slice(std::uint64_t tiles, std::uint32_t slice,
+                                                         std::uint32_t slices) {
+  return tiles > slice ? (tiles - slice - 1) / slices + 1 : 0;
+}
+
 // One rank's part of one collective call. Its `arithmetic` has scaled_source -1 and divisor 1: what a step scales or
 // divides follows from `op`, the program and `rank_count`.
 struct alignas(16) Call {
   const ProgramHeader* program = nullptr;
-  ChannelState* channels = nullptr;  // by channel
-  Link* links = nullptr;             // in the order of the program's ports
+  ChannelState* channels = nullptr;  // slice * program->channel_count + channel; of this plan alone
+  Link* links = nullptr;             // link_index(); only those of the program's ports are looked at
   RankStatus* status = nullptr;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::byte* scratch = nullptr;            // scratch_chunks * max_chunk_count elements, aligned to 16 bytes
-  std::uint64_t* scratch_bytes = nullptr;  // by scratch chunk: the length of the value that stands there
+  // For each slice scratch_chunks * max_chunk_count elements, one slice's behind the other's; aligned to 16 bytes.
+  std::byte* scratch = nullptr;
+  // slice * scratch_chunks + chunk: the length of the value that stands there.
+  std::uint64_t* scratch_bytes = nullptr;
   Geometry geometry;
   Arithmetic arithmetic;
   std::uint64_t input_offset = 0;   // bytes from the start of input_window
@@ -155,20 +178,40 @@ struct alignas(16) Call {
 };
 static_assert(sizeof(Call) % 16 == 0);
 
-// What a block of the launch runs.
-struct Task {
+inline constexpr std::uint32_t kInlineCalls = 8;
+inline constexpr std::size_t kLaunchBytes = 4096 - 64;  // a kernel's parameters, with room for the driver's own
+
+// One launch: the calls of one rank, or of several that share the GPU. Blocks of one launch wait for each other, so
+// all must fit on the device at once, unless no call has patience.
+struct Launch {
+  Call inline_calls[kInlineCalls];  // where `calls` is null
+  const Call* calls = nullptr;      // call_count of them, in memory that the device reads
+  std::uint32_t call_count = 0;     // at most kInlineCalls where `calls` is null
+  std::uint32_t slices = 1;         // of every call
+  std::uint32_t channels = 1;       // the greatest channel_count of the calls' programs
+  std::uint32_t resume = 0;         // 1: goes on where the blocks of an earlier launch have stopped, and begins nothing
+};
+static_assert(sizeof(Launch) <= kLaunchBytes);
+
+// What a launch's grid has.
+TUTTI_HOST_DEVICE constexpr std::uint32_t blocks_of(const Launch& launch) {
+  return launch.call_count * launch.slices * launch.channels;
+}
+
+// What one block runs. Nothing, where its call's program has no such channel.
+struct Place {
   std::uint32_t call = 0;
+  std::uint32_t slice = 0;
   std::uint32_t channel = 0;
 };
 
-// One launch: the channels of one rank, or of several that share the GPU. Blocks of one launch wait for each other, so
-// all must fit on the device at once.
-struct Launch {
-  Call one;                     // where `calls` is null: block i runs channel i of this call
-  const Call* calls = nullptr;  // else block i runs tasks[i]
-  const Task* tasks = nullptr;
-  std::uint32_t resume = 0;  // 1: goes on where the blocks of an earlier launch have stopped, and begins nothing
-  std::uint32_t reserved = 0;
-};
+TUTTI_HOST_DEVICE constexpr Place place_of(const Launch& launch, std::uint32_t block) {
+  const std::uint32_t copy = block / launch.channels;
+  return {copy / launch.slices, copy % launch.slices, block % launch.channels};
+}
+
+TUTTI_HOST_DEVICE inline const Call& call_of(const Launch& launch, std::uint32_t call) {
+  return launch.calls == nullptr ? launch.inline_calls[call] : launch.calls[call];
+}
 
 }  // namespace tutti::device

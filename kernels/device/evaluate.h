@@ -1,10 +1,10 @@
-// The device evaluator: one thread block runs one channel of a rank's packed plan, tiles outside, steps inside. The
-// host's is executor/bytes.h; for the same plan and slot size both give the same bits.
+// The device evaluator: one thread block runs one slice of one channel of a rank's packed plan, tiles outside, steps
+// inside. The host's is executor/bytes.h; for the same plan and slot size both give the same bits.
 //
 // A step has three parts, between block barriers:
 //   prepare   each entry of the step (operand, send, wait for another channel) is seen to by one thread: it waits for
-//   the
-//             message or the credit and finds the address. Only here may a block stop, since nothing has been moved.
+//             the message or the credit and finds the address. Only here may a block stop, since nothing has been
+//             moved.
 //   move      all threads: operands to destinations.
 //   post      the threads of `prepare` hand slots back and messages over.
 //
@@ -32,10 +32,9 @@ class Evaluator {
   TUTTI_DEVICE explicit Evaluator(Shared& shared) : shared_(shared), call_(shared.call) {}
 
   TUTTI_DEVICE void run(const Launch& launch) {
-    load(launch);
-    if (!begin(launch.resume != 0)) return;
+    if (!load(launch) || !begin(launch.resume != 0)) return;
     const std::uint32_t step_count = step_count_;
-    while (step_count > 0 && tile_ < call_.geometry.tiles) {
+    while (step_count > 0 && tile_ < shared_.part.tiles) {
       if (!run_step()) return leave();
       if (++step_index_ == step_count) {
         step_index_ = 0;
@@ -53,36 +52,15 @@ class Evaluator {
 
   // --- begin and end -------------------------------------------------------
 
-  TUTTI_DEVICE void load(const Launch& launch) {
-    const unsigned thread = port::thread();
-    const Task task = launch.calls == nullptr ? Task{0, port::block()} : launch.tasks[port::block()];
-    const Call& call = launch.calls == nullptr ? launch.one : launch.calls[task.call];
-    copy_words_of(&shared_.call, &call, sizeof(Call));
-    const ProgramHeader* program = call.program;
-    const PackedChannel& channel = array_at<PackedChannel>(program, program->channels_at)[task.channel];
-    copy_words_of(shared_.links, call.links + channel.first_port, channel.port_count * sizeof(Link));
-    if (thread == 0) {
-      shared_.channel = channel;
-      shared_.state = call.channels[task.channel];
-      shared_.prepared = Outcome::kReady;
-      shared_.moved = Outcome::kReady;
-      shared_.delivered = 0;
-      shared_.channel_index = task.channel;
-    }
-    port::block_barrier();
-    program_ = program;
+  // False: the block's call has no such channel.
+  TUTTI_DEVICE bool load(const Launch& launch) {
+    program_ = load_block(shared_, launch);
+    if (program_ == nullptr) return false;
     step_count_ = shared_.channel.step_count;
-    ports_ = array_at<PackedPort>(program, program->ports_at) + shared_.channel.first_port;
+    ports_ = array_at<PackedPort>(program_, program_->ports_at) + shared_.channel.first_port;
     bounds_ = {call_.status, call_.patience_ns, call_.timeout_ns};
     mid_step_bounds_ = {call_.status, kForever, call_.timeout_ns};
-  }
-
-  // Plain accesses: nobody else uses these words while the kernel runs.
-  TUTTI_DEVICE static void copy_words_of(void* to, const void* from, std::uint64_t bytes) {
-    auto* words = static_cast<unsigned char*>(to);
-    const auto* source = static_cast<const unsigned char*>(from);
-    for (std::uint64_t at = 8 * port::thread(); at < bytes; at += 8 * port::threads())
-      __builtin_memcpy(__builtin_assume_aligned(words + at, 8), __builtin_assume_aligned(source + at, 8), 8);
+    return true;
   }
 
   // False: there is nothing to run.
@@ -98,8 +76,10 @@ class Evaluator {
     }
     tile_ = 0;
     step_index_ = 0;
-    const bool offers =
-        kSimple && call_.output_window != kNoWindow && (call_.in_place == 0 || program_->windows_in_place != 0);
+    // A slice without tiles sends nothing, so its connections' numbers stay, and the next call would take its offers
+    // for that call's own.
+    const bool offers = kSimple && (shared_.part.tiles > 0 || !Faults::kOffersToUse) &&
+                        call_.output_window != kNoWindow && (call_.in_place == 0 || program_->windows_in_place != 0);
     for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
       Link& link = shared_.links[p];
       link.call_begin = link.number;
@@ -126,14 +106,14 @@ class Evaluator {
   }
 
   TUTTI_DEVICE void save(const ChannelState& state) {
-    Link* links = call_.links + shared_.channel.first_port;
     for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
-      port::store(&links[p].number, shared_.links[p].number);
-      port::store(&links[p].call_begin, shared_.links[p].call_begin);
-      port::store(&links[p].published, shared_.links[p].published);
+      Link& link = call_.links[link_index_of(*program_, ports_[p], shared_.part.slice)];
+      port::store(&link.number, shared_.links[p].number);
+      port::store(&link.call_begin, shared_.links[p].call_begin);
+      port::store(&link.published, shared_.links[p].published);
     }
     if (port::thread() != 0) return;
-    ChannelState& to = call_.channels[shared_.channel_index];
+    ChannelState& to = shared_.part.channels[shared_.channel_index];
     port::store(&to.epoch, state.epoch);
     port::store(&to.tile, state.tile);
     port::store(&to.step, state.step);
@@ -181,7 +161,7 @@ class Evaluator {
       ++link_of(e).number;
     }
     if (port::thread() == 0 && step_.sink == Space::kScratch)
-      port::store(&call_.scratch_bytes[step_.sink_chunk], bytes);
+      port::store(&shared_.part.scratch_bytes[step_.sink_chunk], bytes);
     const Outcome outcome = move(bytes);
     if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.moved);
     if constexpr (Faults::kBarrierBeforePost) port::block_barrier();
@@ -190,7 +170,7 @@ class Evaluator {
       post(e, bytes);
     }
     if (port::thread() == 0 && shared_.channel.watched != 0) {
-      port::store_release(&call_.channels[shared_.channel_index].progress, position() + 1);
+      port::store_release(&shared_.part.channels[shared_.channel_index].progress, position() + 1);
     }
     if constexpr (!Faults::kBarrierBeforePost) port::block_barrier();
     return true;
@@ -326,7 +306,8 @@ class Evaluator {
     if (route.unpublished == Carry::kPush && port::load_acquire(&link.own->offer_number) == link.call_begin + 1) {
       const std::uint64_t window = port::load_relaxed(&link.own->offer_window);
       const std::uint64_t offset = port::load_relaxed(&link.own->offer_offset);
-      const Range there = peer_output_range(call_.geometry, ports_[route.port].peer_output, tile_, route.peer_chunk);
+      const Range there =
+          peer_output_range(call_.geometry, ports_[route.port].peer_output, tile_of_call(), route.peer_chunk);
       to = at_address(link.windows[window] + offset + (there.offset << element_log2()));
       return {Carrier::kDelivered, 0, kNoWindow, 0};
     }
@@ -348,7 +329,7 @@ class Evaluator {
     const auto* channels = array_at<PackedChannel>(program_, program_->channels_at);
     const std::uint64_t steps =
         (tile_ - after.tiles_before) * channels[after.other_channel].step_count + after.other_step + 1;
-    const ChannelState& other = call_.channels[after.other_channel];
+    const ChannelState& other = shared_.part.channels[after.other_channel];
     const Outcome outcome =
         wait_until(bounds_, [&] { return has_reached(port::load_acquire(&other.progress), epoch_, steps); });
     if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.prepared);
@@ -358,13 +339,14 @@ class Evaluator {
 
   TUTTI_DEVICE std::uint32_t element_log2() const { return call_.geometry.element_log2; }
   TUTTI_DEVICE Range range(Space space, std::uint32_t chunk) const {
-    return space == Space::kInput ? input_range(call_.geometry, tile_, chunk)
-                                  : output_range(call_.geometry, tile_, chunk);
+    return space == Space::kInput ? input_range(call_.geometry, tile_of_call(), chunk)
+                                  : output_range(call_.geometry, tile_of_call(), chunk);
   }
+  TUTTI_DEVICE std::uint64_t tile_of_call() const { return shared_.part.slice + tile_ * shared_.part.slices; }
   TUTTI_DEVICE std::uint64_t chunk_bytes() const { return call_.geometry.max_chunk_count << element_log2(); }
 
   TUTTI_DEVICE std::byte* address(Space space, std::uint32_t chunk) const {
-    if (space == Space::kScratch) return call_.scratch + chunk * chunk_bytes();
+    if (space == Space::kScratch) return shared_.part.scratch + chunk * chunk_bytes();
     const std::uint64_t offset = range(space, chunk).offset << element_log2();
     // Inputs are only ever read; the cast spares a second path for sources.
     return (space == Space::kInput ? const_cast<std::byte*>(call_.input) : call_.output) + offset;
@@ -373,7 +355,7 @@ class Evaluator {
   // The length of the step's value: that of its slice of input or output, else of the value in scratch, else of the
   // message that it passes on.
   TUTTI_DEVICE std::uint64_t value_bytes() const {
-    if (step_.source == Space::kScratch) return port::load(&call_.scratch_bytes[step_.source_chunk]);
+    if (step_.source == Space::kScratch) return port::load(&shared_.part.scratch_bytes[step_.source_chunk]);
     if (step_.source != Space::kNone) return range(step_.source, step_.source_chunk).count << element_log2();
     if (step_.sink == Space::kOutput) return range(step_.sink, step_.sink_chunk).count << element_log2();
     return lesser(shared_.received_bytes[0], chunk_bytes());
@@ -476,7 +458,7 @@ class Evaluator {
   Bounds bounds_{};
   Bounds mid_step_bounds_{};
   PackedStep step_;
-  std::uint64_t tile_ = 0;
+  std::uint64_t tile_ = 0;  // of the slice
   std::uint64_t epoch_ = 0;
   std::uint32_t step_index_ = 0;
   std::uint32_t step_count_ = 0;

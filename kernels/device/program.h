@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kMaxAfters = 64;    // of one step
 inline constexpr std::uint32_t kMaxChannels = 256;        // of one rank
 inline constexpr std::uint32_t kMaxSteps = 1u << 24;      // of one channel
 inline constexpr std::uint32_t kMaxRanks = 1u << 20;      // a status word has room for no more
-inline constexpr std::uint32_t kProgramVersion = 1;       // of the packing
+inline constexpr std::uint32_t kProgramVersion = 2;       // of the packing
 inline constexpr std::uint32_t kBlocksOfNobody = 0;       // Blocks::count of a rank without such a buffer
 inline constexpr std::size_t kProgramAlignment = 16;      // of the block of bytes
 inline constexpr std::uint64_t kMaxSlotBytes = 1u << 30;  // a line's header counts bytes in 32 bits
@@ -136,7 +136,7 @@ struct ProgramHeader {
   std::uint32_t routes_at = 0;
   std::uint32_t afters_at = 0;
   std::uint32_t ports_at = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t lanes = 1;  // of every pair of ranks: see connection_number() in call.h
   Blocks input;
   Blocks output;
 };

@@ -112,6 +112,10 @@ void add_channel(const PlanShape& shape, const Channel& channel, Arrays& arrays)
                             .sends = static_cast<std::uint8_t>(port.direction == Direction::kSend ? 1 : 0),
                             .peer_output = packed(output_blocks(shape.collective, port.peer))});
   }
+  // Every tile has messages on every connection: what a call offers on it is never taken for the next call's.
+  std::vector<bool> used(channel.ports.size());
+  for (const std::uint16_t port : channel.lists) used[port] = true;
+  TUTTI_ASSERT(std::ranges::find(used, false) == used.end(), "a channel has a connection that no step uses");
   for (const std::uint16_t port : channel.lists) arrays.routes.push_back({.port = port});
   for (const After& after : channel.after) {
     arrays.afters.push_back(
@@ -178,6 +182,7 @@ Result<DeviceProgram> pack_program(const Generator& generator, std::uint32_t ran
                .scratch_chunks = shape.scratch_chunks,
                .least_slots = shape.slots,
                .windows_in_place = shape.windows_in_place ? 1u : 0u,
+               .lanes = shape.lanes,
                .input = packed(input_blocks(shape.collective, rank)),
                .output = packed(output_blocks(shape.collective, rank))},
               arrays);

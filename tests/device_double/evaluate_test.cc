@@ -68,17 +68,16 @@ class DeviceRanks : public DeviceDoubleTest {
 
  private:
   void start(const DeviceGroup& group, const GroupOptions& options, Placement placement, std::vector<Seat>& seats) {
-    const char* kernel = evaluator_of(options.protocol);
     if (placement == Placement::kOneLaunch) {
-      ASSERT_EQ(launch_kernel(driver(), seats[0].module, kernel, {group.blocks_of_all(), options.threads},
-                              seats[0].stream.handle(), group.launch_of_all()),
+      ASSERT_EQ(launch_evaluator(driver(), seats[0].module, options.protocol, options.threads, seats[0].stream.handle(),
+                                 group.launch_of_all(DeviceGroup::Calls::kInline)),
                 CUresult::kSuccess);
       return;
     }
     for (std::uint32_t rank = 0; rank < group.ranks(); ++rank) {
       const auto scope = good(cuda::ContextScope::enter(driver(), seats[rank].primary.context()));
-      ASSERT_EQ(launch_kernel(driver(), seats[rank].module, kernel, {group.blocks_of(rank), options.threads},
-                              seats[rank].stream.handle(), group.launch_of(rank)),
+      ASSERT_EQ(launch_evaluator(driver(), seats[rank].module, options.protocol, options.threads,
+                                 seats[rank].stream.handle(), group.launch_of_rank(rank)),
                 CUresult::kSuccess);
     }
   }
@@ -101,7 +100,7 @@ TEST_F(DeviceRanks, WorldsThatWaitForEachOtherLeaveTheHostsBits) {
           SCOPED_TRACE(std::string(evaluator_of(protocol)) + ", policy " + std::to_string(static_cast<int>(policy)) +
                        (weak ? ", weak" : ""));
           register_device_kernels(fake(), {.seed = 100 * seed, .policy = policy, .weak = weak});
-          run(2, {.protocol = protocol, .threads = 64}, Placement::kDeviceEach, 600 + 7 * seed, seed);
+          run(2, {.protocol = protocol, .slices = 2, .threads = 64}, Placement::kDeviceEach, 600 + 7 * seed, seed);
           if (HasFatalFailure()) return;
         }
       }
@@ -113,7 +112,7 @@ TEST_F(DeviceRanks, RanksOfOneDeviceShareALaunch) {
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     SCOPED_TRACE(evaluator_of(protocol));
     register_device_kernels(fake(), {.policy = Policy::kRandom, .weak = true});
-    run(8, {.protocol = protocol, .threads = 128}, Placement::kOneLaunch, 3'000, 5);
+    run(8, {.protocol = protocol, .slices = 4, .threads = 128}, Placement::kOneLaunch, 3'000, 5);
   }
 }
 
@@ -137,8 +136,7 @@ TEST_F(DeviceRanks, ARankWhosePeerNeverComesFailsByItsDeadline) {
   const cuda::Module module = load_module();
   const auto stream = good(cuda::Stream::create(driver()));
   const auto begin = std::chrono::steady_clock::now();
-  ASSERT_EQ(launch_kernel(driver(), module, "tutti_evaluate_simple", {group.blocks_of(0), 32}, stream.handle(),
-                          group.launch_of(0)),
+  ASSERT_EQ(launch_evaluator(driver(), module, Protocol::kSimple, 32, stream.handle(), group.launch_of_rank(0)),
             CUresult::kSuccess);
   ASSERT_TRUE(stream.synchronize().ok());
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(100));
@@ -161,8 +159,7 @@ TEST_F(DeviceRanks, ALaunchThatIsStuckEndsAsATimeout) {
     const auto scope = good(cuda::ContextScope::enter(driver(), lent));
     const cuda::Module module = load_module();
     const auto stream = good(cuda::Stream::create(driver()));
-    ASSERT_EQ(launch_kernel(driver(), module, "tutti_evaluate_simple", {group.blocks_of(0), 32}, stream.handle(),
-                            group.launch_of(0)),
+    ASSERT_EQ(launch_evaluator(driver(), module, Protocol::kSimple, 32, stream.handle(), group.launch_of_rank(0)),
               CUresult::kSuccess);
     const Status status = stream.synchronize();
     ASSERT_FALSE(status.ok());

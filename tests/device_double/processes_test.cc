@@ -71,8 +71,8 @@ void run_calls(const Own& own, DeviceGroup& group, std::uint32_t rank, const Gro
     group.call(rank).output = on_device(device.address() + buffers[rank].output_at);
     must(own.api.memcpy_htod_async(device.address(), memory.data(), memory.size(), stream.handle()) ==
          CUresult::kSuccess);
-    must(launch_kernel(own.driver, module, evaluator_of(options.protocol), {group.blocks_of(rank), options.threads},
-                       stream.handle(), group.launch_of(rank)) == CUresult::kSuccess);
+    must(launch_evaluator(own.driver, module, options.protocol, options.threads, stream.handle(),
+                          group.launch_of_rank(rank)) == CUresult::kSuccess);
     must(own.api.memcpy_dtoh_async(memory.data(), device.address(), memory.size(), stream.handle()) ==
          CUresult::kSuccess);
     must(stream.synchronize().ok());
@@ -126,16 +126,15 @@ void run_in_room(const char* blocks, Launches launches, device::Failure expected
   group.set_call(call, buffers);
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) group.call(rank).timeout_ns = 200'000'000;
   const auto module = cuda::Module::load(own.driver, kernels::device_image().data()).value();
-  const char* kernel = evaluator_of(Protocol::kSimple);
   std::array<cuda::Stream, kRanks> streams{cuda::Stream::create(own.driver).value(),
                                            cuda::Stream::create(own.driver).value()};
   if (launches == Launches::kOneForAll) {
-    must(launch_kernel(own.driver, module, kernel, {group.blocks_of_all(), 32}, streams[0].handle(),
-                       group.launch_of_all()) == CUresult::kSuccess);
+    must(launch_evaluator(own.driver, module, Protocol::kSimple, 32, streams[0].handle(),
+                          group.launch_of_all(DeviceGroup::Calls::kInline)) == CUresult::kSuccess);
   } else {
     for (std::uint32_t rank = 0; rank < kRanks; ++rank)
-      must(launch_kernel(own.driver, module, kernel, {group.blocks_of(rank), 32}, streams[rank].handle(),
-                         group.launch_of(rank)) == CUresult::kSuccess);
+      must(launch_evaluator(own.driver, module, Protocol::kSimple, 32, streams[rank].handle(),
+                            group.launch_of_rank(rank)) == CUresult::kSuccess);
   }
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) must(streams[rank].synchronize().ok());
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) must(group.failure(rank).cause == expected);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 
 #include "cuda/resources.h"
@@ -35,8 +36,20 @@ inline const char* evaluator_of(device::Protocol protocol) {
   return protocol == device::Protocol::kLl ? "tutti_evaluate_ll" : "tutti_evaluate_ll128";
 }
 
+inline cuda::CUresult launch_evaluator(const cuda::Driver& driver, const cuda::Module& module,
+                                       device::Protocol protocol, unsigned threads, cuda::CUstream stream,
+                                       const device::Launch& launch) {
+  return launch_kernel(driver, module, evaluator_of(protocol), {device::blocks_of(launch), threads}, stream, launch);
+}
+
 class DeviceDoubleTest : public cuda::CudaTest {
  protected:
+  void SetUp() override {
+    // Read once, when the double is first used: room for 8 ranks of 4 slices in one launch.
+    ASSERT_EQ(setenv("FAKE_CUDA_BLOCKS", "32", 1), 0);
+    cuda::CudaTest::SetUp();
+  }
+
   // With the kernels as they were registered last.
   cuda::Module load_module() const { return good(cuda::Module::load(driver(), kernels::device_image().data())); }
 

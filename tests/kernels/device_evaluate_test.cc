@@ -9,9 +9,8 @@
 
 #include "algorithms/algorithms.h"
 #include "device_group.h"
-#include "kernels/device/evaluate.h"
+#include "device_subject.h"
 #include "plan/collective.h"
-#include "support.h"
 
 namespace tutti::testing {
 namespace {
@@ -19,100 +18,6 @@ namespace {
 using device::Protocol;
 using emu::Policy;
 using emu::World;
-
-std::string name_of(Protocol protocol) {
-  if (protocol == Protocol::kSimple) return "Simple";
-  return protocol == Protocol::kLl ? "Ll" : "Ll128";
-}
-
-DeviceGroup::Kernel kernel_of(Protocol protocol) {
-  switch (protocol) {
-    case Protocol::kSimple: return [](const device::Launch& launch) { device::evaluate<Protocol::kSimple>(launch); };
-    case Protocol::kLl: return [](const device::Launch& launch) { device::evaluate<Protocol::kLl>(launch); };
-    case Protocol::kLl128: break;
-  }
-  return [](const device::Launch& launch) { device::evaluate<Protocol::kLl128>(launch); };
-}
-
-// Slots of a few lines, so that small messages make several tiles.
-std::uint64_t small_slot(Protocol protocol) {
-  if (protocol == Protocol::kSimple) return 128;
-  return protocol == Protocol::kLl ? 128 + 16 * 16 : 128 + 2 * 128;
-}
-
-Generator generator_of(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks, std::uint32_t root = 0) {
-  Collective collective{.kind = kind, .ranks = ranks, .root = root};
-  return find_generator(collective, algorithm).value();
-}
-
-bool runs_on_device(const Generator& generator) { return pack_program(generator, 0).ok(); }
-
-emu::Options schedule(std::uint64_t seed, Policy policy, bool weak) {
-  emu::Options options;
-  options.seed = seed;
-  options.policy = policy;
-  options.weak = weak;
-  options.yield_log2 = policy == Policy::kRoundRobin ? 64 : 5;
-  return options;
-}
-
-void expect_same_memory(const std::vector<RankBuffers>& host, const std::vector<RankBuffers>& gpu,
-                        const std::string& what) {
-  for (std::size_t rank = 0; rank < host.size(); ++rank) {
-    const auto at = std::mismatch(host[rank].memory.begin(), host[rank].memory.end(), gpu[rank].memory.begin()).first;
-    ASSERT_EQ(at - host[rank].memory.begin(), std::ssize(host[rank].memory))
-        << what << ": rank " << rank << " differs at a byte; its output begins at " << host[rank].output_at;
-  }
-}
-
-// A generator's plan on the device, call after call, against the host.
-struct Subject {
-  Generator generator;
-  GroupOptions group;
-  std::string name;
-
-  Subject(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks, const GroupOptions& options,
-          std::uint32_t root = 0)
-      : generator(generator_of(kind, algorithm, ranks, root)),
-        group(options),
-        name(std::string(to_string(kind)) + " " + std::string(to_string(algorithm)) + " of " + std::to_string(ranks) +
-             ", " + name_of(options.protocol)) {}
-
-  std::uint64_t max_chunk_bytes() const { return device::payload_bytes(group.protocol, group.slot_bytes); }
-
-  // About `tiles` tiles of a type.
-  CallOptions call(double tiles, std::uint64_t seed) const {
-    const auto types = all_data_types();
-    CallOptions call;
-    call.type = types[seed % types.size()];
-    call.op = reduces(generator.shape.collective.kind) ? all_reduce_ops()[seed / 2 % all_reduce_ops().size()]
-                                                       : ReduceOp::kSum;
-    const double elements = static_cast<double>(max_chunk_bytes() / size_of(call.type)) * generator.shape.chunks;
-    call.lengths.count = static_cast<std::uint64_t>(elements * tiles) + seed % 5;
-    if (generator.shape.collective.kind == CollectiveKind::kBarrier) call.lengths.count = 0;
-    call.in_place = seed % 3 == 0;
-    call.seed = seed;
-    return call;
-  }
-
-  void run(DeviceGroup& device, const CallOptions& call, const emu::Options& options) const {
-    const std::vector<RankBuffers> host = run_on_host(generator, call, max_chunk_bytes());
-    std::vector<RankBuffers> gpu = make_buffers(generator.shape, call);
-    device.set_call(call, gpu);
-    World world(options);
-    if (options.seed % 4 == 0)
-      device.launch_together(world, kernel_of(group.protocol));
-    else
-      device.launch_all(world, kernel_of(group.protocol));
-    const std::string what = name + ", seed " + std::to_string(options.seed);
-    ASSERT_EQ(world.run(), World::End::kIdle) << what << ": " << world.report();
-    for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) {
-      ASSERT_EQ(device.status(rank).failure, 0u) << what;
-      ASSERT_TRUE(device.finished(rank)) << what;
-    }
-    expect_same_memory(host, gpu, what);
-  }
-};
 
 std::vector<CollectiveKind> kinds() {
   const auto all = all_collectives();
@@ -131,12 +36,15 @@ TEST_P(Evaluate, EveryAlgorithmLeavesTheBitsOfTheHost) {
         const std::uint32_t root = has_root(kind) ? static_cast<std::uint32_t>(seed % ranks) : 0;
         const bool windows = protocol == Protocol::kSimple && seed / 2 % 2 == 0;
         const Subject subject(kind, algorithm, ranks,
-                              {.protocol = protocol, .slot_bytes = small_slot(protocol), .windows = windows}, root);
-        ASSERT_TRUE(runs_on_device(subject.generator));
+                              {.protocol = protocol,
+                               .slot_bytes = small_slot(protocol),
+                               .slices = 1 + static_cast<std::uint32_t>(seed / 2 % 3),
+                               .windows = windows},
+                              root);
         DeviceGroup device(subject.generator, subject.group);
         for (int call = 0; call < 2; ++call, ++seed) {  // the second goes on with the counters of the first
           const auto policy = static_cast<Policy>(seed % 3);
-          subject.run(device, subject.call(call == 0 ? 2.3 : 0.4, seed), schedule(seed, policy, seed / 3 % 2 == 0));
+          subject.run(device, subject.call(call == 0 ? 3.3 : 0.4, seed), schedule(seed, policy, seed / 3 % 2 == 0));
           if (HasFatalFailure()) return;
         }
       }
@@ -176,7 +84,7 @@ TEST_P(Protocols, BlocksOfDifferentLengthsLeaveTheBitsOfTheHost) {
 TEST_P(Protocols, ChannelsOfACompositionWaitForEachOther) {
   for (const Algorithm algorithm : {Algorithm::kHierarchical, Algorithm::kHierarchicalTree}) {
     Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 5,
-                    {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
+                    {.protocol = GetParam(), .slot_bytes = small_slot(GetParam()), .slices = 2});
     subject.generator = find_generator({.ranks = 5, .nodes = {0, 0, 0, 1, 1}}, algorithm).value();
     subject.name = "hierarchical";
     DeviceGroup device(subject.generator, subject.group);
@@ -192,7 +100,10 @@ TEST_P(Protocols, StopsAtAnyStepAndGoesOnToTheSameBits) {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kTwoShot}) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       const Subject subject(CollectiveKind::kAllReduce, algorithm, 4,
-                            {.protocol = GetParam(), .slot_bytes = small_slot(GetParam()), .windows = seed % 2 == 0});
+                            {.protocol = GetParam(),
+                             .slot_bytes = small_slot(GetParam()),
+                             .slices = 1 + static_cast<std::uint32_t>(seed % 3),
+                             .windows = seed % 2 == 0});
       const CallOptions call = subject.call(2.3, seed);
       const std::vector<RankBuffers> host = run_on_host(subject.generator, call, subject.max_chunk_bytes());
       std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);

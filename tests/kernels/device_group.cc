@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 #include <random>
-#include <tuple>
 
 #include "executor/bytes.h"
 #include "plan/collective.h"
@@ -100,76 +99,87 @@ std::vector<RankBuffers> run_on_host(const Generator& generator, const CallOptio
   return buffers;
 }
 
-DeviceGroup::DeviceGroup(const Generator& generator, const GroupOptions& options)
-    : shape_(generator.shape), options_(options) {
-  const std::uint32_t ranks = shape_.collective.ranks;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    programs_.push_back(pack_program(generator, rank).value());
-    const device::ProgramHeader& header = programs_.back().header();
-    states_.emplace_back(header.channel_count);
-    links_.emplace_back(header.port_count);
-    mailboxes_.emplace_back(header.port_count);
-    for (std::uint32_t c = 0; c < header.channel_count; ++c) tasks_.push_back({.call = rank, .channel = c});
-  }
-  statuses_.resize(ranks);
-  scratch_.resize(ranks);
-  scratch_bytes_.resize(ranks);
-  calls_.resize(ranks);
-  connect();
-}
-
-void DeviceGroup::connect() {
-  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>, Connection*> found;
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-    for (std::uint32_t p = 0; p < programs_[rank].ports().size(); ++p) {
-      const device::PackedPort& port = programs_[rank].ports()[p];
-      device::Link& link = links_[rank][p];
-      link.own = &mailboxes_[rank][p];
-      link.own->counter = options_.first_number;
-      link.number = options_.first_number;
-      link.slot_bytes = options_.slot_bytes;
-      link.slot_mask = options_.slots - 1;
-      if (options_.windows) link.windows = &window_base_;
-      const bool sends = port.sends != 0;
-      const std::uint32_t from = sends ? rank : port.peer;
-      const std::uint32_t to = sends ? port.peer : rank;
-      Connection*& connection = found[{from, to, port.lane}];
-      if (connection == nullptr) {
-        connection = connections_.emplace_back(std::make_unique<Connection>()).get();
-        connection->from = from;
-        connection->to = to;
-        connection->slots.resize(options_.slots * options_.slot_bytes / sizeof(Line));
-        connection->envelopes.resize(options_.slots);
-      }
-      (sends ? connection->send : connection->receive) = &link;
-      link.slots = connection->slots[0].bytes;
-      link.envelopes = connection->envelopes.data();
+DeviceGroup::DeviceGroup(const std::vector<Generator>& generators, const GroupOptions& options)
+    : options_(options), ranks_(generators[0].shape.collective.ranks) {
+  std::uint32_t lanes = 1;
+  for (const Generator& generator : generators) {
+    GroupPlan& plan = plans_.emplace_back();
+    plan.shape = generator.shape;
+    lanes = std::max<std::uint32_t>(lanes, generator.shape.lanes);
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+      Part& part = plan.parts.emplace_back(Part{pack_program(generator, rank).value(), {}});
+      part.states.resize(std::size_t{options.slices} * part.program.header().channel_count);
     }
   }
-  for (const auto& connection : connections_) {
-    ASSERT_TRUE(connection->send != nullptr && connection->receive != nullptr);
-    connection->send->peer = connection->receive->own;
-    connection->receive->peer = connection->send->own;
+  statuses_.resize(ranks_);
+  scratch_.resize(ranks_);
+  scratch_bytes_.resize(ranks_);
+  calls_.resize(ranks_);
+  connect(lanes);
+}
+
+// All connections of all pairs, whether a plan uses them or not.
+void DeviceGroup::connect(std::uint32_t lanes) {
+  const std::uint32_t numbers = options_.slices * lanes;
+  links_.resize(ranks_);
+  mailboxes_.resize(ranks_);
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    links_[rank].resize(device::link_index(numbers, ranks_, 0, false));
+    mailboxes_[rank].resize(links_[rank].size());
+  }
+  const auto end_of = [&](std::uint32_t rank, std::uint32_t number, std::uint32_t peer, bool sends) {
+    const std::uint64_t at = device::link_index(number, ranks_, peer, sends);
+    device::Link& link = links_[rank][at];
+    link.own = &mailboxes_[rank][at];
+    link.own->counter = options_.first_number;
+    link.number = options_.first_number;
+    link.slot_bytes = options_.slot_bytes;
+    link.slot_mask = options_.slots - 1;
+    if (options_.windows) link.windows = &window_base_;
+    return &link;
+  };
+  for (std::uint32_t number = 0; number < numbers; ++number) {
+    for (std::uint32_t from = 0; from < ranks_; ++from) {
+      for (std::uint32_t to = 0; to < ranks_; ++to) {
+        if (from == to) continue;
+        Connection& connection = *connections_.emplace_back(std::make_unique<Connection>());
+        connection.from = from;
+        connection.to = to;
+        connection.slots.resize(options_.slots * options_.slot_bytes / sizeof(Line));
+        connection.envelopes.resize(options_.slots);
+        connection.send = end_of(from, number, to, true);
+        connection.receive = end_of(to, number, from, false);
+        connection.send->peer = connection.receive->own;
+        connection.receive->peer = connection.send->own;
+        for (device::Link* link : {connection.send, connection.receive}) {
+          link->slots = connection.slots[0].bytes;
+          link->envelopes = connection.envelopes.data();
+        }
+      }
+    }
   }
 }
 
-void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>& buffers) {
+void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>& buffers, std::size_t plan) {
+  plan_ = plan;
+  const PlanShape& shape = plans_[plan].shape;
   geometries_.clear();
   geometries_.reserve(ranks());
   for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
     const DeviceGeometry& geometry = geometries_.emplace_back(pack_geometry(
-        shape_, rank, options.lengths, static_cast<std::uint32_t>(size_of(options.type)), max_chunk_bytes()));
+        shape, rank, options.lengths, static_cast<std::uint32_t>(size_of(options.type)), max_chunk_bytes()));
     device::Call& call = calls_[rank] = {};
-    call.program = &programs_[rank].header();
-    call.channels = states_[rank].data();
+    call.program = &plans_[plan].parts[rank].program.header();
+    call.channels = plans_[plan].parts[rank].states.data();
     call.links = links_[rank].data();
     call.status = &statuses_[rank];
     call.input = buffers[rank].memory.data() + buffers[rank].input_at;
     call.output = buffers[rank].memory.data() + buffers[rank].output_at;
     call.geometry = geometry.on_host();
     const std::uint64_t chunk_bytes = call.geometry.max_chunk_count << call.geometry.element_log2;
-    scratch_[rank].assign(shape_.scratch_chunks * chunk_bytes / sizeof(Line) + 1, Line{});
-    scratch_bytes_[rank].assign(shape_.scratch_chunks + 1, 0);
+    const std::size_t scratch_chunks = std::size_t{options_.slices} * shape.scratch_chunks;
+    scratch_[rank].assign(scratch_chunks * chunk_bytes / sizeof(Line) + 1, Line{});
+    scratch_bytes_[rank].assign(scratch_chunks + 1, 0);
     call.scratch = scratch_[rank][0].bytes;
     call.scratch_bytes = scratch_bytes_[rank].data();
     call.arithmetic.type = options.type;
@@ -186,36 +196,51 @@ void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>&
   }
 }
 
-device::Launch DeviceGroup::launch_of(std::uint32_t rank, Start start) const {
+device::Launch DeviceGroup::launch_of(Start start) const {
   device::Launch launch;
-  launch.one = calls_[rank];
+  launch.slices = options_.slices;
   launch.resume = start == Start::kResume ? 1 : 0;
+  for (const Part& part : plans_[plan_].parts)
+    launch.channels = std::max(launch.channels, part.program.header().channel_count);
   return launch;
 }
 
-device::Launch DeviceGroup::launch_of_all() const {
-  device::Launch launch;
-  launch.calls = calls_.data();
-  launch.tasks = tasks_.data();
+device::Launch DeviceGroup::launch_of_rank(std::uint32_t rank, Start start) const {
+  device::Launch launch = launch_of(start);
+  launch.call_count = 1;
+  launch.inline_calls[0] = calls_[rank];
+  return launch;
+}
+
+device::Launch DeviceGroup::launch_of_all(Calls where) const {
+  device::Launch launch = launch_of(Start::kBegin);
+  launch.call_count = ranks();
+  if (where == Calls::kInMemory) {
+    launch.calls = calls_.data();
+  } else {
+    EXPECT_LE(ranks(), device::kInlineCalls);
+    std::ranges::copy(calls_, launch.inline_calls);
+  }
   return launch;
 }
 
 std::uint64_t DeviceGroup::launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start) {
-  const device::Launch launch = launch_of(rank, start);
-  return world.launch(static_cast<int>(rank), blocks_of(rank), options_.threads, [launch, kernel] { kernel(launch); });
+  const device::Launch launch = launch_of_rank(rank, start);
+  return world.launch(static_cast<int>(rank), device::blocks_of(launch), options_.threads,
+                      [launch, kernel] { kernel(launch); });
 }
 
 void DeviceGroup::launch_all(emu::World& world, const Kernel& kernel, Start start) {
   for (std::uint32_t rank = 0; rank < ranks(); ++rank) launch(world, rank, kernel, start);
 }
 
-void DeviceGroup::launch_together(emu::World& world, const Kernel& kernel) {
-  const device::Launch launch = launch_of_all();
-  world.launch(0, blocks_of_all(), options_.threads, [launch, kernel] { kernel(launch); });
+void DeviceGroup::launch_together(emu::World& world, const Kernel& kernel, Calls where) {
+  const device::Launch launch = launch_of_all(where);
+  world.launch(0, device::blocks_of(launch), options_.threads, [launch, kernel] { kernel(launch); });
 }
 
 bool DeviceGroup::finished(std::uint32_t rank) const {
-  for (const device::ChannelState& state : states_[rank]) {
+  for (const device::ChannelState& state : plans_[plan_].parts[rank].states) {
     if (state.running != 0) return false;
   }
   return true;

@@ -1,5 +1,5 @@
-// Ranks on emulated GPUs: their programs, connections and buffers, as the runtime would lay them out in device memory,
-// and the same call by the host executor to compare with. For the tests of the device evaluator.
+// Ranks on emulated GPUs: their programs, connections and buffers, as the runtime lays them out in device memory, and
+// the same call by the host executor to compare with. For the tests of the device evaluator.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@ struct GroupOptions {
   device::Protocol protocol = device::Protocol::kSimple;
   std::uint32_t slots = 2;
   std::uint64_t slot_bytes = 512;
+  std::uint32_t slices = 1;
   bool windows = false;
   unsigned threads = 32;           // of a block
   std::uint64_t first_number = 0;  // of every connection
@@ -51,26 +52,28 @@ class DeviceGroup {
  public:
   using Kernel = std::function<void(const device::Launch&)>;
 
-  DeviceGroup(const Generator& generator, const GroupOptions& options);
+  DeviceGroup(const Generator& generator, const GroupOptions& options)
+      : DeviceGroup(std::vector<Generator>{generator}, options) {}
+  // Several plans of the same ranks over the same connections.
+  DeviceGroup(const std::vector<Generator>& generators, const GroupOptions& options);
 
-  std::uint32_t ranks() const { return static_cast<std::uint32_t>(programs_.size()); }
+  std::uint32_t ranks() const { return ranks_; }
   std::uint64_t max_chunk_bytes() const { return device::payload_bytes(options_.protocol, options_.slot_bytes); }
 
-  // The next call; the buffers live as long as it runs.
-  void set_call(const CallOptions& call, std::vector<RankBuffers>& buffers);
+  // The next call, by one of the plans; the buffers live as long as it runs.
+  void set_call(const CallOptions& call, std::vector<RankBuffers>& buffers, std::size_t plan = 0);
   device::Call& call(std::uint32_t rank) { return calls_[rank]; }
 
   enum class Start : std::uint8_t { kBegin, kResume };
-  // What a launch is given, and its blocks: of one rank, or of all on one GPU.
-  device::Launch launch_of(std::uint32_t rank, Start start = Start::kBegin) const;
-  unsigned blocks_of(std::uint32_t rank) const { return static_cast<unsigned>(states_[rank].size()); }
-  device::Launch launch_of_all() const;
-  unsigned blocks_of_all() const { return static_cast<unsigned>(tasks_.size()); }
+  enum class Calls : std::uint8_t { kInline, kInMemory };
+  // What a launch is given: one rank's call, or those of all, which stand in itself or in memory.
+  device::Launch launch_of_rank(std::uint32_t rank, Start start = Start::kBegin) const;
+  device::Launch launch_of_all(Calls where) const;
   // All ranks on GPUs of their own, one launch each.
   void launch_all(emu::World& world, const Kernel& kernel, Start start = Start::kBegin);
   std::uint64_t launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start);
   // All ranks on one GPU, in one launch.
-  void launch_together(emu::World& world, const Kernel& kernel);
+  void launch_together(emu::World& world, const Kernel& kernel, Calls where);
 
   bool finished(std::uint32_t rank) const;  // its last call
   device::RankStatus& status(std::uint32_t rank) { return statuses_[rank]; }
@@ -91,21 +94,30 @@ class DeviceGroup {
   const std::vector<std::unique_ptr<Connection>>& connections() const { return connections_; }
 
  private:
-  void connect();
+  // One rank's part of one plan.
+  struct Part {
+    DeviceProgram program;
+    std::vector<device::ChannelState> states;
+  };
+  struct GroupPlan {
+    PlanShape shape;
+    std::vector<Part> parts;  // by rank
+  };
+  void connect(std::uint32_t lanes);
+  device::Launch launch_of(Start start) const;
 
-  const PlanShape shape_;
   const GroupOptions options_;
-  std::vector<DeviceProgram> programs_;
-  std::vector<std::vector<device::ChannelState>> states_;
-  std::vector<std::vector<device::Link>> links_;
-  std::vector<std::vector<device::Mailbox>> mailboxes_;
+  const std::uint32_t ranks_;
+  std::vector<GroupPlan> plans_;
+  std::size_t plan_ = 0;                                 // of the last call
+  std::vector<std::vector<device::Link>> links_;         // by rank, then by device::link_index()
+  std::vector<std::vector<device::Mailbox>> mailboxes_;  // the same
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<device::RankStatus> statuses_;
   std::vector<DeviceGeometry> geometries_;
   std::vector<std::vector<Line>> scratch_;
   std::vector<std::vector<std::uint64_t>> scratch_bytes_;
   std::vector<device::Call> calls_;
-  std::vector<device::Task> tasks_;      // of launch_together
   const std::uint64_t window_base_ = 0;  // the one window is all of memory
 };
 

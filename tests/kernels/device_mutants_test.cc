@@ -2,7 +2,9 @@
 // it must pass the same runs. Connections have two slots of a few lines, so that every step waits for something.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,9 @@ struct OneFlagUnchecked : device::Sound {
 };
 struct LinesNeverRenewed : device::Sound {
   static constexpr bool kRenewsLines = false;
+};
+struct OffersWithoutMessages : device::Sound {
+  static constexpr bool kOffersToUse = false;
 };
 
 constexpr std::uint64_t kSeeds = 10;
@@ -128,6 +133,49 @@ TEST(Mutants, AnUncheckedFlagIsFound) { expect_found<Protocol::kLl, OneFlagUnche
 TEST(Mutants, LinesThatAreNeverRenewedAreFound) {
   expect_found<Protocol::kLl, LinesNeverRenewed>(
       {.first_number = (std::uint64_t{1} << 32) - (std::uint64_t{1} << 21), .stale_lines = true});
+}
+
+// A call that leaves a slice without tiles, and then one that pushes in that slice, to other buffers.
+template <class Faults>
+int found_in_idle_slices() {
+  const Generator generator =
+      find_generator({.kind = CollectiveKind::kBroadcast, .ranks = kRanks}, Algorithm::kRing).value();
+  const GroupOptions options{.slots = 4, .slot_bytes = 128, .slices = 2, .windows = true};
+  const auto kernel = [](const device::Launch& launch) { device::evaluate<Protocol::kSimple, Faults>(launch); };
+  int found = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    DeviceGroup group(generator, options);
+    World world({.seed = seed, .policy = Policy::kRandom, .yield_log2 = 5});
+    bool wrong = false;
+    std::vector<std::vector<RankBuffers>> buffers;  // of both calls, to the end: the fault writes to the first one's
+    for (const std::uint64_t tiles : {1, 2}) {
+      CallOptions call;
+      call.lengths.count = tiles * options.slot_bytes / 4 * generator.shape.chunks;
+      call.seed = seed + 100 * tiles;
+      const std::vector<RankBuffers> host = run_on_host(generator, call, options.slot_bytes);
+      std::vector<RankBuffers>& gpu = buffers.emplace_back(make_buffers(generator.shape, call));
+      // Room for what is wrongly written to the first call's, as if they were the second's.
+      for (RankBuffers& of_rank : gpu) of_rank.memory.resize(of_rank.memory.size() + 4096);
+      group.set_call(call, gpu);
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) group.call(rank).least_published_bytes = device::kForever;
+      // The root is done with its first messages before its peers come.
+      group.launch(world, 0, kernel, DeviceGroup::Start::kBegin);
+      const std::uint64_t until = world.switches() + 5000;
+      wrong = wrong || world.run_until([&] { return world.switches() >= until; }) == World::End::kStuck;
+      for (std::uint32_t rank = 1; rank < kRanks; ++rank) group.launch(world, rank, kernel, DeviceGroup::Start::kBegin);
+      wrong = wrong || world.run() != World::End::kIdle;
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank)
+        wrong = wrong ||
+                !std::ranges::equal(host[rank].memory, std::span(gpu[rank].memory).first(host[rank].memory.size()));
+    }
+    found += wrong ? 1 : 0;
+  }
+  return found;
+}
+
+TEST(Mutants, AnOfferInACallWithoutMessagesIsFound) {
+  EXPECT_EQ(found_in_idle_slices<device::Sound>(), 0) << "the control";
+  EXPECT_GE(found_in_idle_slices<OffersWithoutMessages>(), 2) << "of " << kSeeds << " seeds";
 }
 
 }  // namespace
