@@ -17,7 +17,7 @@
 
 namespace tutti::cuda {
 
-class CudaTest : public testing::Test {
+class CudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     fake_ = fake::control();

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "emu/port_emu.h"
@@ -53,6 +55,70 @@ TEST(World, TakesLaunchesWhileOthersRun) {
   EXPECT_EQ(world.run_until([&] { return world.done(second); }), World::End::kReached);
   EXPECT_EQ(world.run_until([&] { return world.done(first); }), World::End::kReached);
   EXPECT_EQ(world.run(), World::End::kIdle);
+}
+
+// A launch that finds room for some of its blocks only.
+TEST(World, RunsBlocksInTheRoomThatOthersLeave) {
+  World world({.policy = Policy::kRandom, .yield_log2 = 1, .resident_blocks = 2});
+  std::uint64_t at_once = 0;
+  std::uint64_t most = 0;
+  std::uint64_t runs = 0;
+  const std::uint64_t launch = world.launch(0, 7, 32, [&] {
+    if (port::thread() == 0) most = std::max(most, ++at_once);
+    for (int i = 0; i < 10; ++i) port::load_relaxed(&runs);
+    port::block_barrier();
+    if (port::thread() != 0) return;
+    ++runs;
+    --at_once;
+  });
+  EXPECT_EQ(world.run(), World::End::kIdle);
+  EXPECT_TRUE(world.done(launch));
+  EXPECT_EQ(runs, 7u);
+  EXPECT_EQ(most, 2u);
+
+  World stuck({.resident_blocks = 1});
+  std::uint64_t flag = 0;
+  stuck.launch(0, 2, 32, [&flag] {
+    if (port::block() == 1) port::store_release(&flag, 1);
+    while (port::load_acquire(&flag) == 0) port::pause();
+  });
+  EXPECT_EQ(stuck.run(), World::End::kStuck) << "block 0 waits for one that finds no room";
+}
+
+// Each world stores only when the other has: a turn of 64 threads for each, and both end.
+TEST(World, OnTheRealClockWaitsForAnotherThreadsWorld) {
+  std::uint64_t words[2] = {};
+  const auto play = [&words](unsigned player) {
+    World world({.seed = player, .policy = Policy::kRandom, .clock = Clock::kReal});
+    world.launch(0, 1, 64, [&words, player] {
+      for (std::uint64_t turn = 1; turn <= 100; ++turn) {
+        if (port::thread() == player) {
+          if (player == 0) port::store_release(&words[0], turn);
+          while (port::load_acquire(&words[1 - player]) < turn) port::pause();
+          if (player == 1) port::store_release(&words[1], turn);
+        }
+        port::block_barrier();
+      }
+    });
+    EXPECT_EQ(world.run(), World::End::kIdle) << world.report();
+  };
+  std::thread other([&play] { play(1); });
+  play(0);
+  other.join();
+  EXPECT_EQ(words[0], 100u);
+  EXPECT_EQ(words[1], 100u);
+}
+
+TEST(World, OnTheRealClockIsStuckAfterSoManyMilliseconds) {
+  World world({.clock = Clock::kReal, .stall_ms = 50});
+  std::uint64_t never = 0;
+  world.launch(3, 1, 32, [&never] {
+    while (port::load_acquire(&never) == 0) port::pause();
+  });
+  const std::uint64_t begin_ns = world.now_ns();
+  EXPECT_EQ(world.run(), World::End::kStuck);
+  EXPECT_GE(world.now_ns() - begin_ns, 50'000'000u);
+  EXPECT_THAT(world.report(), HasSubstr("stall"));
 }
 
 TEST(World, NamesThePlacesOfThreadsThatWaitForNobody) {

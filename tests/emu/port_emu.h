@@ -131,7 +131,9 @@ inline void store16_volatile(void* to, Word16 word, Here here = Here::current())
   world().stored();
 }
 
-// The last of 8 lanes to come moves the whole line for all.
+// The last of 8 lanes to come moves the whole line for all. In one world nobody comes between; where several share
+// memory (Clock::kReal), stores go upwards and loads downwards, so that whoever sees a word of a line sees all below
+// it: less than a GPU promises, and enough where the flag is the line's last word.
 enum class LineMove : std::uint8_t { kLoad, kStore };
 inline void move_line(void* memory, Word16& word, LineMove direction, Here here) {
   emu::Block& block = self().block;
@@ -139,18 +141,19 @@ inline void move_line(void* memory, Word16& word, LineMove direction, Here here)
   block.lanes[thread()].memory = memory;
   block.lanes[thread()].value = &word;
   const std::function<void()> move_all = [&block, group, direction] {
-    for (unsigned i = group * 8; i < group * 8 + 8; ++i) {
-      auto* halves = static_cast<std::uint64_t*>(block.lanes[i].memory);
-      auto* values = static_cast<Word16*>(block.lanes[i].value);
-      std::uint64_t copies[2];
-      std::memcpy(copies, values, sizeof(copies));
-      for (int h = 0; h < 2; ++h) {
-        if (direction == LineMove::kLoad)
-          copies[h] = atomic(halves + h).load(std::memory_order_relaxed);
-        else
-          atomic(halves + h).store(copies[h], std::memory_order_relaxed);
+    for (unsigned moved = 0; moved < 16; ++moved) {
+      const unsigned half = direction == LineMove::kLoad ? 15 - moved : moved;
+      const emu::Lane& lane = block.lanes[group * 8 + half / 2];
+      auto* memory_half = static_cast<std::uint64_t*>(lane.memory) + half % 2;
+      auto* value_half = static_cast<std::byte*>(lane.value) + half % 2 * sizeof(std::uint64_t);
+      std::uint64_t copy = 0;
+      if (direction == LineMove::kLoad) {
+        copy = atomic(memory_half).load(std::memory_order_acquire);
+        std::memcpy(value_half, &copy, sizeof(copy));
+      } else {
+        std::memcpy(&copy, value_half, sizeof(copy));
+        atomic(memory_half).store(copy, std::memory_order_release);
       }
-      std::memcpy(values, copies, sizeof(copies));
     }
   };
   world().access(here);

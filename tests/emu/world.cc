@@ -1,8 +1,11 @@
 #include "emu/world.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/assert.h"
@@ -14,6 +17,11 @@ constexpr std::uint64_t kTurnsPerLook = 256;
 constexpr unsigned kWarp = 32;
 constexpr unsigned kGroup = 8;
 constexpr int kPrioritySamples = 7;  // a step stays cheap with thousands of threads
+
+// How a world of the real clock waits for the others: about as long as one of them needs for a step where it has a core
+// (guessed), then so that they get this one.
+constexpr std::uint64_t kRestsBeforeSleep = 64;
+constexpr std::chrono::microseconds kSleep{50};
 
 thread_local World* running_world = nullptr;
 thread_local Fiber* running_fiber = nullptr;
@@ -44,29 +52,35 @@ std::uint64_t World::launch(int gpu, unsigned blocks, unsigned threads, std::fun
   const std::uint64_t number = next_launch_++;
   Launch& launch = launches_[number];
   launch.body = std::move(body);
-  launch.blocks_alive = blocks;
-  for (unsigned b = 0; b < blocks; ++b) {
-    Block& block = *blocks_.emplace_back(std::make_unique<Block>());
-    block.launch = number;
-    block.gpu = gpu;
-    block.index = b;
-    block.count = blocks;
-    block.threads = block.alive = threads;
-    block.body = &launch.body;
-    block.warps.resize(threads / kWarp);
-    block.groups.resize(threads / kGroup);
-    block.lanes.resize(threads);
-    for (unsigned t = 0; t < threads; ++t) {
-      const std::size_t colour = next_colour_++ * 7 % 61 * 64;
-      Fiber& fiber =
-          *block.fibers.emplace_back(std::make_unique<Fiber>(block, t, stacks_.take(), colour, &thread_entry));
-      fiber.priority = static_cast<std::uint32_t>(draw());
-      make_ready(fiber);
-    }
-  }
-  alive_ += std::size_t{blocks} * threads;
+  launch.gpu = gpu;
+  launch.threads = threads;
+  launch.blocks = launch.blocks_alive = blocks;
+  const unsigned at_once = options_.resident_blocks == 0 ? blocks : std::min(blocks, options_.resident_blocks);
+  for (unsigned b = 0; b < at_once; ++b) start_block(number);
   if (blocks == 0) launches_.erase(number);
   return number;
+}
+
+void World::start_block(std::uint64_t number) {
+  Launch& launch = launches_.at(number);
+  const unsigned threads = launch.threads;
+  Block& block = *blocks_.emplace_back(std::make_unique<Block>());
+  block.launch = number;
+  block.gpu = launch.gpu;
+  block.index = launch.next_block++;
+  block.count = launch.blocks;
+  block.threads = block.alive = threads;
+  block.body = &launch.body;
+  block.warps.resize(threads / kWarp);
+  block.groups.resize(threads / kGroup);
+  block.lanes.resize(threads);
+  for (unsigned t = 0; t < threads; ++t) {
+    const std::size_t colour = next_colour_++ * 7 % 61 * 64;
+    Fiber& fiber = *block.fibers.emplace_back(std::make_unique<Fiber>(block, t, stacks_.take(), colour, &thread_entry));
+    fiber.priority = static_cast<std::uint32_t>(draw());
+    make_ready(fiber);
+  }
+  alive_ += threads;
 }
 
 World::End World::run_until(const std::function<bool()>& reached) {
@@ -125,8 +139,9 @@ void World::end_thread() {
   switch_away();
 }
 
-// Blocks whose threads have ended; by the runner, on whose stack no fiber stands.
+// Blocks whose threads have ended make room for others; by the runner, on whose stack no fiber stands.
 void World::bury_finished() {
+  std::vector<std::uint64_t> ended;  // whose launch has more to start
   for (auto it = blocks_.begin(); it != blocks_.end();) {
     if ((*it)->alive > 0) {
       ++it;
@@ -135,11 +150,15 @@ void World::bury_finished() {
     for (const auto& fiber : (*it)->fibers) stacks_.give_back(fiber->context.stack());
     const std::uint64_t launch = (*it)->launch;
     it = blocks_.erase(it);
+    if (launches_.at(launch).next_block < launches_.at(launch).blocks) ended.push_back(launch);
     if (launches_.at(launch).blocks_alive == 0) {
       const bool others =
           std::any_of(blocks_.begin(), blocks_.end(), [&](const auto& b) { return b->launch == launch; });
       if (!others) launches_.erase(launch);
     }
+  }
+  for (const std::uint64_t launch : ended) {
+    if (launches_.at(launch).next_block < launches_.at(launch).blocks) start_block(launch);
   }
 }
 
@@ -198,7 +217,14 @@ void World::yield(Here here, bool waits) {
     const Unwatched unwatched;
     Fiber& fiber = *running_fiber;
     fiber.here = here;
-    if (++quiet_turns_ > options_.stall_factor * (alive_ + 8)) {
+    ++quiet_turns_;
+    if (options_.clock == Clock::kReal) {
+      if (quiet_turns_ == 1) {
+        next_rest_ = alive_;
+        rests_ = 0;
+      }
+      if (waits && quiet_turns_ > next_rest_) rest();
+    } else if (quiet_turns_ > options_.stall_factor * (alive_ + 8)) {
       report_ = describe("stall: nothing was stored for too long");
     }
     if (options_.policy == Policy::kPriority) {
@@ -211,6 +237,24 @@ void World::yield(Here here, bool waits) {
     make_ready(fiber);
   }
   switch_away();
+}
+
+void World::rest() {
+  next_rest_ = quiet_turns_ + ready_.size() + queue_.size();  // a turn of each that waits
+  const std::uint64_t now = real_ns();
+  if (rests_++ == 0) quiet_since_ns_ = now;
+  if (now - quiet_since_ns_ > options_.stall_ms * 1'000'000) {
+    report_ = describe("stall: nothing was stored for too long");
+  } else if (rests_ <= kRestsBeforeSleep) {
+    sched_yield();
+  } else {
+    std::this_thread::sleep_for(kSleep);
+  }
+}
+
+std::uint64_t World::real_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
 }
 
 void World::access(Here here) {

@@ -1,6 +1,10 @@
 // A world of emulated GPUs, for tests: every thread of every block of every launch is a fiber, and one scheduler runs
 // them in an order drawn from a seed, all in the calling thread. A run is a function of its options.
 //
+// Several worlds may run at once, in threads and processes of their own, and wait for each other through the memory
+// that they share. They need Clock::kReal, since what one does while it waits says nothing of what the others do: time
+// is the machine's then, a world in which everybody waits gives its core away, and no run is like another.
+//
 // Launches may be added while others are under way: blocks of all launches take turns, so kernels of different GPUs, or
 // of different streams, can wait for each other. A run ends as stuck, with the places of all threads, when nothing is
 // stored for too long or when every thread waits at a barrier.
@@ -38,13 +42,21 @@ enum class Policy : std::uint8_t {
   kPriority,  // the thread of the highest priority, which changes now and then; whoever waits sinks
 };
 
+enum class Clock : std::uint8_t {
+  kEmulated,  // counts turns
+  kReal,
+};
+
 struct Options {
   std::uint64_t seed = 1;
   Policy policy = Policy::kRoundRobin;
   unsigned yield_log2 = 64;  // a thread gives up its turn at one access in 2^yield_log2; 64: never
   bool weak = false;         // see weak_memory.h
   std::size_t stack_bytes = std::size_t{128} << 10;
-  std::uint64_t stall_factor = 2000;  // stuck after so many turns of every thread without a store
+  Clock clock = Clock::kEmulated;
+  std::uint64_t stall_factor = 2000;  // kEmulated: stuck after so many turns of every thread without a store
+  std::uint64_t stall_ms = 60'000;    // kReal: stuck after so long without one
+  unsigned resident_blocks = 0;       // of a launch that run at once, the others after them; 0: all
 };
 
 class World;
@@ -121,7 +133,7 @@ class World {
   static World& current();
   static Fiber& self();
   const Options& options() const { return options_; }
-  std::uint64_t now_ns() const { return 10 * switches_; }
+  std::uint64_t now_ns() const { return options_.clock == Clock::kReal ? real_ns() : 10 * switches_; }
   void stored() { quiet_turns_ = 0; }
   void access(Here here);  // before a load or store
   void pause(Here here);   // of a waiting loop
@@ -132,14 +144,21 @@ class World {
  private:
   struct Launch {
     std::function<void()> body;
+    int gpu = 0;
+    unsigned threads = 0;  // of a block
+    unsigned blocks = 0;
+    unsigned next_block = 0;  // to be started
     unsigned blocks_alive = 0;
   };
 
+  static std::uint64_t real_ns();
   static void thread_entry();
+  void start_block(std::uint64_t launch);
   std::uint64_t draw();
   void make_ready(Fiber& fiber);
   Fiber* pick();
   void yield(Here here, bool waits);
+  void rest();         // by a waiting thread of a world in which nothing was stored of late
   void switch_away();  // to the next fiber, or to whoever runs the world
   void switch_to(Fiber* fiber);
   void end_thread();
@@ -150,6 +169,9 @@ class World {
   std::uint64_t random_state_;
   std::uint64_t switches_ = 0;
   std::uint64_t quiet_turns_ = 0;
+  std::uint64_t next_rest_ = 0;  // kReal: at so many quiet turns
+  std::uint64_t rests_ = 0;      // since the last store
+  std::uint64_t quiet_since_ns_ = 0;
   std::uint64_t turns_left_ = 0;  // until the predicate is looked at
   std::size_t alive_ = 0;         // threads
   std::uint64_t next_launch_ = 1;

@@ -36,6 +36,7 @@ struct FakeLaunch {
   std::array<unsigned, 3> block{};
   unsigned shared_bytes = 0;
   void** arguments = nullptr;
+  unsigned resident_blocks = 0;  // how many of its blocks have room on the device at once
 };
 
 // A kernel: a function that runs the whole launch, all blocks and threads of it, and returns when they have ended; its
@@ -46,6 +47,7 @@ struct FakeKernel {
   std::string name;
   std::vector<std::size_t> argument_bytes;  // of each argument
   std::function<CUresult(const FakeLaunch&)> run;
+  unsigned most_threads = 1024;  // of a block; a launch of more is refused
 };
 
 struct Control {

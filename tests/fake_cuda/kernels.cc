@@ -77,7 +77,7 @@ CUresult func_get_attribute(int* value, FunctionAttribute attribute, CUfunction 
   std::shared_ptr<Function> function;
   if (const CUresult result = find_function(handle, function); result != CUresult::kSuccess) return result;
   switch (attribute) {
-    case FunctionAttribute::kMaxThreadsPerBlock: *value = 1024; break;
+    case FunctionAttribute::kMaxThreadsPerBlock: *value = static_cast<int>(function->kernel.most_threads); break;
     case FunctionAttribute::kMaxDynamicSharedBytes: *value = function->dynamic_shared_bytes; break;
     case FunctionAttribute::kRegisters: *value = 32; break;
     case FunctionAttribute::kBinaryVersion: *value = 90; break;
@@ -102,8 +102,8 @@ CUresult occupancy(int* blocks, CUfunction handle, int block_threads, std::size_
   const std::lock_guard lock(world().mutex);
   std::shared_ptr<Function> function;
   if (const CUresult result = find_function(handle, function); result != CUresult::kSuccess) return result;
-  const bool fits =
-      block_threads <= 1024 && dynamic_shared_bytes <= static_cast<std::size_t>(function->dynamic_shared_bytes);
+  const bool fits = static_cast<unsigned>(block_threads) <= function->kernel.most_threads &&
+                    dynamic_shared_bytes <= static_cast<std::size_t>(function->dynamic_shared_bytes);
   *blocks = fits ? static_cast<int>(std::min(world().blocks, 2U)) : 0;
   return CUresult::kSuccess;
 }
@@ -163,7 +163,7 @@ CUresult launch_kernel(CUfunction function_handle, unsigned grid_x, unsigned gri
   if (function->context != stream->context) return CUresult::kInvalidHandle;
   const std::uint64_t grid = std::uint64_t{grid_x} * grid_y * grid_z;
   const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
-  if (grid == 0 || threads == 0 || threads > 1024) return CUresult::kInvalidValue;
+  if (grid == 0 || threads == 0 || threads > function->kernel.most_threads) return CUresult::kInvalidValue;
   if (shared_bytes > static_cast<unsigned>(function->dynamic_shared_bytes)) return CUresult::kInvalidValue;
   if (extra != nullptr) return CUresult::kNotSupported;  // arguments as one buffer: a real driver would take them
   if (parameters == nullptr && !function->kernel.argument_bytes.empty()) return CUresult::kInvalidValue;
@@ -171,7 +171,7 @@ CUresult launch_kernel(CUfunction function_handle, unsigned grid_x, unsigned gri
   const auto room = world().devices[static_cast<std::size_t>(stream->context->device)].room;
   const auto blocks = static_cast<unsigned>(std::min<std::uint64_t>(grid, world().blocks));
   FakeLaunch launch{
-      stream->context->device, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, nullptr};
+      stream->context->device, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, nullptr, blocks};
   const auto run = [launch, arguments, function, room, blocks]() mutable {
     launch.arguments = arguments->pointers.data();
     return run_launch(*room, blocks, function->kernel, launch);

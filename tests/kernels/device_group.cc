@@ -143,6 +143,8 @@ void DeviceGroup::connect(std::uint32_t lanes) {
       for (std::uint32_t to = 0; to < ranks_; ++to) {
         if (from == to) continue;
         Connection& connection = *connections_.emplace_back(std::make_unique<Connection>());
+        connection.from = from;
+        connection.to = to;
         connection.slots.resize(options_.slots * options_.slot_bytes / sizeof(Line));
         connection.envelopes.resize(options_.slots);
         connection.send = end_of(from, number, to, true);
@@ -203,10 +205,27 @@ device::Launch DeviceGroup::launch_of(Start start) const {
   return launch;
 }
 
-std::uint64_t DeviceGroup::launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start) {
+device::Launch DeviceGroup::launch_of_rank(std::uint32_t rank, Start start) const {
   device::Launch launch = launch_of(start);
   launch.call_count = 1;
   launch.inline_calls[0] = calls_[rank];
+  return launch;
+}
+
+device::Launch DeviceGroup::launch_of_all(Calls where) const {
+  device::Launch launch = launch_of(Start::kBegin);
+  launch.call_count = ranks();
+  if (where == Calls::kInMemory) {
+    launch.calls = calls_.data();
+  } else {
+    EXPECT_LE(ranks(), device::kInlineCalls);
+    std::ranges::copy(calls_, launch.inline_calls);
+  }
+  return launch;
+}
+
+std::uint64_t DeviceGroup::launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start) {
+  const device::Launch launch = launch_of_rank(rank, start);
   return world.launch(static_cast<int>(rank), device::blocks_of(launch), options_.threads,
                       [launch, kernel] { kernel(launch); });
 }
@@ -216,14 +235,7 @@ void DeviceGroup::launch_all(emu::World& world, const Kernel& kernel, Start star
 }
 
 void DeviceGroup::launch_together(emu::World& world, const Kernel& kernel, Calls where) {
-  device::Launch launch = launch_of(Start::kBegin);
-  launch.call_count = ranks();
-  if (where == Calls::kInMemory) {
-    launch.calls = calls_.data();
-  } else {
-    ASSERT_LE(ranks(), device::kInlineCalls);
-    std::ranges::copy(calls_, launch.inline_calls);
-  }
+  const device::Launch launch = launch_of_all(where);
   world.launch(0, device::blocks_of(launch), options_.threads, [launch, kernel] { kernel(launch); });
 }
 

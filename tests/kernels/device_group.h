@@ -65,11 +65,14 @@ class DeviceGroup {
   device::Call& call(std::uint32_t rank) { return calls_[rank]; }
 
   enum class Start : std::uint8_t { kBegin, kResume };
+  enum class Calls : std::uint8_t { kInline, kInMemory };
+  // What a launch is given: one rank's call, or those of all, which stand in itself or in memory.
+  device::Launch launch_of_rank(std::uint32_t rank, Start start = Start::kBegin) const;
+  device::Launch launch_of_all(Calls where) const;
   // All ranks on GPUs of their own, one launch each.
   void launch_all(emu::World& world, const Kernel& kernel, Start start = Start::kBegin);
   std::uint64_t launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start);
-  // All ranks on one GPU, in one launch, whose calls stand in itself or in memory.
-  enum class Calls : std::uint8_t { kInline, kInMemory };
+  // All ranks on one GPU, in one launch.
   void launch_together(emu::World& world, const Kernel& kernel, Calls where);
 
   bool finished(std::uint32_t rank) const;  // its last call
@@ -81,6 +84,8 @@ class DeviceGroup {
     std::byte bytes[device::kLineBytes];
   };
   struct Connection {
+    std::uint32_t from = 0;
+    std::uint32_t to = 0;
     device::Link* send = nullptr;
     device::Link* receive = nullptr;
     std::vector<Line> slots;
