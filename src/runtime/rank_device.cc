@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/try.h"
 #include "kernels/device/device_image.h"
 #include "runtime/arguments.h"
 #include "tutti/communicator.h"

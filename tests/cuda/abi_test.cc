@@ -187,6 +187,7 @@ static_assert(same_value(CUresult::kContextIsDestroyed, CUDA_ERROR_CONTEXT_IS_DE
 static_assert(same_value(CUresult::kHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED));
 static_assert(same_value(CUresult::kHostMemoryNotRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
 static_assert(same_value(CUresult::kLaunchFailed, CUDA_ERROR_LAUNCH_FAILED));
+static_assert(same_value(CUresult::kCooperativeLaunchTooLarge, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
 static_assert(same_value(CUresult::kNotPermitted, CUDA_ERROR_NOT_PERMITTED));
 static_assert(same_value(CUresult::kNotSupported, CUDA_ERROR_NOT_SUPPORTED));
 static_assert(same_value(CUresult::kSystemDriverMismatch, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH));

@@ -73,6 +73,7 @@ const ErrorText* find_error(CUresult result) {
       {CUresult::kHostMemoryAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "already registered"},
       {CUresult::kHostMemoryNotRegistered, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "not registered"},
       {CUresult::kLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "launch failed"},
+      {CUresult::kCooperativeLaunchTooLarge, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks"},
       {CUresult::kNotPermitted, "CUDA_ERROR_NOT_PERMITTED", "not permitted"},
       {CUresult::kNotSupported, "CUDA_ERROR_NOT_SUPPORTED", "not supported"},
       {CUresult::kStreamCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not while capturing"},
