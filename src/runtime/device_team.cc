@@ -368,12 +368,9 @@ void DeviceTeam::fail_locked(const Error& error) {
 }
 
 
-std::optional<Error> DeviceTeam::failure_of(const Seat& seat, const CallTag* tag, std::int64_t timeout_ns) {
-  const device::RankStatus& status = seat.words->status;
-  const std::uint64_t word =
-      std::atomic_ref<const std::uint64_t>(status.failure).load(std::memory_order_acquire);
-  if (word == 0) return std::nullopt;
-  return device_failure(device::FailureWord::of(word), seat.rank, tag, timeout_ns);
+std::uint64_t DeviceTeam::failure_word(const Member& its) {
+  if (!its.here) return its.failure;
+  return std::atomic_ref<const std::uint64_t>(its.seat.words->status.failure).load(std::memory_order_acquire);
 }
 
 std::optional<Status> DeviceTeam::look(const DeviceCall& call) {
@@ -385,8 +382,9 @@ std::optional<Status> DeviceTeam::look(const DeviceCall& call) {
   if (finished.ok() && !*finished) return std::nullopt;
   call.outcome_ = finished.ok() ? Status() : Status(broken_error(finished.error()));
   const Member& its = members_[call.seat_];
-  if (finished.ok() && its.here) {
-    if (auto failure = failure_of(its.seat, &call.tag, call.timeout_ns)) call.outcome_ = *std::move(failure);
+  const std::uint64_t failure = failure_word(its);
+  if (finished.ok() && failure != 0) {
+    call.outcome_ = device_failure(device::FailureWord::of(failure), its.seat.rank, &call.tag, call.timeout_ns);
   }
   if (!call.outcome_->ok()) fail_locked(call.outcome_->error());
   return call.outcome_;
@@ -395,7 +393,10 @@ std::optional<Status> DeviceTeam::look(const DeviceCall& call) {
 std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
   const std::scoped_lock lock(mutex_);
   if (broken_) return broken_;
-  std::optional<Error> failed = failure_of(member(rank).seat, nullptr, 0);
+  std::optional<Error> failed;
+  if (const std::uint64_t word = failure_word(member(rank)); word != 0) {
+    failed = device_failure(device::FailureWord::of(word), rank, nullptr, 0);
+  }
   if (!failed && asks_driver && last_plain_done_ != nullptr) {
     const Result<bool> finished = last_plain_done_->finished();
     if (!finished.ok()) failed = broken_error(finished.error());
@@ -424,7 +425,13 @@ void DeviceTeam::leave(std::uint32_t rank) {
   const std::scoped_lock lock(mutex_);
   fail_locked({ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
                fmt::format("rank {}, of this process and GPU, has left the communicator", rank)});
-  member(rank).here = false;
+}
+
+void DeviceTeam::forget(std::uint32_t rank) {
+  const std::scoped_lock lock(mutex_);
+  Member& its = member(rank);
+  its.failure = failure_word(its);
+  its.here = false;
 }
 
 Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,

@@ -93,7 +93,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   DeviceTeam(const DeviceTeam&) = delete;
   DeviceTeam& operator=(const DeviceTeam&) = delete;
 
-  // Before the rank's first call. The words live until leave().
+  // Before the rank's first call. The words live until forget().
   void take_seat(const Seat& seat);
 
   // The rank's next call. Launches if it was the last that was missing. Errors: those of the call (kMismatch ...), the
@@ -108,14 +108,17 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   std::optional<Error> failure(std::uint32_t rank, bool asks_driver);
   // Waits for what was launched, at most for `limit`. True: nothing runs any more.
   bool drain(std::chrono::milliseconds limit);
-  // The rank's words are not used from here on.
+  // The rank makes no more calls; what waits for it fails.
   void leave(std::uint32_t rank);
+  // Its words are not used from here on.
+  void forget(std::uint32_t rank);
 
  private:
   friend class DeviceCall;
   struct Member {
     Seat seat;
     bool here = false;
+    std::uint64_t failure = 0;  // a device::FailureWord, as it stood when the rank left
     std::uint32_t numbers = 0;
     std::deque<std::shared_ptr<DeviceCall>> waiting;  // shared with the operation
   };
@@ -134,7 +137,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Result<const device::Call*> calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   void fail_locked(const Error& error);
   std::optional<Status> look(const DeviceCall& call);
-  static std::optional<Error> failure_of(const Seat& seat, const CallTag* tag, std::int64_t timeout_ns);
+  static std::uint64_t failure_word(const Member& its);
   void watch();
   Error missing(const DeviceCall& call) const;
 

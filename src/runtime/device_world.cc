@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
 constexpr std::chrono::milliseconds kClosing{1000};
-constexpr std::chrono::milliseconds kDraining{5000};
+constexpr std::chrono::milliseconds kDraining{1000};
 constexpr std::chrono::milliseconds kPoll{1};
 
 // Not guessed by another process of the same number (in another container, or after a fork).
@@ -359,6 +359,7 @@ DeviceWorld::~DeviceWorld() {
       std::atomic_ref<std::uint64_t>(words_->status.abort).store(1, std::memory_order_release);
       idle = team_->drain(kDraining);
     }
+    team_->forget(rank_);
   }
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   close_peers();

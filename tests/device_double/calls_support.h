@@ -125,7 +125,7 @@ struct CallShape {
   std::size_t bytes(std::size_t ranks) const { return 2 * ranks * block(); }  // of a rank's buffer: output, then input
 };
 
-// One rank's part of the call on `buffer`; root 1.
+// One rank's part of the call on `buffer`; the root is rank 1, or alone 0.
 inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::size_t ranks, void* memory) {
   using Kind = CollectiveKind;
   auto* buffer = static_cast<std::byte*>(memory);
@@ -134,7 +134,7 @@ inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::siz
   std::byte* input = buffer + ranks * shape.block();
   std::byte* output = buffer;
   const bool rooted = shape.kind == Kind::kGather || shape.kind == Kind::kScatter;
-  if (shape.in_place && (!rooted || rank == 1)) {  // elsewhere there is no form of it
+  if (shape.in_place && (!rooted || rank == (ranks > 1 ? 1 : 0))) {  // elsewhere there is no form of it
     input = buffer + (many_out && !many_in ? rank * shape.block() : 0);
     output = buffer + (many_in && !many_out ? rank * shape.block() : 0);
   }
@@ -144,7 +144,7 @@ inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::siz
           .count = shape.count,
           .type = shape.type,
           .op = shape.op,
-          .root = 1};
+          .root = ranks > 1 ? 1 : 0};
 }
 
 // All ranks' buffers after the call, by ranks with GPUs (devices: by rank) or without (empty).
@@ -153,7 +153,7 @@ inline std::vector<Bytes> outcome(Communicators& ranks, const CallShape& shape, 
   on_every_rank(ranks, [&](Communicator& rank) {
     const auto me = static_cast<std::size_t>(rank.rank());
     Bytes& buffer = buffers[me];
-    buffer = random_bits(shape.bytes(ranks.size()), static_cast<std::uint32_t>(me));
+    buffer = random_bits(shape.bytes(ranks.size()) + 16, static_cast<std::uint32_t>(me));
     if (devices.empty()) {
       CallOptions options;
       options.algorithm = shape.algorithm;
