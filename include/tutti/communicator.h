@@ -22,9 +22,9 @@
 // fails later is told by async_status(), and by the Work where there is one; the output then holds unspecified values.
 // Collectives of one communicator still run in the order of their calls, whatever their streams. Such calls run on the
 // GPUs where every rank has one (CommunicatorOptions::device): then its buffers lie in that GPU's memory on all ranks
-// of a call, or in host memory on all. Else ranks with device and with host memory may meet in one call. Device memory is recognised where the CUDA driver was loaded into the process
-// when the communicator was made, or the call names a stream. Managed memory counts as device memory, pinned memory as
-// host memory.
+// of a call, or in host memory on all. Else ranks with device and with host memory may meet in one call. Device memory
+// is recognised where the CUDA driver was loaded into the process when the communicator was made, or the call names a
+// stream. Managed memory counts as device memory, pinned memory as host memory.
 //
 // Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
 // shared with the child, not copied.
@@ -84,9 +84,9 @@ struct CommunicatorOptions {
   // Ranks share memory only with ranks of the same id (and machine): splits one machine into several. Empty:
   // TUTTI_NODE_ID, then all alike. At most 64 bytes.
   std::string node_id;
-  // The GPU of this rank, by its number, or kNoDevice. Left alone: that of the calling thread's current CUDA context, if
-  // it has one. Where every rank has a GPU of one machine and these reach each other, calls on their memory run on the
-  // GPUs (device_calls "auto"); else, or with "staged", the host carries them out. Empty: TUTTI_DEVICE_CALLS, then
+  // The GPU of this rank, by its number, or kNoDevice. Left alone: that of the calling thread's current CUDA context,
+  // if it has one. Where every rank has a GPU of one machine and these reach each other, calls on their memory run on
+  // the GPUs (device_calls "auto"); else, or with "staged", the host carries them out. Empty: TUTTI_DEVICE_CALLS, then
   // "auto".
   static constexpr std::int32_t kNoDevice = -1;
   std::optional<std::int32_t> device;

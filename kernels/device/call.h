@@ -190,6 +190,7 @@ struct Launch {
   std::uint32_t slices = 1;         // of every call
   std::uint32_t channels = 1;       // the greatest channel_count of the calls' programs
   std::uint32_t resume = 0;         // 1: goes on where the blocks of an earlier launch have stopped, and begins nothing
+  std::uint32_t last = 0;           // 1: no launch resumes this one; a block that would stop fails as timed out
 };
 static_assert(sizeof(Launch) <= kLaunchBytes);
 

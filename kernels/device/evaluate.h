@@ -32,6 +32,7 @@ class Evaluator {
   TUTTI_DEVICE explicit Evaluator(Shared& shared) : shared_(shared), call_(shared.call) {}
 
   TUTTI_DEVICE void run(const Launch& launch) {
+    last_ = launch.last != 0;
     if (!load(launch) || !begin(launch.resume != 0)) return;
     const std::uint32_t step_count = step_count_;
     while (step_count > 0 && tile_ < shared_.part.tiles) {
@@ -139,7 +140,7 @@ class Evaluator {
 
   // What a wait ended with is the block's verdict on this part of the step.
   TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, Outcome& verdict) {
-    if (outcome == Outcome::kTimedOut) return fail(Failure::kTimedOut, peer, verdict);
+    if (outcome == Outcome::kTimedOut || (outcome == Outcome::kStopped && last_)) return fail(Failure::kTimedOut, peer, verdict);
     if (outcome == Outcome::kAborted) return fail(Failure::kAborted, peer, verdict);
     verdict = outcome;
   }
@@ -457,6 +458,7 @@ class Evaluator {
   const PackedPort* ports_ = nullptr;
   Bounds bounds_{};
   Bounds mid_step_bounds_{};
+  bool last_ = false;
   PackedStep step_;
   std::uint64_t tile_ = 0;  // of the slice
   std::uint64_t epoch_ = 0;

@@ -45,23 +45,23 @@ std::optional<DevicePolicy> parse_device_calls(std::string_view name);
 enum class DeviceProtocol : std::uint8_t { kAuto, kSimple, kLl, kLl128 };
 
 struct Config {
-  std::optional<std::int32_t> rank;                    // TUTTI_RANK
-  std::optional<std::int32_t> size;                    // TUTTI_WORLD_SIZE
-  std::optional<std::int32_t> local_rank;              // TUTTI_LOCAL_RANK
-  std::optional<std::int32_t> local_size;              // TUTTI_LOCAL_SIZE
-  std::string root;                                    // TUTTI_ROOT, "host:port"
-  std::optional<std::int32_t> root_fd;                 // TUTTI_ROOT_FD, rank 0's inherited listening socket
-  std::string job_id;                                  // TUTTI_JOB_ID
-  std::string unique_id;                               // TUTTI_UNIQUE_ID, tutti::UniqueId as hexadecimal text
-  std::string interface;                               // TUTTI_INTERFACE, names, subnets, addresses, by preference
-  PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", of every listening socket
-  TransportPolicy transport = TransportPolicy::kAuto;  // TUTTI_TRANSPORT, auto|shm|tcp
-  AttachPolicy attach = AttachPolicy::kAuto;           // TUTTI_ATTACH, auto|calls|off
-  std::string node_id;                                 // TUTTI_NODE_ID: ranks share memory only with the same
-  std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
-  std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
-  std::uint32_t slot_bytes = 128 * 1024;               // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
-  std::uint32_t slots = 4;                             // TUTTI_SLOTS per connection, 2 .. 64
+  std::optional<std::int32_t> rank;                        // TUTTI_RANK
+  std::optional<std::int32_t> size;                        // TUTTI_WORLD_SIZE
+  std::optional<std::int32_t> local_rank;                  // TUTTI_LOCAL_RANK
+  std::optional<std::int32_t> local_size;                  // TUTTI_LOCAL_SIZE
+  std::string root;                                        // TUTTI_ROOT, "host:port"
+  std::optional<std::int32_t> root_fd;                     // TUTTI_ROOT_FD, rank 0's inherited listening socket
+  std::string job_id;                                      // TUTTI_JOB_ID
+  std::string unique_id;                                   // TUTTI_UNIQUE_ID, tutti::UniqueId as hexadecimal text
+  std::string interface;                                   // TUTTI_INTERFACE, names, subnets, addresses, by preference
+  PortRange port_range;                                    // TUTTI_PORT_RANGE, "first-last", of every listening socket
+  TransportPolicy transport = TransportPolicy::kAuto;      // TUTTI_TRANSPORT, auto|shm|tcp
+  AttachPolicy attach = AttachPolicy::kAuto;               // TUTTI_ATTACH, auto|calls|off
+  std::string node_id;                                     // TUTTI_NODE_ID: ranks share memory only with the same
+  std::chrono::milliseconds setup_timeout{60'000};         // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
+  std::chrono::milliseconds timeout{60'000};               // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
+  std::uint32_t slot_bytes = 128 * 1024;                   // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
+  std::uint32_t slots = 4;                                 // TUTTI_SLOTS per connection, 2 .. 64
   DevicePolicy device_calls = DevicePolicy::kAuto;         // TUTTI_DEVICE_CALLS, auto|staged
   std::uint32_t device_blocks = 16;                        // TUTTI_DEVICE_BLOCKS of a rank's call at most, 1 .. 64
   std::uint32_t device_threads = 512;                      // TUTTI_DEVICE_THREADS of a block, 32 .. 512, of 32

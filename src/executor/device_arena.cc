@@ -8,11 +8,11 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kHeadBytes = 4096;
-constexpr std::uint64_t kZerosAt = 2048;  // after the words of the ranks
+constexpr std::uint64_t kZerosAt = 2048;  // after the ranks' words
 constexpr std::uint64_t kLlPayload = 16 * 1024;
 constexpr std::uint64_t kLl128Payload = 15 * 1024;  // 128 lines of 120 bytes
 constexpr std::uint32_t kFewConnections = 4;        // LL carries short messages, by one copy of a plan
-static_assert(kMostDeviceRanks * sizeof(std::uint32_t) <= kZerosAt);
+static_assert(3 * kMostDeviceRanks * sizeof(std::uint32_t) <= kZerosAt);
 
 std::uint64_t to_lines(std::uint64_t bytes) {
   return (bytes + device::kLineBytes - 1) / device::kLineBytes * device::kLineBytes;
@@ -26,20 +26,21 @@ std::uint64_t connection_bytes(const DeviceConnections& connections) {
 }  // namespace
 
 std::array<DeviceConnections, kDeviceProtocols> device_connections(std::uint32_t ranks, std::uint32_t blocks,
-                                                                   std::uint64_t slot_bytes,
-                                                                   std::uint64_t most_bytes) {
+                                                                   std::uint64_t slot_bytes, std::uint64_t most_bytes) {
   constexpr std::uint32_t kSlots = 4;
   constexpr std::uint64_t kLeastSlot = 4096;
   const std::uint64_t peers = std::max(ranks, 2u) - 1;
   const std::uint64_t share = most_bytes / (peers * blocks * kSlots) / kLeastSlot * kLeastSlot;
   const std::uint64_t ll128_lines = kLl128Payload / device::kLl128LineData;
-  return {DeviceConnections{.count = blocks, .slots = kSlots, .slot_bytes = std::max(kLeastSlot, std::min(slot_bytes, share))},
-          DeviceConnections{.count = std::max(blocks, kFewConnections),
-                            .slots = kSlots,
-                            .slot_bytes = device::kHeaderBytes + kLlPayload / device::kLlLineData * device::kLlLineBytes},
-          DeviceConnections{.count = blocks,
-                            .slots = kSlots,
-                            .slot_bytes = device::kHeaderBytes + ll128_lines * device::kLl128LineBytes}};
+  return {
+      DeviceConnections{
+          .count = blocks, .slots = kSlots, .slot_bytes = std::max(kLeastSlot, std::min(slot_bytes, share))},
+      DeviceConnections{.count = std::max(blocks, kFewConnections),
+                        .slots = kSlots,
+                        .slot_bytes = device::kHeaderBytes + kLlPayload / device::kLlLineData * device::kLlLineBytes},
+      DeviceConnections{.count = blocks,
+                        .slots = kSlots,
+                        .slot_bytes = device::kHeaderBytes + ll128_lines * device::kLl128LineBytes}};
 }
 
 DeviceArena::DeviceArena(std::uint32_t ranks, const std::array<DeviceConnections, kDeviceProtocols>& connections)
@@ -80,9 +81,11 @@ std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uin
       for (const bool sends : {false, true}) {
         device::Link& link = links[device::link_index(number, ranks_, peer, sends)];
         link.own = reinterpret_cast<device::Mailbox*>(at(here + (sends ? own.send_mailbox : own.receive_mailbox)));
-        link.peer = reinterpret_cast<device::Mailbox*>(at(there + (sends ? theirs.receive_mailbox : theirs.send_mailbox)));
+        link.peer =
+            reinterpret_cast<device::Mailbox*>(at(there + (sends ? theirs.receive_mailbox : theirs.send_mailbox)));
         link.slots = at(sends ? there + theirs.slots : here + own.slots);
-        link.envelopes = reinterpret_cast<device::Envelope*>(at(sends ? there + theirs.envelopes : here + own.envelopes));
+        link.envelopes =
+            reinterpret_cast<device::Envelope*>(at(sends ? there + theirs.envelopes : here + own.envelopes));
         // One window, from address 0 on.
         if (peers[peer].all_of_memory) link.windows = reinterpret_cast<const std::uint64_t*>(at(here + kZerosAt));
         link.slot_bytes = how.slot_bytes;

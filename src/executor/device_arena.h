@@ -1,7 +1,7 @@
 // Where the connections between the devices of a communicator lie: every rank has one arena in its device's memory, in
 // which its peers write. Arithmetic on addresses; nothing here touches memory. All ranks make the same one.
 //
-//   head        kArenaHeadBytes: a word of each rank (see closed_word()), a line of zeros
+//   head        words of each rank (closed_word(), met_word()), a line of zeros
 //   connections for each protocol, number and peer: mailboxes of both ends that this rank has, envelopes, slots
 #pragma once
 
@@ -16,14 +16,14 @@
 
 namespace tutti {
 
-inline constexpr std::uint32_t kDeviceProtocols = 3;  // device::Protocol
+inline constexpr std::uint32_t kDeviceProtocols = 3;   // device::Protocol
 inline constexpr std::uint32_t kMostDeviceRanks = 48;  // a channel to and from all others has kMaxPorts connections
 
 // The connections of one protocol.
 struct DeviceConnections {
-  std::uint32_t count = 1;        // from each rank to each other
-  std::uint32_t slots = 4;        // of each; a power of two
-  std::uint64_t slot_bytes = 0;   // a multiple of device::kLineBytes
+  std::uint32_t count = 1;       // from each rank to each other
+  std::uint32_t slots = 4;       // of each; a power of two
+  std::uint64_t slot_bytes = 0;  // a multiple of device::kLineBytes
 };
 
 // What the settings give; slots are shorter where an arena would be longer than `most_bytes`.
@@ -41,11 +41,15 @@ class DeviceArena {
   }
   // Set by a peer that uses this arena no more, 32 bits.
   static std::uint64_t closed_word(std::uint32_t peer) { return std::uint64_t{peer} * sizeof(std::uint32_t); }
+  // Set by a peer that has come to a meeting of that parity, taken back by the owner; 32 bits.
+  static std::uint64_t met_word(std::uint32_t peer, std::uint32_t parity) {
+    return (parity + 1) * kMostDeviceRanks * sizeof(std::uint32_t) + closed_word(peer);
+  }
 
   // What `rank` knows of one peer.
   struct Peer {
-    std::uint64_t arena = 0;       // its address on this rank's device
-    bool all_of_memory = false;    // whatever its device reads this one can read, by the same addresses
+    std::uint64_t arena = 0;     // its address on this rank's device
+    bool all_of_memory = false;  // whatever its device reads this one can read, by the same addresses
   };
   // By device::link_index(); `peers` by rank, this one's own too.
   std::vector<device::Link> links(device::Protocol protocol, std::uint32_t rank, std::span<const Peer> peers) const;

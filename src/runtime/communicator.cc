@@ -130,7 +130,8 @@ Result<std::unique_ptr<BoundPlan>> CommunicatorImpl::make_plan(const Collective&
                                                                const ChosenPlan* chosen) {
   auto generator = generator_for(collective, algorithm, chosen);
   if (!generator) return generator.error();
-  if (chosen == nullptr) TUTTI_TRY(world_.prover->prove(*generator));  // a caller's was proved when it was built or read
+  if (chosen == nullptr)
+    TUTTI_TRY(world_.prover->prove(*generator));  // a caller's was proved when it was built or read
   return bind(*generator, rank_, *world_.transport);
 }
 

@@ -103,8 +103,8 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<F
 Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const CommunicatorOptions& options,
                                                                       std::uint32_t ranks) {
   if (!options.devices.empty() && options.devices.size() != ranks) {
-    return invalid(fmt::format("{} devices are given for {} ranks: give one for each, or none", options.devices.size(),
-                               ranks));
+    return invalid(
+        fmt::format("{} devices are given for {} ranks: give one for each, or none", options.devices.size(), ranks));
   }
   std::map<std::optional<std::int32_t>, std::shared_ptr<detail::RankDevice>> found;  // shared by the ranks on it
   std::vector<std::shared_ptr<detail::RankDevice>> devices;

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "executor/bind.h"
+#include "executor/device_arena.h"
 
 namespace tutti::detail {
 namespace {
@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostWaiting = 1024;
 constexpr std::chrono::microseconds kPoll{50};
+constexpr std::chrono::milliseconds kLooking{20};  // of the watchdog at calls in rounds
+constexpr std::chrono::milliseconds kReleasing{1};
 constexpr std::size_t kMostLonger = 4096;  // launches of many ranks that are captured
 
 Error call_error(ErrorCode code, std::string message, std::int32_t rank = -1) {
@@ -60,7 +62,8 @@ DeviceTeam::~DeviceTeam() {
 }
 
 DeviceTeam::Member& DeviceTeam::member(std::uint32_t rank) {
-  const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.seat.rank == rank; });
+  const auto found =
+      std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.seat.rank == rank; });
   TUTTI_ASSERT(found != members_.end(), "rank {} has no seat", rank);
   return *found;
 }
@@ -101,16 +104,17 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
   if (!scope) return scope.error();
   Member& caller = member(rank);
   if (caller.waiting.size() >= kMostWaiting) {
-    return call_error(ErrorCode::kUnsupported,
-                      fmt::format("{} calls of rank {} wait for the other ranks of its process already: call on those too",
-                                  kMostWaiting, rank));
+    return call_error(
+        ErrorCode::kUnsupported,
+        fmt::format("{} calls of rank {} wait for the other ranks of its process already: call on those too",
+                    kMostWaiting, rank));
   }
   const cuda::DriverApi& api = device_->driver().api();
   auto status = cuda::CaptureStatus::kNone;
   std::uint64_t capture = 0;
-  TUTTI_TRY(device_->driver().check(
-      api.stream_get_capture_info(call->stream, &status, &capture, nullptr, nullptr, nullptr),
-      "looking at the stream of a call"));
+  TUTTI_TRY(
+      device_->driver().check(api.stream_get_capture_info(call->stream, &status, &capture, nullptr, nullptr, nullptr),
+                              "looking at the stream of a call"));
   call->capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
   if (members_.size() > 1) {
     auto ready = take_event();
@@ -137,11 +141,10 @@ Status DeviceTeam::check_front() const {
     const DeviceCall& call = *other.waiting.front();
     const CallArgument what = first_difference(first.tag, call.tag);
     if (what == CallArgument::kNone && call.launch == first.launch) continue;
-    const std::string differs =
-        what == CallArgument::kNone
-            ? "other settings"
-            : fmt::format("{}, rank {} has {}", describe(call.tag, what), members_.front().seat.rank,
-                          describe(first.tag, what));
+    const std::string differs = what == CallArgument::kNone
+                                    ? "other settings"
+                                    : fmt::format("{}, rank {} has {}", describe(call.tag, what),
+                                                  members_.front().seat.rank, describe(first.tag, what));
     return call_error(ErrorCode::kMismatch,
                       fmt::format("{}: rank {} has {}", describe(first.tag), other.seat.rank, differs),
                       static_cast<std::int32_t>(other.seat.rank));
@@ -162,7 +165,8 @@ Status DeviceTeam::launch_front() {
   const Error error = alike.ok() || !whole_ ? broken_error(launched.error()) : launched.error();
   for (const auto& call : calls) {
     call->outcome_ = error;
-    std::atomic_ref<std::uint32_t>(members_[call->seat_].seat.words->passed).store(call->number_, std::memory_order_release);
+    std::atomic_ref<std::uint32_t>(members_[call->seat_].seat.words->passed)
+        .store(call->number_, std::memory_order_release);
   }
   if (error.scope == ErrorScope::kCommunicator) fail_locked(error);
   return error;
@@ -173,9 +177,10 @@ Result<cuda::CUstream> DeviceTeam::choose_stream(const std::vector<std::shared_p
   bool one_stream = true;
   for (const auto& call : calls) {
     if (call->capture_ != first.capture_) {
-      return call_error(ErrorCode::kUnsupported,
-                        "ranks that share a GPU in one process capture their calls in different graphs, or only some of "
-                        "them do: capture them in one graph, from one thread, in a Group");
+      return call_error(
+          ErrorCode::kUnsupported,
+          "ranks that share a GPU in one process capture their calls in different graphs, or only some of "
+          "them do: capture them in one graph, from one thread, in a Group");
     }
     one_stream &= call->stream == first.stream;
   }
@@ -201,11 +206,19 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   // Calls run in their order, whatever their streams; what is captured and what is not are the caller's to order.
   const std::uint64_t capture = calls.front()->capture_;
   if (last_done_ != nullptr && last_stream_ != *stream && last_capture_ == capture) {
-    TUTTI_TRY(driver.check(driver.api().stream_wait_event(*stream, last_done_->handle(), 0),
-                           "waiting for the call before"));
+    TUTTI_TRY(
+        driver.check(driver.api().stream_wait_event(*stream, last_done_->handle(), 0), "waiting for the call before"));
   }
   auto done = take_event();
   if (!done) return done.error();
+  std::shared_ptr<cuda::Event> begun;
+  if (calls.front()->launch.rounds > 0 && capture == 0) {
+    auto event = take_event();
+    if (!event) return event.error();
+    begun = std::move(*event);
+    TUTTI_TRY(begun->record(*stream));
+    TUTTI_TRY(start_watchdog());
+  }
   TUTTI_TRY(put_kernel(calls, *stream));
   last_stream_ = *stream;
   last_capture_ = capture;
@@ -217,12 +230,13 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
     call->launched_ = true;
     call->launched_in_ = *stream;
     call->done_ = *done;
+    if (begun != nullptr) underway_.push_back({.call = call, .begun = begun});
     if (!call->by_word_) continue;
     const Seat& seat = members_[call->seat_].seat;
-    TUTTI_TRY(driver.check(driver.api().stream_write_value32(
-                               *stream, seat.words_on_device + offsetof(RankWords, passed), call->number_,
-                               cuda::kWriteDefault),
-                           "letting the stream of a rank go on"));
+    TUTTI_TRY(
+        driver.check(driver.api().stream_write_value32(*stream, seat.words_on_device + offsetof(RankWords, passed),
+                                                       call->number_, cuda::kWriteDefault),
+                     "letting the stream of a rank go on"));
   }
   return {};
 }
@@ -233,6 +247,7 @@ Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& ca
   launch.call_count = static_cast<std::uint32_t>(calls.size());
   launch.channels = how.channels;
   launch.slices = how.slices;
+  if (how.rounds > 0) return put_rounds(*calls.front(), stream);
   if (calls.size() <= device::kInlineCalls) {
     for (std::size_t i = 0; i < calls.size(); ++i) launch.inline_calls[i] = calls[i]->call;
   } else {
@@ -250,6 +265,54 @@ Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& ca
           ? api.launch_cooperative_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
           : api.launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
   return driver.check(result, fmt::format("launching {} blocks of {} threads", blocks, how.threads));
+}
+
+// Kernels that do not wait, and meetings between them. An even number of them, so that every call begins with the same
+// parity, and a captured one can be replayed.
+Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
+  const cuda::Driver& driver = device_->driver();
+  const DeviceMeeting& meeting = *members_[call.seat_].seat.meeting;
+  const DeviceLaunch& how = call.launch;
+  device::Launch launch;
+  launch.call_count = 1;
+  launch.channels = how.channels;
+  launch.slices = how.slices;
+  launch.inline_calls[0] = call.call;
+  const std::uint64_t rounds = how.rounds + how.rounds % 2;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    TUTTI_TRY(meet(meeting, static_cast<std::uint32_t>(round % 2), stream));
+    launch.resume = round > 0 ? 1 : 0;
+    launch.last = round + 1 >= how.rounds ? 1 : 0;
+    void* parameters[] = {&launch};
+    TUTTI_TRY(driver.check(driver.api().launch_kernel(how.kernel, device::blocks_of(launch), 1, 1, how.threads, 1, 1, 0,
+                                                      stream, parameters, nullptr),
+                           fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), how.threads)));
+  }
+  return {};
+}
+
+// A rank takes its words of one parity back before it sets those of the next, and no peer comes to the one after that
+// before: so nobody sets a word that is still to be taken back.
+Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream) {
+  const cuda::Driver& driver = device_->driver();
+  const cuda::DriverApi& api = driver.api();
+  const auto for_each_peer = [&](auto visit) -> Status {
+    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
+      if (peer != meeting.rank) TUTTI_TRY(driver.check(visit(peer), "meeting the other ranks in a stream"));
+    }
+    return {};
+  };
+  const std::uint64_t own = meeting.arenas[meeting.rank];
+  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
+    return api.stream_write_value32(stream, meeting.arenas[peer] + DeviceArena::met_word(meeting.rank, parity), 1,
+                                    cuda::kWriteDefault);
+  }));
+  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
+    return api.stream_wait_value32(stream, own + DeviceArena::met_word(peer, parity), 1, cuda::kWaitEqual);
+  }));
+  return for_each_peer([&](std::uint32_t peer) {
+    return api.stream_write_value32(stream, own + DeviceArena::met_word(peer, parity), 0, cuda::kWriteDefault);
+  });
 }
 
 // Memory that a launch of before has been through with is used again.
@@ -273,7 +336,8 @@ Result<const device::Call*> DeviceTeam::calls_for_device(const std::vector<std::
   Longer& taken = longer_.back();
   taken.done = nullptr;
   std::byte* to = taken.memory.bytes().data();
-  for (std::size_t i = 0; i < calls.size(); ++i) std::memcpy(to + i * sizeof(device::Call), &calls[i]->call, sizeof(device::Call));
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    std::memcpy(to + i * sizeof(device::Call), &calls[i]->call, sizeof(device::Call));
   return reinterpret_cast<const device::Call*>(taken.memory.device_address());  // NOLINT: a device's address
 }
 
@@ -296,23 +360,26 @@ Status DeviceTeam::settle(DeviceCall& call) {
     fail_locked(broken_error(error));
     return broken_error(error);
   }
-  TUTTI_TRY(driver.check(
-      driver.api().stream_wait_value32(call.stream, seat.words_on_device + offsetof(RankWords, passed), call.number_,
-                                       cuda::kWaitGreaterEqual),
-      "making the stream wait for the other ranks"));
+  TUTTI_TRY(
+      driver.check(driver.api().stream_wait_value32(call.stream, seat.words_on_device + offsetof(RankWords, passed),
+                                                    call.number_, cuda::kWaitGreaterEqual),
+                   "making the stream wait for the other ranks"));
   call.by_word_ = true;
-  if (!watchdog_.joinable()) {
-    try {
-      watchdog_ = std::thread([this] { watch(); });
-    } catch (const std::system_error& error) {
-      const Error failed = broken_error(call_error(
-          ErrorCode::kSystem, fmt::format("no thread can be started ({}): raise the limit of processes", error.what())));
-      fail_locked(failed);
-      return failed;
-    }
-  }
+  return start_watchdog();
+}
+
+Status DeviceTeam::start_watchdog() {
   changed_.notify_all();
-  return {};
+  if (watchdog_.joinable()) return {};
+  try {
+    watchdog_ = std::thread([this] { watch(); });
+    return {};
+  } catch (const std::system_error& error) {
+    const Error failed = broken_error(call_error(
+        ErrorCode::kSystem, fmt::format("no thread can be started ({}): raise the limit of processes", error.what())));
+    fail_locked(failed);
+    return failed;
+  }
 }
 
 Error DeviceTeam::missing(const DeviceCall& call) const {
@@ -323,17 +390,69 @@ Error DeviceTeam::missing(const DeviceCall& call) const {
     absent += fmt::format("{}{}", absent.empty() ? "" : ", ", other.seat.rank);
     if (first < 0) first = static_cast<std::int32_t>(other.seat.rank);
   }
-  return broken_error(call_error(
-      ErrorCode::kTimeout,
-      fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call", describe(call.tag),
-                  call.timeout_ns / 1'000'000, absent),
-      first));
+  return broken_error(
+      call_error(ErrorCode::kTimeout,
+                 fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call",
+                             describe(call.tag), call.timeout_ns / 1'000'000, absent),
+                 first));
+}
+
+// Forgets calls in rounds that have ended; one that has begun and takes too long, or whose team is broken, is ended.
+void DeviceTeam::look_at_rounds() {
+  while (!underway_.empty()) {
+    const auto finished = underway_.front().call->done_->finished();
+    if (finished.ok() && !*finished) break;
+    underway_.pop_front();
+  }
+  if (underway_.empty()) return;
+  Underway& first = underway_.front();
+  const auto begun = first.begun->finished();
+  const auto now = Clock::now();
+  if (!first.since && begun.ok() && *begun) first.since = now;
+  if (!broken_ && first.since && now - *first.since >= std::chrono::nanoseconds(first.call->timeout_ns)) {
+    fail_locked(broken_error(call_error(
+        ErrorCode::kTimeout,
+        fmt::format("{}: rank {} waited {} ms in its stream for the ranks that share GPUs with it: some have not made "
+                    "the call, or have ended",
+                    describe(first.call->tag), members_[first.call->seat_].seat.rank,
+                    first.call->timeout_ns / 1'000'000))));
+  }
+  if (broken_) release_rounds();
+}
+
+// Sets all words that the streams wait for: again and again, since each meeting takes them back.
+void DeviceTeam::release_rounds() {
+  const cuda::DriverApi& api = device_->driver().api();
+  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+  if (!scope) return underway_.clear();
+  if (!release_stream_) {
+    auto made = cuda::Stream::create(device_->driver());
+    if (!made) return underway_.clear();
+    release_stream_.emplace(std::move(*made));
+  }
+  for (const Member& each : members_) {
+    if (each.seat.meeting == nullptr) continue;
+    const DeviceMeeting& meeting = *each.seat.meeting;
+    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
+      if (peer == meeting.rank) continue;
+      for (const std::uint32_t parity : {0u, 1u}) {
+        const std::uint64_t word = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
+        static_cast<void>(api.stream_write_value32(release_stream_->handle(), word, 1, cuda::kWriteDefault));
+      }
+    }
+  }
+  static_cast<void>(release_stream_->synchronize());
 }
 
 // Ends calls for which some rank does not come.
 void DeviceTeam::watch() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
+    look_at_rounds();
+    if (!underway_.empty()) {
+      changed_.wait_for(lock, broken_ ? kReleasing : kLooking);
+      continue;
+    }
     const DeviceCall* first = nullptr;
     for (const Member& each : members_) {
       for (const auto& call : each.waiting) {
@@ -365,8 +484,8 @@ void DeviceTeam::fail_locked(const Error& error) {
     }
     each.waiting.clear();
   }
+  changed_.notify_all();  // the watchdog lets streams go
 }
-
 
 std::uint64_t DeviceTeam::failure_word(const Member& its) {
   if (!its.here) return its.failure;
@@ -386,6 +505,7 @@ std::optional<Status> DeviceTeam::look(const DeviceCall& call) {
   if (finished.ok() && failure != 0) {
     call.outcome_ = device_failure(device::FailureWord::of(failure), its.seat.rank, &call.tag, call.timeout_ns);
   }
+  if (broken_ && call.launch.rounds > 0) call.outcome_ = *broken_;  // its stream was let go
   if (!call.outcome_->ok()) fail_locked(call.outcome_->error());
   return call.outcome_;
 }
@@ -437,7 +557,8 @@ void DeviceTeam::forget(std::uint32_t rank) {
 Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
                      std::int64_t timeout_ns) {
   const std::string call = tag == nullptr ? "a call on device memory" : describe(*tag);
-  const std::string where = fmt::format("on the GPU of rank {}, step {} of channel {}", rank, failure.step, failure.channel);
+  const std::string where =
+      fmt::format("on the GPU of rank {}, step {} of channel {}", rank, failure.step, failure.channel);
   const std::string waited = timeout_ns == 0 ? std::string("too long") : fmt::format("{} ms", timeout_ns / 1'000'000);
   const auto told = [&](ErrorCode code, std::string text, std::uint32_t culprit) {
     return Error{code, ErrorScope::kCommunicator, static_cast<std::int32_t>(culprit),
@@ -445,22 +566,25 @@ Error device_failure(const device::FailureWord& failure, std::uint32_t rank, con
   };
   switch (failure.cause) {
     case device::Failure::kTimedOut:
-      return told(ErrorCode::kTimeout,
-                  fmt::format("waited {} for rank {}: has it made the call, on device memory as well, and can its stream "
-                              "go on?",
-                              waited, failure.peer),
-                  failure.peer);
+      return told(
+          ErrorCode::kTimeout,
+          fmt::format("waited {} for rank {}: has it made the call, on device memory as well, and can its stream "
+                      "go on?",
+                      waited, failure.peer),
+          failure.peer);
     case device::Failure::kMismatch:
-      return told(ErrorCode::kMismatch,
-                  fmt::format("rank {} makes another call: kind, count, type, operation, root and algorithm must be the same",
-                              failure.peer),
-                  failure.peer);
+      return told(
+          ErrorCode::kMismatch,
+          fmt::format("rank {} makes another call: kind, count, type, operation, root and algorithm must be the same",
+                      failure.peer),
+          failure.peer);
     case device::Failure::kCorrupt:
       return told(ErrorCode::kMismatch,
                   fmt::format("rank {} sent a message that does not belong to the plan", failure.peer), failure.peer);
     case device::Failure::kAborted: return told(ErrorCode::kAborted, "abort() was called", rank);
     case device::Failure::kMisused:
-      return told(ErrorCode::kSystem, "a call began before the last one had ended: was a graph replayed beside it?", rank);
+      return told(ErrorCode::kSystem, "a call began before the last one had ended: was a graph replayed beside it?",
+                  rank);
     case device::Failure::kNone: break;
   }
   return told(ErrorCode::kSystem, "the device's words cannot be read", rank);

@@ -1,6 +1,6 @@
 // DeviceTeam: the ranks of one communicator that share a GPU and a process. Their calls run in one launch, so that no
-// kernel of one waits for a kernel of another that finds no room: the last rank to call launches for all. A rank that is
-// alone is a team, too; it launches in its caller's stream, and nothing is waited for.
+// kernel of one waits for a kernel of another that finds no room: the last rank to call launches for all. A rank that
+// is alone is a team, too; it launches in its caller's stream, and nothing is waited for.
 //
 //   stream of a rank    record "ready" ......... wait for "done" | if it called before the last one: wait for a word
 //   launching stream    wait for all "ready" | kernel | record "done" | write the words
@@ -8,8 +8,8 @@
 // The launching stream is the ranks' own where all gave the same, else one of the team's. Any thread; everything is
 // guarded by one mutex, under which the driver is called.
 //
-// Bounds: kMostWaiting calls of a rank may wait for the others; a call that waits longer than its timeout fails, and the
-// team with it: then the words are written by the host, and the streams go on.
+// Bounds: kMostWaiting calls of a rank may wait for the others; a call that waits longer than its timeout fails, and
+// the team with it: then the words are written by the host, and the streams go on.
 #pragma once
 
 #include <atomic>
@@ -38,12 +38,19 @@ struct RankWords {
   alignas(device::kLineBytes) std::uint32_t passed = 0;  // the number of the last call that streams need not wait for
 };
 
+// Where the streams of all ranks meet: each sets its word in every arena and waits for all words in its own.
+struct DeviceMeeting {
+  std::uint32_t rank = 0;
+  std::vector<std::uint64_t> arenas;  // by rank, as this one's device sees them
+};
+
 // What all ranks of a call must have alike for one launch, beside the call itself.
 struct DeviceLaunch {
   cuda::CUfunction kernel = nullptr;
   std::uint32_t channels = 1;
   std::uint32_t slices = 1;
   std::uint32_t threads = 512;
+  std::uint64_t rounds = 0;  // 0: kernels may wait; else how many that do not, with a meeting of all ranks before each
 
   bool operator==(const DeviceLaunch&) const = default;
 };
@@ -69,21 +76,22 @@ class DeviceCall final : public Gate {
   friend class DeviceTeam;
   std::shared_ptr<class DeviceTeam> team_;  // shared with the ranks; null: it was never submitted
   std::size_t seat_ = 0;
-  std::uint32_t number_ = 0;                      // of the rank's calls, as its word counts them
-  std::uint64_t capture_ = 0;                     // id of the capture that its stream is in; 0: none
-  std::shared_ptr<cuda::Event> ready_;            // shared by the call and the pool that it goes back to
-  std::shared_ptr<cuda::Event> done_;             // shared by the calls of one launch
+  std::uint32_t number_ = 0;            // of the rank's calls, as its word counts them
+  std::uint64_t capture_ = 0;           // id of the capture that its stream is in; 0: none
+  std::shared_ptr<cuda::Event> ready_;  // shared by the call and the pool that it goes back to
+  std::shared_ptr<cuda::Event> done_;   // shared by the calls of one launch
   cuda::CUstream launched_in_ = nullptr;
   bool launched_ = false;
-  bool by_word_ = false;                          // its stream waits for the rank's word
+  bool by_word_ = false;  // its stream waits for the rank's word
   std::chrono::steady_clock::time_point deadline_{};
-  mutable std::optional<Status> outcome_;         // once it is known
+  mutable std::optional<Status> outcome_;  // once it is known
 };
 
 class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
  public:
   struct Seat {
     std::uint32_t rank = 0;
+    const DeviceMeeting* meeting = nullptr;  // where some GPU has ranks of several processes
     RankWords* words = nullptr;
     cuda::CUdeviceptr words_on_device = 0;
   };
@@ -133,6 +141,11 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Status check_front() const;
   Status launch(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   Result<cuda::CUstream> choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls);
+  Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
+  Status meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream);
+  void look_at_rounds();
+  void release_rounds();
+  Status start_watchdog();
   Status put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
   Result<const device::Call*> calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   void fail_locked(const Error& error);
@@ -159,6 +172,15 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     std::shared_ptr<cuda::Event> done;  // null: it stays
   };
   std::vector<Longer> longer_;
+  // Calls in rounds that have not ended, as far as is known: the watchdog lets their streams go where a peer is
+  // missing.
+  struct Underway {
+    std::shared_ptr<DeviceCall> call;                              // shared with its operation
+    std::shared_ptr<cuda::Event> begun;                            // recorded before the first meeting
+    std::optional<std::chrono::steady_clock::time_point> since{};  // it has begun
+  };
+  std::deque<Underway> underway_;
+  std::optional<cuda::Stream> release_stream_;
   std::condition_variable changed_;
   bool ending_ = false;
   std::thread watchdog_;

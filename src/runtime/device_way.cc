@@ -20,6 +20,7 @@ constexpr std::uint64_t kLlBytes = 16 * 1024;
 // A slice has at least so many bytes of every chunk: below, a block more costs more than it moves. Reasoned.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
 constexpr std::uint32_t kShortThreads = 128;  // of a block, for what LL carries
+constexpr std::uint64_t kMostRounds = 65'536;
 constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
 
 // Of what all ranks of a call have alike; never 0.
@@ -35,7 +36,9 @@ std::uint32_t digest_of(const CallTag& tag) {
   return static_cast<std::uint32_t>(hash ^ hash >> 32) | 1u;
 }
 
-bool is_device(cuda::MemoryKind kind) { return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged; }
+bool is_device(cuda::MemoryKind kind) {
+  return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged;
+}
 
 template <class T>
 T* at(const cuda::DeviceMemory& memory) {
@@ -73,13 +76,14 @@ Result<bool> DeviceWay::takes(const CheckedCall& checked) {
     on_device = buffer.name;
     const int device = world_->device().number();
     if (where->kind == cuda::MemoryKind::kDevice && where->device != device) {
-      return invalid_argument(fmt::format("{} is memory of GPU {}, but this communicator's rank has GPU {}", buffer.name,
-                                          where->device, device));
+      return invalid_argument(fmt::format("{} is memory of GPU {}, but this communicator's rank has GPU {}",
+                                          buffer.name, where->device, device));
     }
     if (where->context != nullptr && where->context != world_->device().context()) {
-      return invalid_argument(fmt::format(
-          "{} is memory of another context of GPU {} than this communicator's: make the communicator where that is current",
-          buffer.name, device));
+      return invalid_argument(
+          fmt::format("{} is memory of another context of GPU {} than this communicator's: make the communicator where "
+                      "that is current",
+                      buffer.name, device));
     }
     if (world_->one_device()) continue;
     auto plain = cuda::is_plain_device_memory(world_->device().driver(), buffer.data);
@@ -88,8 +92,9 @@ Result<bool> DeviceWay::takes(const CheckedCall& checked) {
   }
   if (on_device == nullptr) return false;
   if (on_host == nullptr) return true;
-  return invalid_argument(fmt::format("{} is memory of GPU {}, but {} is host memory: give all buffers of a call in one place",
-                                      on_device, world_->device().number(), on_host));
+  return invalid_argument(
+      fmt::format("{} is memory of GPU {}, but {} is host memory: give all buffers of a call in one place", on_device,
+                  world_->device().number(), on_host));
 }
 
 Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& generator, device::Protocol protocol) {
@@ -105,8 +110,8 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
     if (r == rank_) own.emplace(std::move(*packed));
   }
   const device::Protocol p = protocol;
-  const bool fits = channels <= world_->blocks() && shape.lanes <= connections &&
-                    shape.slots <= world_->arena().connections(p).slots;
+  const bool fits =
+      channels <= world_->blocks() && shape.lanes <= connections && shape.slots <= world_->arena().connections(p).slots;
   if (!fits) return std::unique_ptr<Plan>();
   const cuda::Driver& driver = world_->device().driver();
   auto scope = cuda::ContextScope::enter(driver, world_->device().context());
@@ -123,9 +128,9 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
     if (!program) return program.error();
     auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
     if (!states) return states.error();
-    TUTTI_TRY(driver.check(driver.api().memcpy_htod_async(program->address(), own->bytes().data(), own->bytes().size(),
-                                                          stream->handle()),
-                           "writing a plan"));
+    TUTTI_TRY(driver.check(
+        driver.api().memcpy_htod_async(program->address(), own->bytes().data(), own->bytes().size(), stream->handle()),
+        "writing a plan"));
     TUTTI_TRY(driver.check(driver.api().memset_d8_async(states->address(), 0, states->bytes(), stream->handle()),
                            "zeroing a plan's counters"));
     auto plan = std::unique_ptr<Plan>(new Plan{.shape = shape,
@@ -137,7 +142,8 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
     if (shape.scratch_chunks > 0) {
       const std::uint64_t payload = device::payload_bytes(p, world_->arena().connections(p).slot_bytes);
       const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;
-      plan->scratch_room = std::min(payload, kMostScratchBytes / chunks / device::kChunkUnitBytes * device::kChunkUnitBytes);
+      plan->scratch_room =
+          std::min(payload, kMostScratchBytes / chunks / device::kChunkUnitBytes * device::kChunkUnitBytes);
       if (plan->scratch_room == 0) return std::unique_ptr<Plan>();
       auto scratch = allocate(chunks * plan->scratch_room);
       if (!scratch) return scratch.error();
@@ -146,6 +152,7 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
       plan->scratch.emplace(std::move(*scratch));
       plan->scratch_bytes.emplace(std::move(*bytes));
     }
+    if (world_->in_rounds()) plan->rounds.emplace(generator, world_->arena().connections(p).slots);
     TUTTI_TRY(stream->synchronize());
     return plan;
   }();
@@ -153,7 +160,8 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
   return made;
 }
 
-Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol) {
+Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::uint32_t digest,
+                                             device::Protocol protocol) {
   const PlanShape& shape = generator.shape;
   const PlanKey key{shape.collective.kind, shape.algorithm, shape.collective.root, digest, protocol};
   const auto found = plans_.find(key);
@@ -163,7 +171,13 @@ Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::ui
   return plans_.emplace(key, std::move(*made)).first->second.get();
 }
 
+std::uint64_t DeviceWay::rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const {
+  if (!plan.rounds) return 0;
+  return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), Draining::kPublished);
+}
+
 device::Protocol DeviceWay::choose_protocol(std::uint64_t bytes) const {
+  if (world_->in_rounds()) return device::Protocol::kSimple;  // the others wait for data in the middle of a step
   switch (world_->protocol()) {
     case DeviceProtocol::kSimple: return device::Protocol::kSimple;
     case DeviceProtocol::kLl: return device::Protocol::kLl;
@@ -244,14 +258,21 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   to.geometry = pack_geometry((*plan)->shape, rank_, call.lengths, static_cast<std::uint32_t>(call.element_bytes),
                               cutting.max_chunk_bytes)
                     .geometry;
-  to.arithmetic = {.type = call.type,
-                   .op = call.op,
-                   .scale_real = call.scale.real,
-                   .scale_integer = call.scale.integer};
+  to.arithmetic = {
+      .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
   place_windows(to);
   to.in_place = call.in_place ? 1 : 0;
   to.digest = digest_of(call.tag);
   to.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
+  made->launch.rounds = rounds_of(**plan, to, cutting.slices);
+  if (world_->in_rounds()) to.patience_ns = 0;
+  if (made->launch.rounds > kMostRounds) {
+    return Error{
+        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+        fmt::format("{} would take {} launches on a GPU that several processes share; at most {} are put into a "
+                    "stream: make shorter calls, or give TUTTI_DEVICE_CALLS=staged",
+                    describe(call.tag), made->launch.rounds, kMostRounds)};
+  }
   return made;
 }
 

@@ -1,6 +1,6 @@
-// DeviceWay: calls of one rank that its GPU carries out (docs/decisions/0013): the same plans as on the host, packed and
-// kept in device memory, one launch of the evaluator for each call. Used under the communicator's submission mutex, but
-// for failure() and abort().
+// DeviceWay: calls of one rank that its GPU carries out (docs/decisions/0013): the same plans as on the host, packed
+// and kept in device memory, one launch of the evaluator for each call. Used under the communicator's submission mutex,
+// but for failure() and abort().
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "cuda/pointer.h"
 #include "executor/device_program.h"
+#include "executor/device_rounds.h"
 #include "plan/plan.h"
 #include "runtime/arguments.h"
 #include "runtime/device_world.h"
@@ -48,9 +49,10 @@ class DeviceWay {
     std::uint32_t channels = 1;  // of the rank that has most
     cuda::DeviceMemory program;
     cuda::DeviceMemory states;
-    std::optional<cuda::DeviceMemory> scratch;        // of all slices
+    std::optional<cuda::DeviceMemory> scratch;  // of all slices
     std::optional<cuda::DeviceMemory> scratch_bytes;
-    std::uint64_t scratch_room = 0;                   // bytes of `scratch` for each of its chunks
+    std::optional<DeviceRounds> rounds{};  // where kernels may not wait
+    std::uint64_t scratch_room = 0;        // bytes of `scratch` for each of its chunks
   };
   // Kind, algorithm, root, digest, protocol.
   using PlanKey = std::tuple<CollectiveKind, Algorithm, std::uint32_t, std::uint32_t, device::Protocol>;
@@ -62,6 +64,7 @@ class DeviceWay {
 
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
+  std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
   Cutting cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
   Status check_stream(cuda::CUstream stream);

@@ -137,7 +137,8 @@ class DeviceWorldMaker {
     bool reached = false;
     if (agreed_) {
       const Status connected = connect(*handles);
-      if (!connected) log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
+      if (!connected)
+        log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
       reached = connected.ok();
     }
     auto all = round(std::string(reached ? "1" : "0"));
@@ -204,7 +205,8 @@ class DeviceWorldMaker {
       for (const Offer& other : offers_) {
         if (!one.same_device(other)) continue;
         ++here;
-        if (!one.same_process(other) || one.context != other.context) return {};
+        if (one.same_process(other) && one.context != other.context) return {};
+        in_rounds_ |= !one.same_process(other);
       }
       blocks = std::min(blocks, one.blocks_at_once / here);
     }
@@ -217,7 +219,8 @@ class DeviceWorldMaker {
     const cuda::Driver& driver = fabric_.device->driver();
     auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
     if (!scope) return scope.error();
-    const DeviceArena arena(ranks_, device_connections(ranks_, blocks_, fabric_.config.device_slot_bytes, kMostArenaBytes));
+    const DeviceArena arena(ranks_,
+                            device_connections(ranks_, blocks_, fabric_.config.device_slot_bytes, kMostArenaBytes));
     world_.reset(new DeviceWorld(rank_, fabric_.device, arena, log_));  // private constructor
     world_->code_ = code_;
     world_->blocks_ = blocks_;
@@ -271,7 +274,7 @@ class DeviceWorldMaker {
     for (std::uint32_t r = 0; r < ranks_; ++r) {
       if (offers_[r].same_process(offers_[rank_])) {
         TUTTI_TRY(reach_here(r, peers[r]));
-        if (offers_[r].same_device(offers_[rank_])) team.push_back(r);
+        if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) team.push_back(r);
         continue;
       }
       const auto handle = unpack<cuda::CUipcMemHandle>(handles[r]);
@@ -283,7 +286,14 @@ class DeviceWorldMaker {
       world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
     world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
-    world_->team_->take_seat({.rank = rank_, .words = world_->words_, .words_on_device = world_->pinned_->device_address()});
+    if (in_rounds_) {
+      world_->meeting_.rank = rank_;
+      for (const DeviceArena::Peer& peer : peers) world_->meeting_.arenas.push_back(peer.arena);
+    }
+    world_->team_->take_seat({.rank = rank_,
+                              .meeting = in_rounds_ ? &world_->meeting_ : nullptr,
+                              .words = world_->words_,
+                              .words_on_device = world_->pinned_->device_address()});
     return write_links(peers);
   }
 
@@ -295,8 +305,8 @@ class DeviceWorldMaker {
     const cuda::Driver& driver = fabric_.device->driver();
     const cuda::CUresult result = driver.api().ctx_enable_peer_access(share.device->context(), 0);
     if (result == cuda::CUresult::kPeerAccessAlreadyEnabled) return {};
-    return driver.check(result, fmt::format("reaching device {} from device {}", share.device->number(),
-                                            fabric_.device->number()));
+    return driver.check(
+        result, fmt::format("reaching device {} from device {}", share.device->number(), fabric_.device->number()));
   }
 
   Status write_links(const std::vector<DeviceArena::Peer>& peers) {
@@ -311,9 +321,9 @@ class DeviceWorldMaker {
     if (!memory) return memory.error();
     auto stream = cuda::Stream::create(driver);
     if (!stream) return stream.error();
-    TUTTI_TRY(driver.check(
-        driver.api().memcpy_htod_async(memory->address(), all.data(), memory->bytes(), stream->handle()),
-        "writing a rank's connections"));
+    TUTTI_TRY(
+        driver.check(driver.api().memcpy_htod_async(memory->address(), all.data(), memory->bytes(), stream->handle()),
+                     "writing a rank's connections"));
     TUTTI_TRY(stream->synchronize());
     world_->links_.emplace(std::move(*memory));
     return {};
@@ -329,6 +339,7 @@ class DeviceWorldMaker {
   RankDevice::Code code_;
   std::vector<Offer> offers_;  // by rank
   bool agreed_ = false;
+  bool in_rounds_ = false;  // some GPU has ranks of several processes
   std::uint32_t blocks_ = 1;
   std::string handle_;
   std::unique_ptr<DeviceWorld> world_;

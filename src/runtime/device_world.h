@@ -1,7 +1,8 @@
 // DeviceWorld: what one rank needs to run calls on its GPU: arenas that all ranks reach, connections, the team. Made in
 // rounds over the communicator's ranks, in which they agree on whether their calls go by the devices at all: each has a
-// GPU of the same machine, no GPU has ranks of several processes, and every rank reaches every other's memory. Kept as
-// long as the communicator.
+// GPU of the same machine, and every rank reaches every other's memory. Kept as long as the communicator. Where a GPU
+// has ranks of several processes, a kernel may keep the one that it waits for from running: then calls run in rounds
+// (executor/device_rounds.h).
 #pragma once
 
 #include <array>
@@ -30,8 +31,8 @@ class DeviceProcess {
   static std::shared_ptr<DeviceProcess> of(std::uint64_t communicator);
 
   struct Share {
-    std::shared_ptr<RankDevice> device;          // ends after the arena
-    std::shared_ptr<cuda::DeviceMemory> arena;   // shared by all ranks here: peers write in it until they all end
+    std::shared_ptr<RankDevice> device;         // ends after the arena
+    std::shared_ptr<cuda::DeviceMemory> arena;  // shared by all ranks here: peers write in it until they all end
   };
   void give(std::uint32_t rank, Share share);
   Share of_rank(std::uint32_t rank);
@@ -57,12 +58,13 @@ class DeviceWorld {
   cuda::CUfunction evaluator(device::Protocol protocol) const {
     return code_.evaluate[static_cast<std::size_t>(protocol)];
   }
-  device::Link* links(device::Protocol protocol) const;    // device memory
-  device::RankStatus* status() const;                      // as the device sees it
+  device::Link* links(device::Protocol protocol) const;  // device memory
+  device::RankStatus* status() const;                    // as the device sees it
   RankWords& words() const { return *words_; }
-  std::uint32_t blocks() const { return blocks_; }         // of one rank at most; the same on all
+  std::uint32_t blocks() const { return blocks_; }  // of one rank at most; the same on all
   std::uint32_t threads() const { return threads_; }
-  bool one_device() const { return one_device_; }          // all ranks have the same
+  bool in_rounds() const { return !meeting_.arenas.empty(); }  // kernels may not wait for other ranks'
+  bool one_device() const { return one_device_; }              // all ranks have the same
   DeviceProtocol protocol() const { return protocol_; }
 
  private:
@@ -77,7 +79,7 @@ class DeviceWorld {
     cuda::PeerMemory memory;
   };
   const std::uint32_t rank_;
-  const std::shared_ptr<RankDevice> device_;       // shared with the fabric; ends last
+  const std::shared_ptr<RankDevice> device_;  // shared with the fabric; ends last
   const DeviceArena arena_;
   const Log log_;
   RankDevice::Code code_;
@@ -86,10 +88,11 @@ class DeviceWorld {
   std::shared_ptr<cuda::DeviceMemory> own_arena_;  // likewise
   std::vector<std::uint32_t> elsewhere_;           // ranks of other processes
   std::vector<Opened> opened_;
-  std::optional<cuda::DeviceMemory> links_;        // of all protocols
+  std::optional<cuda::DeviceMemory> links_;  // of all protocols
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
   RankWords* words_ = nullptr;
+  DeviceMeeting meeting_;  // no arenas: kernels wait for each other
   std::uint32_t blocks_ = 1;
   std::uint32_t threads_ = 32;
   bool one_device_ = true;

@@ -32,8 +32,8 @@ Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t>
     const Result<int> devices = driver->device_count();
     if (!devices) return devices.error();
     if (number >= *devices) {
-      return invalid_argument(fmt::format("device {} was asked for; this machine has {} (0 to {})", number, *devices,
-                                          *devices - 1));
+      return invalid_argument(
+          fmt::format("device {} was asked for; this machine has {} (0 to {})", number, *devices, *devices - 1));
     }
     auto retained = cuda::PrimaryContext::retain(*driver, number);
     if (!retained) return retained.error();
@@ -45,7 +45,8 @@ Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t>
     if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return none;
     TUTTI_TRY(driver->check(driver->api().ctx_get_device(&number), "finding the device of the current context"));
   }
-  std::shared_ptr<RankDevice> device(new RankDevice(*driver, number, context, std::move(primary)));  // private constructor
+  std::shared_ptr<RankDevice> device(
+      new RankDevice(*driver, number, context, std::move(primary)));  // private constructor
   TUTTI_TRY(driver->check(driver->api().device_get_uuid(&device->uuid_, number),
                           fmt::format("cuDeviceGetUuid of device {}", number)));
   return device;
@@ -67,9 +68,9 @@ Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
     }
     auto loaded = cuda::Module::load(driver_, image.data());
     if (!loaded) {
-      return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                   fmt::format("the library's device code cannot be loaded on device {}: {}", number_,
-                               loaded.error().message)};
+      return Error{
+          ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+          fmt::format("the library's device code cannot be loaded on device {}: {}", number_, loaded.error().message)};
     }
     module_.emplace(std::move(*loaded));
   }
@@ -84,9 +85,9 @@ Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
     if (!function) return function.error();
     code.evaluate[p] = *function;
     int blocks = 0;
-    TUTTI_TRY(driver_.check(driver_.api().occupancy_max_active_blocks(&blocks, *function,
-                                                                      static_cast<int>(block_threads), 0),
-                            "asking how many blocks of a kernel run at once"));
+    TUTTI_TRY(
+        driver_.check(driver_.api().occupancy_max_active_blocks(&blocks, *function, static_cast<int>(block_threads), 0),
+                      "asking how many blocks of a kernel run at once"));
     least = std::min(least, blocks);
   }
   code.blocks_at_once = static_cast<std::uint32_t>(std::max(least, 0) * std::max(multiprocessors, 0));

@@ -17,9 +17,9 @@ namespace tutti::detail {
 
 class RankDevice {
  public:
-  // `wanted`: a device's number, CommunicatorOptions::kNoDevice, or nothing: that of the current context. Null: the rank
-  // has none. Errors: kInvalidArgument (there is no such device), kUnsupported (no driver, though a device was named),
-  // the driver's.
+  // `wanted`: a device's number, CommunicatorOptions::kNoDevice, or nothing: that of the current context. Null: the
+  // rank has none. Errors: kInvalidArgument (there is no such device), kUnsupported (no driver, though a device was
+  // named), the driver's.
   static Result<std::shared_ptr<RankDevice>> find(std::optional<std::int32_t> wanted);
 
   const cuda::Driver& driver() const { return driver_; }

@@ -129,7 +129,8 @@ struct CallShape {
 inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::size_t ranks, void* memory) {
   using Kind = CollectiveKind;
   auto* buffer = static_cast<std::byte*>(memory);
-  const bool many_in = shape.kind == Kind::kReduceScatter || shape.kind == Kind::kAllToAll || shape.kind == Kind::kScatter;
+  const bool many_in =
+      shape.kind == Kind::kReduceScatter || shape.kind == Kind::kAllToAll || shape.kind == Kind::kScatter;
   const bool many_out = shape.kind == Kind::kAllGather || shape.kind == Kind::kAllToAll || shape.kind == Kind::kGather;
   std::byte* input = buffer + ranks * shape.block();
   std::byte* output = buffer;
@@ -148,7 +149,8 @@ inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::siz
 }
 
 // All ranks' buffers after the call, by ranks with GPUs (devices: by rank) or without (empty).
-inline std::vector<Bytes> outcome(Communicators& ranks, const CallShape& shape, const std::vector<std::int32_t>& devices) {
+inline std::vector<Bytes> outcome(Communicators& ranks, const CallShape& shape,
+                                  const std::vector<std::int32_t>& devices) {
   std::vector<Bytes> buffers(ranks.size());
   on_every_rank(ranks, [&](Communicator& rank) {
     const auto me = static_cast<std::size_t>(rank.rank());

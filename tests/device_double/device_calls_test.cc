@@ -22,7 +22,9 @@ using Devices = std::vector<std::int32_t>;
 constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kBroadcast, Kind::kReduce, Kind::kAllGather,
                            Kind::kReduceScatter, Kind::kAllToAll,  Kind::kGather, Kind::kScatter};
 
-unsigned launches() { return small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel"); }
+unsigned launches() {
+  return small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel");
+}
 
 class DeviceCalls : public ::testing::TestWithParam<Devices> {};
 
@@ -166,8 +168,9 @@ TEST_P(DeviceStreams, AWorkWaitsForTheGpu) {
     const cuda::DeviceMemory memory = gpu.allocate(100'000);
     gpu.put(memory, Bytes(100'000, std::byte{1}));
     Held held(gpu.stream());
-    auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 100'000, .type = DataType::kUint8},
-                           gpu.options());
+    auto work =
+        rank.start({.input = pointer(memory), .output = pointer(memory), .count = 100'000, .type = DataType::kUint8},
+                   gpu.options());
     ASSERT_TRUE(work.ok()) << to_string(work.error());
     EXPECT_FALSE(work->test());
     held.let_go();
@@ -195,10 +198,10 @@ TEST(DeviceCall, OneThreadServesAllRanks) {
       for (int round = 0; round < 3; ++round) {
         Group group;
         for (std::size_t r = 0; r < ranks.size(); ++r) {
-          const CollectiveCall call{.input = pointer(memories[r]), .output = pointer(memories[r]), .count = 8192,
-                                    .type = DataType::kUint8};
-          const Status status = grouped ? group.add(*ranks[r], call, gpus[r]->options())
-                                        : ranks[r]->run(call, gpus[r]->options());
+          const CollectiveCall call{
+              .input = pointer(memories[r]), .output = pointer(memories[r]), .count = 8192, .type = DataType::kUint8};
+          const Status status =
+              grouped ? group.add(*ranks[r], call, gpus[r]->options()) : ranks[r]->run(call, gpus[r]->options());
           ASSERT_TRUE(status.ok()) << to_string(status.error());
         }
         ASSERT_TRUE(group.run().ok());
@@ -307,7 +310,8 @@ TEST(DeviceGraphs, TakeAGroupOfRanksOnOneGpu) {
   const auto both = [&] {
     Group group;
     const auto call_on = [](const cuda::DeviceMemory& memory) {
-      return CollectiveCall{.input = pointer(memory), .output = pointer(memory), .count = 10'000, .type = DataType::kUint8};
+      return CollectiveCall{
+          .input = pointer(memory), .output = pointer(memory), .count = 10'000, .type = DataType::kUint8};
     };
     EXPECT_TRUE(group.add(*ranks[0], call_on(a), gpu.options()).ok());
     EXPECT_TRUE(group.add(*ranks[1], call_on(b), second.options()).ok());

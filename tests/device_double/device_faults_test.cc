@@ -23,7 +23,8 @@ CommunicatorOptions short_timeout() {
 
 Status sum(Communicator& rank, const cuda::DeviceMemory& memory, const CallOptions& options,
            DataType type = DataType::kUint8) {
-  return rank.all_reduce(pointer(memory), pointer(memory), memory.bytes() / size_of(type), type, ReduceOp::kSum, options);
+  return rank.all_reduce(pointer(memory), pointer(memory), memory.bytes() / size_of(type), type, ReduceOp::kSum,
+                         options);
 }
 
 TEST(DeviceArguments, AreNamedWhereTheyAreWrong) {
@@ -91,8 +92,9 @@ TEST(DeviceFaults, RanksThatDisagreeOnOneGpuGoOnAfterwards) {
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(rank.rank() == 0 ? 256 : 512);
     gpu.put(memory, Bytes(memory.bytes(), std::byte{1}));
-    auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = memory.bytes(),
-                            .type = DataType::kUint8}, gpu.options());
+    auto work = rank.start(
+        {.input = pointer(memory), .output = pointer(memory), .count = memory.bytes(), .type = DataType::kUint8},
+        gpu.options());
     const Status status = work.ok() ? work->wait() : Status(work.error());
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
@@ -111,8 +113,9 @@ TEST(DeviceFaults, RanksThatDisagreeOnSeveralGpus) {
   on_every_rank(ranks, [](Communicator& rank) {
     const Gpu gpu(rank.rank());
     const cuda::DeviceMemory memory = gpu.allocate(rank.rank() == 0 ? 256 : 512);
-    auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = memory.bytes(),
-                            .type = DataType::kUint8}, gpu.options());
+    auto work = rank.start(
+        {.input = pointer(memory), .output = pointer(memory), .count = memory.bytes(), .type = DataType::kUint8},
+        gpu.options());
     ASSERT_TRUE(work.ok());
     const Status status = work->wait();
     ASSERT_FALSE(status.ok());
@@ -138,7 +141,8 @@ TEST_P(AMissingRank, IsNamedWithinTheTimeout) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
   EXPECT_EQ(status.error().rank, 1);
-  EXPECT_THAT(status.error().message, AnyOf(HasSubstr("ranks 1 of this process and GPU"), HasSubstr("300 ms for rank 1")));
+  EXPECT_THAT(status.error().message,
+              AnyOf(HasSubstr("ranks 1 of this process and GPU"), HasSubstr("300 ms for rank 1")));
   gpu.synchronize();  // the stream goes on
   EXPECT_FALSE(ranks[0]->async_status().ok());
 }

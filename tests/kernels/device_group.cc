@@ -127,6 +127,7 @@ void DeviceGroup::connect(std::uint32_t lanes) {
     links_[rank].resize(device::link_index(numbers, ranks_, 0, false));
     mailboxes_[rank].resize(links_[rank].size());
   }
+  posts_ = mailboxes_;
   const auto end_of = [&](std::uint32_t rank, std::uint32_t number, std::uint32_t peer, bool sends) {
     const std::uint64_t at = device::link_index(number, ranks_, peer, sends);
     device::Link& link = links_[rank][at];
@@ -137,6 +138,10 @@ void DeviceGroup::connect(std::uint32_t lanes) {
     link.slot_mask = options_.slots - 1;
     if (options_.windows) link.windows = &window_base_;
     return &link;
+  };
+  const auto posting_to = [&](std::uint32_t rank, std::uint64_t at) {
+    posts_[rank][at].counter = options_.first_number;
+    return options_.posts_at_meetings ? &posts_[rank][at] : &mailboxes_[rank][at];
   };
   for (std::uint32_t number = 0; number < numbers; ++number) {
     for (std::uint32_t from = 0; from < ranks_; ++from) {
@@ -149,8 +154,8 @@ void DeviceGroup::connect(std::uint32_t lanes) {
         connection.envelopes.resize(options_.slots);
         connection.send = end_of(from, number, to, true);
         connection.receive = end_of(to, number, from, false);
-        connection.send->peer = connection.receive->own;
-        connection.receive->peer = connection.send->own;
+        connection.send->peer = posting_to(to, device::link_index(number, ranks_, from, false));
+        connection.receive->peer = posting_to(from, device::link_index(number, ranks_, to, true));
         for (device::Link* link : {connection.send, connection.receive}) {
           link->slots = connection.slots[0].bytes;
           link->envelopes = connection.envelopes.data();
@@ -237,6 +242,11 @@ void DeviceGroup::launch_all(emu::World& world, const Kernel& kernel, Start star
 void DeviceGroup::launch_together(emu::World& world, const Kernel& kernel, Calls where) {
   const device::Launch launch = launch_of_all(where);
   world.launch(0, device::blocks_of(launch), options_.threads, [launch, kernel] { kernel(launch); });
+}
+
+void DeviceGroup::meet() {
+  ASSERT_TRUE(options_.posts_at_meetings);
+  mailboxes_ = posts_;
 }
 
 bool DeviceGroup::finished(std::uint32_t rank) const {

@@ -22,6 +22,7 @@ struct GroupOptions {
   std::uint64_t slot_bytes = 512;
   std::uint32_t slices = 1;
   bool windows = false;
+  bool posts_at_meetings = false;  // what a rank tells another is seen after the next meet() and not before
   unsigned threads = 32;           // of a block
   std::uint64_t first_number = 0;  // of every connection
 };
@@ -75,6 +76,8 @@ class DeviceGroup {
   // All ranks on one GPU, in one launch.
   void launch_together(emu::World& world, const Kernel& kernel, Calls where);
 
+  void meet();  // of posts_at_meetings, between launches
+
   bool finished(std::uint32_t rank) const;  // its last call
   device::RankStatus& status(std::uint32_t rank) { return statuses_[rank]; }
   device::FailureWord failure(std::uint32_t rank) const { return device::FailureWord::of(statuses_[rank].failure); }
@@ -109,8 +112,9 @@ class DeviceGroup {
   const GroupOptions options_;
   const std::uint32_t ranks_;
   std::vector<GroupPlan> plans_;
-  std::size_t plan_ = 0;                                 // of the last call
-  std::vector<std::vector<device::Link>> links_;         // by rank, then by device::link_index()
+  std::size_t plan_ = 0;                             // of the last call
+  std::vector<std::vector<device::Link>> links_;     // by rank, then by device::link_index()
+  std::vector<std::vector<device::Mailbox>> posts_;  // of posts_at_meetings: what goes to the mailboxes at the next one
   std::vector<std::vector<device::Mailbox>> mailboxes_;  // the same
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<device::RankStatus> statuses_;
