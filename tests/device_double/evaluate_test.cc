@@ -112,7 +112,8 @@ TEST_F(DeviceRanks, RanksOfOneDeviceShareALaunch) {
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     SCOPED_TRACE(evaluator_of(protocol));
     register_device_kernels(fake(), {.policy = Policy::kRandom, .weak = true});
-    run(8, {.protocol = protocol, .slices = 4, .threads = 128}, Placement::kOneLaunch, 3'000, 5);
+    run(8, {.protocol = protocol, .slices = 4 / kThinner, .threads = 128 / kThinner}, Placement::kOneLaunch,
+        3'000 / kThinner, 5);
   }
 }
 

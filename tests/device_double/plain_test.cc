@@ -41,7 +41,8 @@ TEST_F(DevicePlain, FillAndCopyReachEveryWord) {
   const auto to = good(cuda::DeviceMemory::allocate(driver(), kBytes + 16));
   constexpr std::uint64_t kPattern = 0x0123456789ABCDEF;
   const device::FillWork fill{on_device(from.address()), kWords, kPattern};
-  ASSERT_EQ(launch_kernel(driver(), module, "tutti_fill", {64, 512}, stream.handle(), fill), CUresult::kSuccess);
+  ASSERT_EQ(launch_kernel(driver(), module, "tutti_fill", {64, 512 / (kThinner * kThinner)}, stream.handle(), fill),
+            CUresult::kSuccess);
   ASSERT_EQ(api().memset_d8_async(to.address(), 0, kBytes + 16, stream.handle()), CUresult::kSuccess);
   const device::CopyWork copy{on_device(from.address()), on_device(to.address()), kWords};
   ASSERT_EQ(launch_kernel(driver(), module, "tutti_copy", {3, 96}, stream.handle(), copy), CUresult::kSuccess);

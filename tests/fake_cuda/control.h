@@ -5,8 +5,9 @@
 //
 // The environment says what machine it is; the names do not begin with TUTTI_, since unknown ones that do are refused:
 //   FAKE_CUDA_DEVICES (2)      how many devices, the same in every process of a test
-//   FAKE_CUDA_BYTES (1 GiB)    memory of each, as one process may use it; FAKE_CUDA_P2P (1) whether they reach each
-//   other FAKE_CUDA_BLOCKS (16)      blocks that run at once on a device, of the launches of one process
+//   FAKE_CUDA_BYTES (1 GiB)    memory of each, as one process may use it
+//   FAKE_CUDA_P2P (1)          whether they reach each other
+//   FAKE_CUDA_BLOCKS (16)      blocks that run at once on a device, of the launches of one process
 //   FAKE_CUDA_VERSION (13000)  of the driver; it has no functions that are newer
 //   FAKE_CUDA_INIT (0), FAKE_CUDA_WITHOUT, FAKE_CUDA_STUB   see hooks.cc
 //   FAKE_CUDA_FAIL             "cuMemAlloc:3:2": the third call of cuMemAlloc fails with 2
