@@ -112,10 +112,11 @@ std::shared_ptr<DeviceTeam> DeviceProcess::team(const std::shared_ptr<RankDevice
 // The making of one.
 class DeviceWorldMaker {
  public:
-  DeviceWorldMaker(const Fabric& fabric, std::uint32_t ranks, std::uint32_t rank, std::uint64_t communicator,
-                   bool one_machine, const Gather& gather)
+  DeviceWorldMaker(const Fabric& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                   std::uint64_t communicator, bool one_machine, const Gather& gather)
       : fabric_(fabric),
-        ranks_(ranks),
+        members_(members),
+        ranks_(static_cast<std::uint32_t>(members.size())),
         rank_(rank),
         communicator_(communicator),
         one_machine_(one_machine),
@@ -223,6 +224,7 @@ class DeviceWorldMaker {
                             device_connections(ranks_, blocks_, fabric_.config.device_slot_bytes, kMostArenaBytes));
     world_.reset(new DeviceWorld(rank_, fabric_.device, arena, log_));  // private constructor
     world_->code_ = code_;
+    world_->exchange_ = fabric_.exchange;
     world_->blocks_ = blocks_;
     world_->threads_ = fabric_.config.device_threads;
     world_->protocol_ = fabric_.config.device_protocol;
@@ -282,7 +284,7 @@ class DeviceWorldMaker {
       auto opened = cuda::PeerMemory::open(driver, *handle);
       if (!opened) return opened.error();
       peers[r].arena = opened->address();
-      world_->elsewhere_.push_back(r);
+      world_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
       world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
     world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
@@ -330,6 +332,7 @@ class DeviceWorldMaker {
   }
 
   const Fabric& fabric_;
+  const std::vector<std::uint32_t>& members_;
   const std::uint32_t ranks_;
   const std::uint32_t rank_;
   const std::uint64_t communicator_;
@@ -345,11 +348,11 @@ class DeviceWorldMaker {
   std::unique_ptr<DeviceWorld> world_;
 };
 
-Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, std::uint32_t ranks, std::uint32_t rank,
-                                                       std::uint64_t communicator, bool one_machine,
-                                                       const Gather& gather) {
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, const std::vector<std::uint32_t>& members,
+                                                       std::uint32_t rank, std::uint64_t communicator,
+                                                       bool one_machine, const Gather& gather) {
   if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
-  return DeviceWorldMaker(fabric, ranks, rank, communicator, one_machine, gather).make();
+  return DeviceWorldMaker(fabric, members, rank, communicator, one_machine, gather).make();
 }
 
 device::Link* DeviceWorld::links(device::Protocol protocol) const {
@@ -411,7 +414,11 @@ bool DeviceWorld::peers_have_closed(std::chrono::milliseconds limit) {
                                                      sizeof(words), stream->handle()) == cuda::CUresult::kSuccess &&
                       stream->synchronize().ok();
     if (!read) return false;
-    if (std::all_of(elsewhere_.begin(), elsewhere_.end(), [&](std::uint32_t r) { return words[r] != 0; })) return true;
+    exchange_->pump();
+    const auto has_closed = [&](const Elsewhere& peer) {
+      return words[peer.rank] != 0 || exchange_->peer_gone(peer.job_rank);
+    };
+    if (std::all_of(elsewhere_.begin(), elsewhere_.end(), has_closed)) return true;
     if (std::chrono::steady_clock::now() >= deadline) return false;
     std::this_thread::sleep_for(kPoll);
   }

@@ -1,0 +1,182 @@
+// Calls that the GPUs carry out between processes: each with a GPU of its own, and several on one, where no kernel may
+// wait for another process's. Every process is a fork of this one, which never touches the driver itself.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device_double/calls_support.h"
+
+namespace tutti::testing {
+namespace {
+
+using Kind = CollectiveKind;
+using Devices = std::vector<std::int32_t>;
+
+// Ends the process of a rank: what it found wrong has been printed.
+void must(bool holds, const std::string& what) {
+  if (holds) return;
+  fprintf(stderr, "rank failed: %s\n", what.c_str());
+  _exit(1);
+}
+
+using Body = std::function<void(Communicator& rank, const Gpu& gpu)>;
+
+class Job {
+ public:
+  explicit Job(const Devices& devices) : devices_(devices), listening_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(bind(listening_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(listen(listening_, 64), 0);
+    EXPECT_EQ(getsockname(listening_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    root_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+
+  // Runs `body` as every rank. True: all have ended well.
+  bool run(const Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+    std::vector<pid_t> processes;
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+      const pid_t process = fork();
+      if (process == 0) be(rank, body, timeout);
+      processes.push_back(process);
+    }
+    close(listening_);
+    bool all = true;
+    for (const pid_t process : processes) {
+      int status = 0;
+      EXPECT_EQ(waitpid(process, &status, 0), process);
+      all &= WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    return all;
+  }
+
+ private:
+  [[noreturn]] void be(std::size_t rank, const Body& body, std::chrono::milliseconds timeout) {
+    setenv("TUTTI_ROOT", root_.c_str(), 1);
+    setenv("TUTTI_JOB_ID", "device jobs", 1);
+    if (rank == 0) setenv("TUTTI_ROOT_FD", std::to_string(listening_).c_str(), 1);
+    {
+      driver();
+      const Gpu gpu(devices_[rank]);
+      CommunicatorOptions options;
+      options.rank = static_cast<std::int32_t>(rank);
+      options.size = static_cast<std::int32_t>(devices_.size());
+      options.timeout = timeout;
+      options.setup_timeout = std::chrono::seconds(60);
+      auto communicator = Communicator::create(options);  // the GPU is that of the current context
+      must(communicator.ok(), communicator.ok() ? "" : to_string(communicator.error()));
+      body(**communicator, gpu);
+    }
+    const std::string leaks = small_devices().leaks();
+    must(leaks.empty(), leaks);
+    _exit(0);
+  }
+
+  const Devices devices_;
+  const int listening_;
+  std::string root_;
+};
+
+unsigned launches() { return small_devices().calls("cuLaunchKernel"); }
+
+// What every rank's buffer must hold, by one rank's own arithmetic: int32 all_reduce and all_gather.
+void check_calls(Communicator& rank, const Gpu& gpu) {
+  const auto ranks = static_cast<std::size_t>(rank.size());
+  const auto me = static_cast<std::size_t>(rank.rank());
+  const auto value = [](std::size_t r, std::size_t i) { return static_cast<std::int32_t>((r + 1) * 1000 + i % 997); };
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1'500}, std::size_t{20'000}}) {
+    const std::size_t block = count * sizeof(std::int32_t);
+    const cuda::DeviceMemory in = gpu.allocate(block);
+    const cuda::DeviceMemory out = gpu.allocate(block * ranks);
+    std::vector<std::int32_t> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = value(me, i);
+    Bytes bytes(block);
+    std::memcpy(bytes.data(), values.data(), block);
+    gpu.put(in, bytes);
+    const unsigned before = launches();
+    Status status = rank.all_gather(pointer(in), pointer(out), count, DataType::kInt32, gpu.options());
+    must(status.ok(), status.ok() ? "" : to_string(status.error()));
+    must(launches() > before, "the host carried it out");
+    Bytes got = gpu.get(out);
+    std::vector<std::int32_t> all(count * ranks);
+    std::memcpy(all.data(), got.data(), got.size());
+    for (std::size_t r = 0; r < ranks; ++r) {
+      for (std::size_t i = 0; i < count; ++i) must(all[r * count + i] == value(r, i), "all_gather");
+    }
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing, Algorithm::kDoubleTree}) {
+      gpu.put(in, bytes);
+      status = rank.all_reduce(pointer(in), pointer(in), count, DataType::kInt32, ReduceOp::kSum, gpu.options(algorithm));
+      must(status.ok(), status.ok() ? "" : to_string(status.error()));
+      got = gpu.get(in);
+      std::memcpy(values.data(), got.data(), block);
+      for (std::size_t i = 0; i < count; ++i) {
+        std::int32_t sum = 0;
+        for (std::size_t r = 0; r < ranks; ++r) sum += value(r, i);
+        must(values[i] == sum, "all_reduce " + std::string(to_string(algorithm)));
+      }
+    }
+    status = rank.async_status();
+    must(status.ok(), status.ok() ? "" : to_string(status.error()));
+  }
+}
+
+TEST(DeviceJobs, OneGpuForEachProcess) { EXPECT_TRUE(Job({0, 1, 2}).run(check_calls)); }
+TEST(DeviceJobs, AllProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_calls)); }
+TEST(DeviceJobs, SomeProcessesShareAGpu) { EXPECT_TRUE(Job({0, 0, 1, 1}).run(check_calls)); }
+
+void check_graphs(Communicator& rank, const Gpu& gpu) {
+  const cuda::DriverApi& api = driver().api();
+  const cuda::DeviceMemory memory = gpu.allocate(6'000);
+  gpu.put(memory, Bytes(6'000, std::byte{1}));
+  must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess, "capture");
+  for (int i = 0; i < 2; ++i) {
+    const Status status =
+        rank.all_reduce(pointer(memory), pointer(memory), 6'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+    must(status.ok(), status.ok() ? "" : to_string(status.error()));
+  }
+  cuda::CUgraph graph = nullptr;
+  must(api.stream_end_capture(gpu.stream(), &graph) == cuda::CUresult::kSuccess, "end of capture");
+  cuda::CUgraphExec executable = nullptr;
+  must(api.graph_instantiate(&executable, graph, 0) == cuda::CUresult::kSuccess, "instantiate");
+  must(api.graph_destroy(graph) == cuda::CUresult::kSuccess, "destroy");
+  for (int i = 0; i < 3; ++i) must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
+  must(gpu.get(memory) == Bytes(6'000, std::byte{64}), "replays");
+  must(api.graph_exec_destroy(executable) == cuda::CUresult::kSuccess, "destroy");
+  const Status status = rank.async_status();
+  must(status.ok(), status.ok() ? "" : to_string(status.error()));
+}
+
+TEST(DeviceJobs, GraphsOfProcessesWithGpusOfTheirOwn) { EXPECT_TRUE(Job({0, 1}).run(check_graphs)); }
+TEST(DeviceJobs, GraphsOfProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0}).run(check_graphs)); }
+
+// A rank that never comes, or has died: the others' streams go on, and the error names what was waited for.
+void check_missing(Communicator& rank, const Gpu& gpu) {
+  if (rank.rank() == 1) _exit(0);
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kTimeout, status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+  must(!rank.async_status().ok(), "it was forgotten");
+}
+
+TEST(DeviceJobs, AProcessThatDiedAmongThoseWithGpusOfTheirOwn) {
+  EXPECT_TRUE(Job({0, 1, 2}).run(check_missing, std::chrono::milliseconds(500)));
+}
+TEST(DeviceJobs, AProcessThatDiedAmongThoseOnOneGpu) {
+  EXPECT_TRUE(Job({0, 0, 0}).run(check_missing, std::chrono::milliseconds(500)));
+}
+
+}  // namespace
+}  // namespace tutti::testing
