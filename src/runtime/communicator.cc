@@ -35,7 +35,10 @@ Status WorkImpl::wait() {
       std::this_thread::sleep_for(kSleep);
     }
   }
-  for (const Part& part : parts_) TUTTI_TRY(part.operation->result);
+  for (const Part& part : parts_) {
+    TUTTI_TRY(part.operation->result);
+    if (part.operation->gate != nullptr) TUTTI_TRY(part.operation->gate->outcome());
+  }
   return {};
 }
 
@@ -171,15 +174,18 @@ Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, con
   }
   if (device_side_ == nullptr) device_side_ = std::make_unique<DeviceSide>(*driver, *world_.transport, world_.log);
   auto staged = device_side_->stage(checked, options);
-  if (!staged) return staged.error();
-  return std::shared_ptr<Gate>(std::move(*staged));
+  if (staged) return std::shared_ptr<Gate>(std::move(*staged));
+  if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
+  return staged.error();
 }
 
 Status CommunicatorImpl::async_status() {
   const std::scoped_lock lock(mutex_);
   if (device_side_ == nullptr) return {};
-  if (auto error = device_side_->take_error()) return *std::move(error);
-  return {};
+  auto error = device_side_->take_error();
+  if (!error) return {};
+  if (error->scope == ErrorScope::kProcess) engine_.fail(*error);
+  return *std::move(error);
 }
 
 Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const CollectiveCall& call,

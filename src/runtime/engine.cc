@@ -121,6 +121,15 @@ void Engine::abort() {
     broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "abort() was called on this communicator"};
 }
 
+void Engine::fail(const Error& error) {
+  const std::scoped_lock lock(mutex_);
+  if (broken_) return;
+  broken_ = error;
+  world_.transport->announce_abort();
+  submitted_.fetch_add(1, std::memory_order_release);  // whoever drives looks at broken_ anew
+  world_.transport->doorbell().ring();
+}
+
 Status Engine::finalize() {
   while (true) {
     std::shared_ptr<Operation> last;  // shared with the queue
@@ -373,10 +382,25 @@ Engine::Ended Engine::look_around() {
   last_look_ns_ = now_ns;
   world_.transport->pump();
   for (const std::shared_ptr<Operation>& operation : active_) {
-    if (!operation->started) continue;
-    if (auto error = look_at(*operation, now_ns)) return {.operation = operation, .error = std::move(error)};
+    if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_gate(*operation))
+      return {.operation = operation, .error = std::move(error)};
   }
   return {};
+}
+
+// Of an operation that has not begun: its stream may never come to it. Then this rank is lost to its peers.
+std::optional<Error> Engine::look_at_gate(Operation& operation) {
+  auto error = operation.gate == nullptr || operation.gate->open() ? std::nullopt : operation.gate->lost();
+  if (!error) return std::nullopt;
+  error->scope = std::max(error->scope, ErrorScope::kCommunicator);
+  error->rank = static_cast<std::int32_t>(rank_);
+  error->message = fmt::format("{}: {}", describe(operation.call.tag), error->message);
+  if (operation.plan != nullptr) {
+    world_.transport->enter_call(operation.call.tag, {});
+    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
+  }
+  world_.transport->announce_abort();
+  return error;
 }
 
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {

@@ -36,10 +36,13 @@ class Gate {
   virtual ~Gate() = default;
   // From any thread.
   virtual bool open() const = 0;
+  // By the driver, now and then while it is not open: why it never will be.
+  virtual std::optional<Error> lost() = 0;
   // By the driver, once, when the operation has ended, however it did.
   virtual void ended(const Status& result) = 0;
-  // From any thread: what follows the operation's end has happened, too.
-  virtual bool finished() const = 0;
+  // From any thread: what follows the operation's end has happened, too, or never will.
+  virtual bool finished() = 0;
+  virtual Status outcome() = 0;  // how that went, once it is finished
 };
 
 // One submitted call: a collective, or an exchange. Fields are guarded by the engine's mutex until the operation has
@@ -87,6 +90,8 @@ class Engine {
 
   // From any thread.
   void abort();
+  // From any thread: this rank cannot take part any more. The same for its peers, and `error` for its own calls.
+  void fail(const Error& error);
   // Waits for what is under way; refuses everything from now on. The first error among the operations waited for is
   // theirs alone and not returned. Errors: the one that broke the communicator before.
   Status finalize();
@@ -116,6 +121,7 @@ class Engine {
   std::optional<Error> own_abort(const Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
   Ended look_around();
+  std::optional<Error> look_at_gate(Operation& operation);
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   Ended pause(Idle& idle);
   void finish(Operation& operation, Status result);
