@@ -23,7 +23,12 @@
 // Collectives of one communicator still run in the order of their calls, whatever their streams. Ranks with device and
 // with host memory may meet in one call. Device memory is recognised where the CUDA driver was loaded into the process
 // when the communicator was made, or the call names a stream. Managed memory counts as device memory, pinned memory as
-// host memory.
+// host memory. A rank whose context is lost (a kernel failed, it was destroyed) is lost to its peers, too.
+// A stream may capture such calls in a graph; each replay is a call of its own, for which other ranks make theirs. The
+// Work of a captured call is done at once. From the first captured call on, calls on device memory take their places in
+// the order in which streams come to them: put them into one stream, or order the streams by events, on all ranks
+// alike; and synchronize before finalize() and before calls on host memory that are to follow. A graph that outlives
+// its communicator only lets its stream go on.
 //
 // Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
 // shared with the child, not copied.

@@ -46,7 +46,8 @@ bool WorkImpl::test() {
   bool all = true;
   for (const Part& part : parts_) {
     const bool ended = done(part) || part.engine->test(*part.operation);
-    all &= ended && (part.operation->gate == nullptr || part.operation->gate->finished());
+    const bool finished = part.operation->gate == nullptr || part.operation->gate->finished();  // looks; always asked
+    all &= ended && finished;
   }
   return all;
 }

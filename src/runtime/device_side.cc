@@ -156,10 +156,14 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange,
 Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
   if (operation->gate == nullptr) return engine.submit(operation, progress);
   auto& staged = static_cast<StagedCall&>(*operation->gate);
+  const bool by_stream = staged.submits_itself();
+  if (by_stream) staged.submit_later(engine.entrance(), operation);
   if (Status queued = staged.enqueue(); !queued.ok()) {
     if (queued.error().scope == ErrorScope::kProcess) engine.fail(queued.error());
     return queued;
   }
+  if (staged.captured()) operation->done.store(true, std::memory_order_release);  // its replays are others
+  if (by_stream) return {};
   Status submitted = engine.submit(operation, Engine::Progress::kInBackground);
   if (!submitted.ok()) staged.cancel();
   return submitted;

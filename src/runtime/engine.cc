@@ -35,7 +35,12 @@ Error cost_of_one_call(Error error) {
 }  // namespace
 
 Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
-    : rank_(rank), ranks_(ranks), world_(world), connections_(connections), numbers_(ranks) {
+    : rank_(rank),
+      ranks_(ranks),
+      world_(world),
+      connections_(connections),
+      entrance_(std::make_shared<Entrance>(*this)),
+      numbers_(ranks) {
   if (world.transport->slates() == nullptr) return;
   marks_ = std::make_unique<SlateMarks>(rank, *world.transport);
   slates_ = std::make_unique<SlateRun>(*marks_);
@@ -43,6 +48,7 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connection
 }
 
 Engine::~Engine() {
+  entrance_->close();
   {
     const std::scoped_lock lock(mutex_);
     ending_ = true;

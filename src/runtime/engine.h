@@ -63,6 +63,25 @@ struct Operation {
   bool progressed = false;        // since the driver last looked at the clock; the driver's
   Status result;                  // valid once done
   std::atomic<bool> done = false;
+
+  // The same call once more; of one that was never submitted.
+  std::shared_ptr<Operation> again() const;  // shared as in the queue
+};
+
+class Engine;
+
+// The way in for those that may outlive the engine: streams that submit a call when they come to it. Any thread, also
+// one that must not call the CUDA driver.
+class Entrance {
+ public:
+  explicit Entrance(Engine& engine) : engine_(&engine) {}
+  // As Engine::submit() in the background. kAborted: the engine has ended.
+  Status submit(const std::shared_ptr<Operation>& operation);
+  void close();
+
+ private:
+  std::mutex mutex_;  // held during submissions, which are short
+  Engine* engine_;    // null: closed
 };
 
 class Engine {
@@ -79,6 +98,7 @@ class Engine {
   Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
   // How many more operations may be submitted at the moment.
   std::size_t room();
+  const std::shared_ptr<Entrance>& entrance() const { return entrance_; }
   Status wait(Operation& operation);
   // Submits a collective that needs no messages and waits for it; quickest when nothing else is under way. `call` has
   // no sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
@@ -134,6 +154,7 @@ class Engine {
   World& world_;
   Connections& connections_;
   std::atomic<bool> aborted_{false};
+  const std::shared_ptr<Entrance> entrance_;  // shared with streams, which may keep it for longer
 
   std::mutex mutex_;
   std::condition_variable changed_;  // driver left, operation done, queue filled, or ending

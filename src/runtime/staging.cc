@@ -21,6 +21,21 @@ bool says_lost(cuda::CUresult result) {
   return cuda::is_lost(result) || result == cuda::CUresult::kInvalidContext || result == cuda::CUresult::kInvalidHandle;
 }
 
+// Pins memory and asks events though somebody captures: such calls would end the capture, were it not for this.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const cuda::Driver& driver) : driver_(driver) { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  // Fails where the driver is gone, and then there is no capture either.
+  void exchange() { static_cast<void>(driver_.api().thread_exchange_capture_mode(&mode_)); }
+  const cuda::Driver& driver_;
+  cuda::CaptureMode mode_ = cuda::CaptureMode::kRelaxed;
+};
+
 }  // namespace
 
 StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool)
@@ -60,11 +75,13 @@ Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CU
   }
   auto capture = cuda::CaptureStatus::kNone;
   TUTTI_TRY(driver_.check(driver_.api().stream_is_capturing(stream, &capture), "looking at the stream of a call"));
-  if (capture != cuda::CaptureStatus::kNone) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 "the stream is capturing a graph: calls that the host carries out cannot be captured; make the call "
-                 "outside the graph"};
+  const bool captured = capture != cuda::CaptureStatus::kNone;
+  if (!parts_.empty() && (captured || captured_)) {
+    return Error{
+        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+        "the stream is capturing a graph, and the buffers belong to several contexts: capture a call for each"};
   }
+  captured_ = captured;
   parts_.push_back({.stream = stream, .context = context, .device = where.device});
   return parts_.size() - 1;
 }
@@ -88,6 +105,7 @@ void StagedCall::copy_out(std::size_t piece, std::size_t offset, std::size_t byt
 
 // The word stands before the pieces.
 Status StagedCall::allocate() {
+  const RelaxedCapture relaxed(driver_);
   auto block = pool_->take(pieces_.back().offset + pieces_.back().bytes, parts_.front().device);
   if (!block) return block.error();
   block_ = std::move(*block);
@@ -95,13 +113,19 @@ Status StagedCall::allocate() {
   return {};
 }
 
+void StagedCall::submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation) {
+  const std::scoped_lock lock(mutex_);
+  entrance_ = std::move(entrance);
+  operation_ = std::move(operation);
+}
+
 Status StagedCall::enqueue() {
-  const std::scoped_lock lock(looking_);
   to_stage_ = to_finish_ = parts_.size();
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     Status queued = enqueue(part);
     if (queued) continue;
     retires_ = true;
+    forget();
     let_streams_go();
     return queued;
   }
@@ -126,7 +150,9 @@ Status StagedCall::enqueue(std::size_t number) {
   ticket = call_back(number, on_finished);
   if (!ticket) return ticket.error();
   part.finished = *ticket;
-  return part.event->record(part.stream);
+  if (!captured_) return part.event->record(part.stream);
+  return driver_.check(driver_.api().event_record_with_flags(part.event->handle(), part.stream, cuda::kEventExternal),
+                       "recording an event in each replay");
 }
 
 Status StagedCall::copy(const std::vector<Copy>& copies, std::size_t part, bool in) {
@@ -144,7 +170,8 @@ Status StagedCall::copy(const std::vector<Copy>& copies, std::size_t part, bool 
 }
 
 Result<std::uint64_t> StagedCall::call_back(std::size_t part, cuda::CUhostFn function) {
-  StagingPool::Ticket& ticket = pool_->issue(shared_from_this(), part);
+  const auto use = captured_ ? StagingPool::Use::kInEachReplay : StagingPool::Use::kOnce;
+  StagingPool::Ticket& ticket = pool_->issue(shared_from_this(), part, use);
   const std::uint64_t number = ticket.number;
   const cuda::CUresult result = driver_.api().launch_host_func(parts_[part].stream, function, &ticket);
   if (result == cuda::CUresult::kSuccess) return number;
@@ -156,7 +183,7 @@ void StagedCall::on_staged(void* user_data) {
   auto& ticket = *static_cast<StagingPool::Ticket*>(user_data);
   std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
   if (call == nullptr) return;
-  if (call->to_stage_.fetch_sub(1, std::memory_order_acq_rel) == 1) call->pool_->ring();
+  if (call->captured_ || call->to_stage_.fetch_sub(1, std::memory_order_acq_rel) == 1) call->submit();
   call.reset();
   StagingPool::spent(ticket);
 }
@@ -165,20 +192,47 @@ void StagedCall::on_finished(void* user_data) {
   auto& ticket = *static_cast<StagingPool::Ticket*>(user_data);
   std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
   if (call == nullptr) return;
-  call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
+  if (call->captured_) {
+    call->word_->store(0, std::memory_order_release);  // for the next replay
+  } else {
+    call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
+  }
   call.reset();  // gives the block back, unless the operation still has it
   StagingPool::spent(ticket);
+}
+
+// The engine has the operation already, or gets it now.
+void StagedCall::submit() {
+  std::shared_ptr<Entrance> entrance;
+  std::shared_ptr<Operation> operation;  // shared as in the engine's queue
+  {
+    const std::scoped_lock lock(mutex_);
+    entrance = entrance_;
+    if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
+  }
+  if (entrance == nullptr) return pool_->ring();
+  if (operation == nullptr) return let_streams_go();  // it failed when it was made, or its communicator has ended
+  const Status submitted = entrance->submit(operation);
+  if (submitted.ok()) return;
+  ended(submitted);
+  operation->result = submitted;
+  operation->done.store(true, std::memory_order_release);
+}
+
+void StagedCall::forget() {
+  std::shared_ptr<Operation> operation;  // after the lock: it may be the last that keeps this
+  const std::scoped_lock lock(mutex_);
+  operation = std::exchange(operation_, nullptr);
 }
 
 cuda::CUresult StagedCall::ask(const Part& part) const {
   const cuda::DriverApi& api = driver_.api();
   cuda::CUresult result = api.ctx_push_current(part.context);
   if (result != cuda::CUresult::kSuccess) return result;
-  // Questions would end the captures of others, were they not allowed here.
-  auto mode = cuda::CaptureMode::kRelaxed;
-  static_cast<void>(api.thread_exchange_capture_mode(&mode));
-  result = api.event_query(part.event->handle());
-  static_cast<void>(api.thread_exchange_capture_mode(&mode));
+  {
+    const RelaxedCapture relaxed(driver_);
+    result = api.event_query(part.event->handle());
+  }
   cuda::CUcontext popped = nullptr;
   static_cast<void>(api.ctx_pop_current(&popped));
   return result;
@@ -193,23 +247,34 @@ void StagedCall::look() {
   }
 }
 
-// With looking_ held. Host functions do not run in a context that is lost; what was before that stands.
+// Host functions do not run in a context that is lost; what was before that stands. With looking_ held.
 void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   const bool not_staged = pool_->cut(part.staged);
   const bool not_finished = part.finished != 0 && pool_->cut(part.finished);
-  if (!not_staged && !not_finished) return;
+  if (!not_staged && !not_finished && !captured_) return;
   retires_ = true;
-  if (!lost_) {
-    const char* when = not_staged ? "a call's input was copied" : "a call's output was copied back";
-    lost_ = driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
+  const char* when = captured_    ? "a captured call was replayed"
+                     : not_staged ? "a call's input was copied"
+                                  : "a call's output was copied back";
+  const Error error =
+      driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
+  {
+    const std::scoped_lock lock(mutex_);
+    const bool news = !lost_;
+    if (news) lost_ = error;
+    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(operation_, nullptr);
+    if (news && (ended_ || captured_ || unsubmitted != nullptr)) report(*lost_);
+    if (unsubmitted != nullptr) {
+      unsubmitted->result = *lost_;
+      unsubmitted->done.store(true, std::memory_order_release);
+    }
   }
-  if (ended_) report(*lost_);
   if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-// With looking_ held.
+// With mutex_ held.
 void StagedCall::report(const Error& error) {
-  if (!std::exchange(reported_, true)) pool_->report(error);
+  if (captured_ || !std::exchange(reported_, true)) pool_->report(error);
 }
 
 void StagedCall::let_streams_go() { word_->store(kGoOn, std::memory_order_release); }
@@ -218,13 +283,13 @@ void StagedCall::cancel() { let_streams_go(); }
 
 std::optional<Error> StagedCall::lost() {
   look();
-  const std::scoped_lock lock(looking_);
+  const std::scoped_lock lock(mutex_);
   return lost_;
 }
 
 void StagedCall::ended(const Status& result) {
   {
-    const std::scoped_lock lock(looking_);
+    const std::scoped_lock lock(mutex_);
     ended_ = true;
     if (!result.ok()) {
       report(result.error());
@@ -237,13 +302,13 @@ void StagedCall::ended(const Status& result) {
 
 bool StagedCall::finished() {
   const auto finished = [this] { return to_finish_.load(std::memory_order_acquire) == 0; };
-  if (finished()) return true;
+  if (captured_ || finished()) return true;
   if (asked_.fetch_add(1, std::memory_order_relaxed) % kLooks == kLooks - 1) look();
   return finished();
 }
 
 Status StagedCall::outcome() {
-  const std::scoped_lock lock(looking_);
+  const std::scoped_lock lock(mutex_);
   if (lost_) return *lost_;
   return {};
 }

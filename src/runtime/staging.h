@@ -8,6 +8,10 @@
 // A stream whose context is lost (a kernel failed, it was destroyed) says nothing more. So an event behind all that is
 // asked now and then: by the engine's driver while the input is missing, by whoever waits for the end after that, by
 // async_status(), and when the communicator ends.
+//
+// A call that is captured in a graph is submitted anew in each replay, by the callback that says "staged", and so takes
+// its place among the communicator's calls when the stream comes to it. So do, for the sake of their order, all calls
+// on device memory that follow a captured one on its communicator.
 #pragma once
 
 #include <atomic>
@@ -34,7 +38,8 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   ~StagedCall() override;
 
   // A piece of device memory that the call uses, in the order of `stream` (null: the default one of that memory's
-  // context); gives its number. Errors: kInvalidArgument (a stream of another context), kUnsupported (it is captured).
+  // context); gives its number. Errors: kInvalidArgument (a stream of another context), kUnsupported (a captured call
+  // of several contexts).
   Result<std::size_t> add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes);
   // Bytes [offset, offset + bytes) of a piece are copied before the call, or after it.
   void copy_in(std::size_t piece, std::size_t offset, std::size_t bytes);
@@ -43,12 +48,16 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   Status allocate();
   std::byte* staged(std::size_t piece) const { return block_.window->data() + pieces_[piece].offset; }
 
+  // The streams submit the call when they come to it, and nobody else does.
+  bool captured() const { return captured_; }
+  bool submits_itself() { return captured_ || pool_->has_graphs(); }
+  void submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation);
   // Puts everything into the streams, once. On an error the streams go on and nothing will be staged.
   Status enqueue();
   // The operation will not be submitted: lets the streams go on.
   void cancel();
 
-  bool open() const override { return to_stage_.load(std::memory_order_acquire) == 0; }
+  bool open() const override { return captured_ || to_stage_.load(std::memory_order_acquire) == 0; }
   std::optional<Error> lost() override;
   void ended(const Status& result) override;
   bool finished() override;
@@ -56,6 +65,8 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
 
   // From any thread. Gives up the parts whose contexts are lost.
   void look();
+  // Of a captured call: its communicator ends, replays find nothing to submit any more.
+  void forget();
 
  private:
   struct Piece {
@@ -85,6 +96,7 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   cuda::CUresult ask(const Part& part) const;
   void give_up(const Part& part, cuda::CUresult why);
   void report(const Error& error);
+  void submit();
   void let_streams_go();
   static void on_staged(void* self);
   static void on_finished(void* self);
@@ -100,8 +112,12 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   std::atomic<std::size_t> to_stage_{0};        // parts
   std::atomic<std::size_t> to_finish_{0};
   std::atomic<std::uint32_t> asked_{0};  // finished(), so many times
-  std::mutex looking_;                   // guards what follows, and the parts' tickets
-  bool retires_ = false;                 // not all of it could be put into the streams, or they will not come to it
+  bool captured_ = false;
+  bool retires_ = false;  // not all of it could be put into the streams, or they will not come to it
+  std::mutex looking_;    // one looks at a time
+  std::mutex mutex_;      // guards what follows; not held while the driver is called, for callbacks take it
+  std::shared_ptr<Entrance> entrance_;    // shared by the communicator's calls
+  std::shared_ptr<Operation> operation_;  // that the streams submit; of a captured call, its model
   bool ended_ = false;
   bool reported_ = false;
   std::optional<Error> lost_;

@@ -40,7 +40,7 @@ Result<StagingPool::Block> StagingPool::take(std::size_t bytes, int device) {
   const auto size_class = static_cast<std::size_t>(std::countr_zero(size));
   {
     const std::scoped_lock lock(mutex_);
-    std::vector<Block>& free = free_[size_class];
+    std::vector<Block>& free = resources_.free[size_class];
     if (!free.empty()) {
       Block block = std::move(free.back());
       free.pop_back();
@@ -49,12 +49,12 @@ Result<StagingPool::Block> StagingPool::take(std::size_t bytes, int device) {
   }
   auto window = transport_.allocate_window(size);
   if (!window) return window.error();
-  if (!context_) {
+  if (!resources_.context) {
     auto context = cuda::PrimaryContext::retain(driver_, device);
     if (!context) return context.error();
-    context_.emplace(std::move(*context));
+    resources_.context.emplace(std::move(*context));
   }
-  auto scope = cuda::ContextScope::enter(driver_, context_->context());
+  auto scope = cuda::ContextScope::enter(driver_, resources_.context->context());
   if (!scope) return scope.error();
   auto pin = cuda::RegisteredMemory::add(driver_, std::span((*window)->data(), size));
   if (!pin) return pin.error();
@@ -66,21 +66,21 @@ Result<StagingPool::Block> StagingPool::take(std::size_t bytes, int device) {
 void StagingPool::give_back(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
-  if (!closed_) return free_[block.size_class].push_back(std::move(block));
+  if (!closed_) return resources_.free[block.size_class].push_back(std::move(block));
   abandon(std::move(block));  // its transport has ended
 }
 
 void StagingPool::retire(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
-  if (!closed_) return retired_.push_back(std::move(block));
+  if (!closed_) return resources_.retired.push_back(std::move(block));
   abandon(std::move(block));
 }
 
 Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
   {
     const std::scoped_lock lock(mutex_);
-    std::vector<cuda::Event>& free = free_events_[context];
+    std::vector<cuda::Event>& free = resources_.free_events[context];
     if (!free.empty()) {
       cuda::Event event = std::move(free.back());
       free.pop_back();
@@ -93,35 +93,40 @@ Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
 // May be a callback's thread, which must not call the driver: nothing is destroyed here.
 void StagingPool::give_back(cuda::CUcontext context, cuda::Event event) {
   const std::scoped_lock lock(mutex_);
-  if (!closed_) return free_events_[context].push_back(std::move(event));
+  if (!closed_) return resources_.free_events[context].push_back(std::move(event));
   abandon(std::move(event));
 }
 
 void StagingPool::retire(cuda::Event event) {
   const std::scoped_lock lock(mutex_);
-  if (!closed_) return retired_events_.push_back(std::move(event));
+  if (!closed_) return resources_.retired_events.push_back(std::move(event));
   abandon(std::move(event));
 }
 
-StagingPool::Ticket& StagingPool::issue(std::shared_ptr<StagedCall> call, std::size_t part) {
+StagingPool::Ticket& StagingPool::issue(std::shared_ptr<StagedCall> call, std::size_t part, Use use) {
   const std::scoped_lock lock(mutex_);
   const std::uint64_t number = ++last_number_;
+  const bool lasting = use == Use::kInEachReplay;
   auto ticket = std::make_unique<Ticket>(
-      Ticket{.pool = shared_from_this(), .number = number, .part = part, .call = std::move(call)});
+      Ticket{.pool = shared_from_this(), .number = number, .part = part, .lasting = lasting, .call = std::move(call)});
+  if (lasting) return *lasting_.emplace_back(std::move(ticket));
   return *out_.emplace(number, std::move(ticket)).first->second;
 }
 
 std::shared_ptr<StagedCall> StagingPool::use(Ticket& ticket) {
+  if (ticket.lasting) return ticket.call;
   const std::scoped_lock lock(ticket.pool->mutex_);
   return std::exchange(ticket.call, nullptr);
 }
 
 void StagingPool::spent(Ticket& ticket) {
+  if (ticket.lasting) return;
   const std::shared_ptr<StagingPool> pool = ticket.pool;  // perhaps the last that keeps it
   pool->end(ticket.number);
 }
 
 void StagingPool::not_handed_out(Ticket& ticket) {
+  if (ticket.lasting) return;  // ends with the others of its call
   use(ticket).reset();
   end(ticket.number);
 }
@@ -148,6 +153,11 @@ bool StagingPool::cut(std::uint64_t number) {
   return true;
 }
 
+bool StagingPool::has_graphs() {
+  const std::scoped_lock lock(mutex_);
+  return !lasting_.empty();
+}
+
 void StagingPool::ring() {
   const std::scoped_lock lock(mutex_);
   if (!closed_) transport_.doorbell().ring();
@@ -159,6 +169,9 @@ void StagingPool::look() {
     const std::scoped_lock lock(mutex_);
     for (const auto& [number, ticket] : out_) {
       if (ticket->call != nullptr && (calls.empty() || calls.back() != ticket->call)) calls.push_back(ticket->call);
+    }
+    for (const auto& ticket : lasting_) {
+      if (calls.empty() || calls.back() != ticket->call) calls.push_back(ticket->call);
     }
   }
   for (const std::shared_ptr<StagedCall>& call : calls) call->look();
@@ -185,18 +198,16 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   }
   const bool all_back = out_.empty();
   closed_ = true;
-  const auto end = [&](auto& things) {
-    for (auto& thing : things) {
-      if (!all_back) abandon(std::move(thing));  // unpinning would wait for the device's work
-    }
-    things.clear();
-  };
-  for (std::vector<Block>& blocks : free_) end(blocks);
-  end(retired_);
-  for (auto& [context, events] : free_events_) end(events);
-  end(retired_events_);
-  if (!all_back && context_) abandon(*std::move(context_));  // never released, as the blocks are not
-  context_.reset();                                          // tickets of lost contexts may keep the pool for ever
+  std::vector<std::unique_ptr<Ticket>> graphs = std::exchange(lasting_, {});
+  Resources resources = std::exchange(resources_, {});
+  lock.unlock();  // the driver may wait below for streams, and these for their callbacks
+  for (const std::unique_ptr<Ticket>& ticket : graphs) ticket->call->forget();
+  if (!all_back) {
+    abandon(std::move(resources));  // to unpin would wait for the device's work
+  } else if (!graphs.empty() && resources.context) {
+    abandon(*std::move(resources.context));  // in whose name their blocks are pinned
+  }
+  if (!graphs.empty()) abandon(std::move(graphs));
   return all_back;
 }
 

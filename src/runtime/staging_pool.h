@@ -38,7 +38,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     std::shared_ptr<StagingPool> pool;
     std::uint64_t number = 0;            // from 1
     std::size_t part = 0;                // of the call
-    std::shared_ptr<StagedCall> call{};  // null once it was used or cut; guarded by the pool's mutex
+    bool lasting = false;                // a graph's: used in each replay, never cut
+    std::shared_ptr<StagedCall> call{};  // null once it was used or cut; guarded by the pool's mutex, unless it lasts
   };
   // Both outlive close().
   StagingPool(const cuda::Driver& driver, Transport& transport);
@@ -56,13 +57,16 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   void give_back(cuda::CUcontext context, cuda::Event event);
   void retire(cuda::Event event);  // its context may be lost
 
-  Ticket& issue(std::shared_ptr<StagedCall> call, std::size_t part);
+  enum class Use : std::uint8_t { kOnce, kInEachReplay };
+  Ticket& issue(std::shared_ptr<StagedCall> call, std::size_t part, Use use);
   // By the callback: its call; null where the ticket was cut. Then, the call let go, the ticket ends with spent().
   static std::shared_ptr<StagedCall> use(Ticket& ticket);
   static void spent(Ticket& ticket);
   void not_handed_out(Ticket& ticket);  // the driver did not take it
   // A callback that will not come: its context is lost. False: it came.
   bool cut(std::uint64_t number);
+
+  bool has_graphs();  // some calls were captured
 
   void ring();  // wakes the engine's driver
   // Asks every call that streams have whether they will come to it.
@@ -71,25 +75,29 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   void report(const Error& error);
   std::optional<Error> take_error();
   // Waits until no stream uses blocks, then frees them; what is still used after `limit` is given up, never freed.
-  // True: nothing was given up.
+  // True: nothing was given up. What graphs may still use is kept for ever.
   bool close(std::chrono::milliseconds limit);
 
  private:
   static constexpr std::size_t kClasses = 57;  // powers of two
+  struct Resources {
+    // In whose name memory is pinned: a context of the caller's may end before the pool. Before the blocks, after which
+    // it ends.
+    std::optional<cuda::PrimaryContext> context;
+    std::array<std::vector<Block>, kClasses> free;
+    std::vector<Block> retired;
+    std::map<cuda::CUcontext, std::vector<cuda::Event>> free_events;
+    std::vector<cuda::Event> retired_events;
+  };
   void end(std::uint64_t number);
 
   const cuda::Driver& driver_;
   Transport& transport_;
   std::mutex mutex_;
   std::condition_variable none_out_;
-  // In whose name memory is pinned: a context of the caller's may end before the pool. Before the blocks, after which
-  // it ends.
-  std::optional<cuda::PrimaryContext> context_;
-  std::array<std::vector<Block>, kClasses> free_;
-  std::vector<Block> retired_;
-  std::map<cuda::CUcontext, std::vector<cuda::Event>> free_events_;
-  std::vector<cuda::Event> retired_events_;
+  Resources resources_;
   std::map<std::uint64_t, std::unique_ptr<Ticket>> out_;  // with the driver: two for each part of a call under way
+  std::vector<std::unique_ptr<Ticket>> lasting_;          // in graphs: two for each captured call
   std::uint64_t last_number_ = 0;
   std::optional<Error> error_;
   bool closed_ = false;

@@ -173,11 +173,12 @@ TEST(LostContexts, RanksThatShareOneAreBothTold) {
   for (const WorldKind& world : kWorlds) {
     SCOPED_TRACE(world.name);
     Communicators ranks = make_world(world, 2);
-    const Gpu gpu(0);
+    OwnContext context(0);
+    const Gpu gpu(0, context.handle());
     BadKernel kernel(gpu);
     std::atomic<int> started{0};
     on_every_rank(ranks, [&](Communicator& rank) {
-      const Gpu own(0);
+      const Gpu own(0, context.handle());
       const cuda::DeviceMemory memory = own.allocate(4096);
       if (rank.rank() == 0) kernel.launch(static_cast<cuda::CUstream>(own.stream()));
       auto work = rank.start(sum(memory), on(own));

@@ -280,12 +280,6 @@ TEST(StagedCalls, BadArgumentsAreNamed) {
     EXPECT_THAT(reduce(pointer(memory), pointer(elsewhere), on(gpu)), HasSubstr("output is memory of GPU 1"));
     EXPECT_THAT(reduce(pointer(memory), pointer(memory), on(other)), HasSubstr("another context"));
   }
-  auto* stream = static_cast<cuda::CUstream>(gpu.stream());
-  ASSERT_EQ(driver().api().stream_begin_capture(stream, cuda::CaptureMode::kRelaxed), cuda::CUresult::kSuccess);
-  EXPECT_THAT(reduce(pointer(memory), pointer(memory), on(gpu)), HasSubstr("capturing"));
-  cuda::CUgraph graph = nullptr;
-  ASSERT_EQ(driver().api().stream_end_capture(stream, &graph), cuda::CUresult::kSuccess);
-  ASSERT_EQ(driver().api().graph_destroy(graph), cuda::CUresult::kSuccess);
 }
 
 TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
