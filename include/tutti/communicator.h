@@ -22,9 +22,18 @@
 // fails later is told by async_status(), and by the Work where there is one; the output then holds unspecified values.
 // Collectives of one communicator still run in the order of their calls, whatever their streams. Such calls run on the
 // GPUs where every rank has one (CommunicatorOptions::device): then its buffers lie in that GPU's memory on all ranks
-// of a call, or in host memory on all. Else ranks with device and with host memory may meet in one call. Device memory
-// is recognised where the CUDA driver was loaded into the process when the communicator was made, or the call names a
-// stream. Managed memory counts as device memory, pinned memory as host memory.
+// of a call, or in host memory on all. Else the host carries them out, and ranks with device and with host memory may
+// meet in one call. Device memory is recognised where the CUDA driver was loaded into the process when the communicator
+// was made, or the call names a stream. Managed memory counts as device memory, pinned memory as host memory. A rank
+// whose context is lost (a kernel failed, it was destroyed) is lost to its peers, too.
+//
+// Graphs: a stream may capture calls on device memory; each replay is a call of its own, for which other ranks make
+// theirs, in an order that all ranks share. The Work of a captured call is done at once. Ranks that share a GPU in one
+// process are captured in one graph, from one thread, in a Group. Synchronize the streams of replays before the
+// communicator ends. Where the host carries calls out: from the first captured call on, calls on device memory take
+// their places in the order in which streams come to them: put them into one stream, or order the streams by events, on
+// all ranks alike; synchronize before calls on host memory that are to follow; and a graph that outlives its
+// communicator only lets its stream go on.
 //
 // Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
 // shared with the child, not copied.

@@ -46,7 +46,8 @@ bool WorkImpl::test() {
   bool all = true;
   for (const Part& part : parts_) {
     const bool ended = done(part) || part.engine->test(*part.operation);
-    all &= ended && (part.operation->gate == nullptr || part.operation->gate->finished());
+    const bool finished = part.operation->gate == nullptr || part.operation->gate->finished();  // looks; always asked
+    all &= ended && finished;
   }
   return all;
 }
@@ -180,8 +181,9 @@ Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, con
   }
   if (device_side_ == nullptr) device_side_ = std::make_unique<DeviceSide>(*driver, *world_.transport, world_.log);
   auto staged = device_side_->stage(checked, options);
-  if (!staged) return staged.error();
-  return std::shared_ptr<Gate>(std::move(*staged));
+  if (staged) return std::shared_ptr<Gate>(std::move(*staged));
+  if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
+  return staged.error();
 }
 
 Result<bool> CommunicatorImpl::goes_by_device(const CollectiveCall& call, const CallOptions& options,
@@ -236,8 +238,10 @@ Status CommunicatorImpl::async_status() {
   }
   const std::scoped_lock lock(mutex_);
   if (device_side_ == nullptr) return {};
-  if (auto error = device_side_->take_error()) return *std::move(error);
-  return {};
+  auto error = device_side_->take_error();
+  if (!error) return {};
+  if (error->scope == ErrorScope::kProcess) engine_.fail(*error);
+  return *std::move(error);
 }
 
 Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const CollectiveCall& call,

@@ -64,12 +64,7 @@ DeviceSide::~DeviceSide() {
       "is never freed; synchronize the streams before");
 }
 
-std::shared_ptr<StagedCall> DeviceSide::new_call() {
-  return std::make_shared<StagedCall>(driver_, pool_, [this](const Error& error) {
-    const std::scoped_lock lock(mutex_);
-    if (!error_) error_ = error;
-  });
-}
+std::shared_ptr<StagedCall> DeviceSide::new_call() { return std::make_shared<StagedCall>(driver_, pool_); }
 
 bool DeviceSide::is_device_memory(const void* data, std::size_t bytes) {
   if (bytes == 0) return false;
@@ -78,8 +73,8 @@ bool DeviceSide::is_device_memory(const void* data, std::size_t bytes) {
 }
 
 std::optional<Error> DeviceSide::take_error() {
-  const std::scoped_lock lock(mutex_);
-  return std::exchange(error_, std::nullopt);
+  pool_->look();
+  return pool_->take_error();
 }
 
 Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedCall& checked, const CallOptions& options) {
@@ -161,7 +156,14 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange,
 Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
   if (operation->gate == nullptr) return engine.submit(operation, progress);
   auto& staged = static_cast<StagedCall&>(*operation->gate);
-  TUTTI_TRY(staged.enqueue());
+  const bool by_stream = staged.submits_itself();
+  if (by_stream) staged.submit_later(engine.entrance(), operation);
+  if (Status queued = staged.enqueue(); !queued.ok()) {
+    if (queued.error().scope == ErrorScope::kProcess) engine.fail(queued.error());
+    return queued;
+  }
+  if (staged.captured()) operation->done.store(true, std::memory_order_release);  // its replays are others
+  if (by_stream) return {};
   Status submitted = engine.submit(operation, Engine::Progress::kInBackground);
   if (!submitted.ok()) staged.cancel();
   return submitted;

@@ -1,9 +1,8 @@
 // DeviceSide: what one communicator needs for calls on device memory; made at the first such call. Tells which calls
-// those are and has them staged (staging.h). Used under the communicator's submission mutex, but for take_error().
+// those are and has them staged (staging.h). Used under the communicator's submission mutex.
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "cuda/driver.h"
@@ -30,10 +29,11 @@ class DeviceSide {
   // Where the driver is loaded.
   static bool is_device_memory(const void* data, std::size_t bytes);
 
-  // The first error since it was last asked for.
+  // The first error since it was last asked for. Looks first whether streams have lost their contexts.
   std::optional<Error> take_error();
 
-  // Puts an operation into its stream, if it has one, and then into the engine's queue.
+  // Puts an operation into its stream, if it has one, and then into the engine's queue. Where the stream's context is
+  // lost, the engine has failed.
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
  private:
@@ -42,8 +42,6 @@ class DeviceSide {
   const cuda::Driver& driver_;
   Log& log_;
   const std::shared_ptr<StagingPool> pool_;  // shared by calls, which streams may hold for longer
-  std::mutex mutex_;
-  std::optional<Error> error_;
 };
 
 }  // namespace tutti::detail

@@ -32,9 +32,9 @@ Error broken_error(Error error) {
 
 }  // namespace
 
-bool DeviceCall::finished() const { return team_ == nullptr || team_->look(*this).has_value(); }
+bool DeviceCall::finished() { return team_ == nullptr || team_->look(*this).has_value(); }
 
-Status DeviceCall::outcome() const {
+Status DeviceCall::outcome() {
   if (team_ == nullptr) return {};
   return team_->look(*this).value_or(Status());
 }
@@ -492,7 +492,7 @@ std::uint64_t DeviceTeam::failure_word(const Member& its) {
   return std::atomic_ref<const std::uint64_t>(its.seat.words->status.failure).load(std::memory_order_acquire);
 }
 
-std::optional<Status> DeviceTeam::look(const DeviceCall& call) {
+std::optional<Status> DeviceTeam::look(DeviceCall& call) {
   const std::scoped_lock lock(mutex_);
   if (call.outcome_) return call.outcome_;
   if (!call.launched_) return std::nullopt;

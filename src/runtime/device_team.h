@@ -67,8 +67,9 @@ class DeviceCall final : public Gate {
   bool open() const override { return true; }
   void ended(const Status& /*result*/) override {}
   // Of a captured call: at once.
-  bool finished() const override;
-  Status outcome() const override;
+  std::optional<Error> lost() override { return std::nullopt; }
+  bool finished() override;
+  Status outcome() override;
   // Makes the stream wait for the call, once it is submitted; see DeviceTeam::settle().
   Status settle();
 
@@ -84,7 +85,7 @@ class DeviceCall final : public Gate {
   bool launched_ = false;
   bool by_word_ = false;  // its stream waits for the rank's word
   std::chrono::steady_clock::time_point deadline_{};
-  mutable std::optional<Status> outcome_;  // once it is known
+  std::optional<Status> outcome_;  // once it is known
 };
 
 class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
@@ -149,7 +150,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Status put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
   Result<const device::Call*> calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   void fail_locked(const Error& error);
-  std::optional<Status> look(const DeviceCall& call);
+  std::optional<Status> look(DeviceCall& call);
   static std::uint64_t failure_word(const Member& its);
   void watch();
   Error missing(const DeviceCall& call) const;

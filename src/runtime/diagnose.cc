@@ -99,6 +99,9 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
   if (failure.code == ErrorCode::kInvalidArgument && failure.culprit >= 0) {  // bad_message() is who says so
     text += fmt::format(": rank {}{}", failure.culprit, kBadMemory);
   }
+  if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(peer)) {
+    text += ": it can take part no more, and its own error says why";
+  }
   if (failure.code == ErrorCode::kTimeout) {
     const Whereabouts peers = whereabouts(call);
     if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));

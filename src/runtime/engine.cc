@@ -35,7 +35,12 @@ Error cost_of_one_call(Error error) {
 }  // namespace
 
 Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
-    : rank_(rank), ranks_(ranks), world_(world), connections_(connections), numbers_(ranks) {
+    : rank_(rank),
+      ranks_(ranks),
+      world_(world),
+      connections_(connections),
+      entrance_(std::make_shared<Entrance>(*this)),
+      numbers_(ranks) {
   if (world.transport->slates() == nullptr) return;
   marks_ = std::make_unique<SlateMarks>(rank, *world.transport);
   slates_ = std::make_unique<SlateRun>(*marks_);
@@ -43,6 +48,7 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connection
 }
 
 Engine::~Engine() {
+  entrance_->close();
   {
     const std::scoped_lock lock(mutex_);
     ending_ = true;
@@ -119,6 +125,15 @@ void Engine::abort() {
   const std::scoped_lock lock(mutex_);
   if (!broken_)
     broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "abort() was called on this communicator"};
+}
+
+void Engine::fail(const Error& error) {
+  const std::scoped_lock lock(mutex_);
+  if (broken_) return;
+  broken_ = error;
+  world_.transport->announce_abort();
+  submitted_.fetch_add(1, std::memory_order_release);  // whoever drives looks at broken_ anew
+  world_.transport->doorbell().ring();
 }
 
 Status Engine::finalize() {
@@ -373,10 +388,25 @@ Engine::Ended Engine::look_around() {
   last_look_ns_ = now_ns;
   world_.transport->pump();
   for (const std::shared_ptr<Operation>& operation : active_) {
-    if (!operation->started) continue;
-    if (auto error = look_at(*operation, now_ns)) return {.operation = operation, .error = std::move(error)};
+    if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_gate(*operation))
+      return {.operation = operation, .error = std::move(error)};
   }
   return {};
+}
+
+// Of an operation that has not begun: its stream may never come to it. Then this rank is lost to its peers.
+std::optional<Error> Engine::look_at_gate(Operation& operation) {
+  auto error = operation.gate == nullptr || operation.gate->open() ? std::nullopt : operation.gate->lost();
+  if (!error) return std::nullopt;
+  error->scope = std::max(error->scope, ErrorScope::kCommunicator);
+  error->rank = static_cast<std::int32_t>(rank_);
+  error->message = fmt::format("{}: {}", describe(operation.call.tag), error->message);
+  if (operation.plan != nullptr) {
+    world_.transport->enter_call(operation.call.tag, {});
+    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
+  }
+  world_.transport->announce_abort();
+  return error;
 }
 
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {

@@ -36,12 +36,13 @@ class Gate {
   virtual ~Gate() = default;
   // From any thread.
   virtual bool open() const = 0;
+  // By the driver, now and then while it is not open: why it never will be.
+  virtual std::optional<Error> lost() = 0;
   // By the driver, once, when the operation has ended, however it did.
   virtual void ended(const Status& result) = 0;
-  // From any thread: what follows the operation's end has happened, too.
-  virtual bool finished() const = 0;
-  // Once finished: what failed after the operation had ended, or was no operation of the engine's.
-  virtual Status outcome() const { return {}; }
+  // From any thread: what follows the operation's end has happened, too, or never will.
+  virtual bool finished() = 0;
+  virtual Status outcome() = 0;  // how that went, once it is finished
 };
 
 // One submitted call: a collective, or an exchange. Fields are guarded by the engine's mutex until the operation has
@@ -63,6 +64,25 @@ struct Operation {
   bool progressed = false;        // since the driver last looked at the clock; the driver's
   Status result;                  // valid once done
   std::atomic<bool> done = false;
+
+  // The same call once more; of one that was never submitted.
+  std::shared_ptr<Operation> again() const;  // shared as in the queue
+};
+
+class Engine;
+
+// The way in for those that may outlive the engine: streams that submit a call when they come to it. Any thread, also
+// one that must not call the CUDA driver.
+class Entrance {
+ public:
+  explicit Entrance(Engine& engine) : engine_(&engine) {}
+  // As Engine::submit() in the background. kAborted: the engine has ended.
+  Status submit(const std::shared_ptr<Operation>& operation);
+  void close();
+
+ private:
+  std::mutex mutex_;  // held during submissions, which are short
+  Engine* engine_;    // null: closed
 };
 
 class Engine {
@@ -79,6 +99,7 @@ class Engine {
   Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
   // How many more operations may be submitted at the moment.
   std::size_t room();
+  const std::shared_ptr<Entrance>& entrance() const { return entrance_; }
   Status wait(Operation& operation);
   // Submits a collective that needs no messages and waits for it; quickest when nothing else is under way. `call` has
   // no sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
@@ -90,6 +111,8 @@ class Engine {
 
   // From any thread.
   void abort();
+  // From any thread: this rank cannot take part any more. The same for its peers, and `error` for its own calls.
+  void fail(const Error& error);
   // Waits for what is under way; refuses everything from now on. The first error among the operations waited for is
   // theirs alone and not returned. Errors: the one that broke the communicator before.
   Status finalize();
@@ -119,6 +142,7 @@ class Engine {
   std::optional<Error> own_abort(const Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
   Ended look_around();
+  std::optional<Error> look_at_gate(Operation& operation);
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   Ended pause(Idle& idle);
   void finish(Operation& operation, Status result);
@@ -131,6 +155,7 @@ class Engine {
   World& world_;
   Connections& connections_;
   std::atomic<bool> aborted_{false};
+  const std::shared_ptr<Entrance> entrance_;  // shared with streams, which may keep it for longer
 
   std::mutex mutex_;
   std::condition_variable changed_;  // driver left, operation done, queue filled, or ending

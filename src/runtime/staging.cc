@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <utility>
 
 #include "base/assert.h"
@@ -12,100 +11,43 @@ namespace tutti::detail {
 namespace {
 
 constexpr std::size_t kPieceAlignment = 4096;  // peers of the machine reach pieces in place, by whole lines
-constexpr std::size_t kLeastBlock = 64 * 1024;
 constexpr std::uint32_t kGoOn = 1;
+constexpr std::uint32_t kLooks = 64;  // every so many questions whether it has finished are one to the driver
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; }
 
-// Never freed: a stream may still use it.
-void abandon(StagingPool::Block block) {
-  static_cast<void>(block.pin.release());
-  static_cast<void>(block.window.release());
+// An event's answer that is final. Handles of a context that is gone may have been forgotten.
+bool says_lost(cuda::CUresult result) {
+  return cuda::is_lost(result) || result == cuda::CUresult::kInvalidContext || result == cuda::CUresult::kInvalidHandle;
 }
+
+// Pins memory and asks events though somebody captures: such calls would end the capture, were it not for this.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const cuda::Driver& driver) : driver_(driver) { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  // Fails where the driver is gone, and then there is no capture either.
+  void exchange() { static_cast<void>(driver_.api().thread_exchange_capture_mode(&mode_)); }
+  const cuda::Driver& driver_;
+  cuda::CaptureMode mode_ = cuda::CaptureMode::kRelaxed;
+};
 
 }  // namespace
 
-StagingPool::StagingPool(const cuda::Driver& driver, Transport& transport) : driver_(driver), transport_(transport) {}
+StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool)
+    : driver_(driver), pool_(std::move(pool)) {}
 
-StagingPool::~StagingPool() { close(std::chrono::milliseconds(0)); }
-
-Result<StagingPool::Block> StagingPool::take(std::size_t bytes, int device) {
-  const std::size_t size = std::bit_ceil(std::max(bytes, kLeastBlock));
-  const auto size_class = static_cast<std::size_t>(std::countr_zero(size));
-  {
-    const std::scoped_lock lock(mutex_);
-    std::vector<Block>& free = free_[size_class];
-    if (!free.empty()) {
-      Block block = std::move(free.back());
-      free.pop_back();
-      return block;
-    }
+StagedCall::~StagedCall() {
+  for (Part& part : parts_) {
+    if (part.event && !retires_) pool_->give_back(part.context, *std::move(part.event));
+    if (part.event && retires_) pool_->retire(*std::move(part.event));
   }
-  auto window = transport_.allocate_window(size);
-  if (!window) return window.error();
-  if (!context_) {
-    auto context = cuda::PrimaryContext::retain(driver_, device);
-    if (!context) return context.error();
-    context_.emplace(std::move(*context));
-  }
-  auto scope = cuda::ContextScope::enter(driver_, context_->context());
-  if (!scope) return scope.error();
-  auto pin = cuda::RegisteredMemory::add(driver_, std::span((*window)->data(), size));
-  if (!pin) return pin.error();
-  return Block{.window = std::move(*window),
-               .pin = std::make_unique<cuda::RegisteredMemory>(std::move(*pin)),
-               .size_class = size_class};
+  retires_ ? pool_->retire(std::move(block_)) : pool_->give_back(std::move(block_));
 }
-
-void StagingPool::give_back(Block block) {
-  if (block.window == nullptr) return;
-  const std::scoped_lock lock(mutex_);
-  if (!closed_) return free_[block.size_class].push_back(std::move(block));
-  abandon(std::move(block));  // its transport has ended
-}
-
-void StagingPool::retire(Block block) {
-  const std::scoped_lock lock(mutex_);
-  if (!closed_) return retired_.push_back(std::move(block));
-  abandon(std::move(block));
-}
-
-void StagingPool::begin_call() {
-  const std::scoped_lock lock(mutex_);
-  ++in_flight_;
-}
-
-void StagingPool::end_call() {
-  const std::scoped_lock lock(mutex_);
-  if (--in_flight_ == 0) none_in_flight_.notify_all();
-}
-
-void StagingPool::ring() {
-  const std::scoped_lock lock(mutex_);
-  if (!closed_) transport_.doorbell().ring();
-}
-
-bool StagingPool::close(std::chrono::milliseconds limit) {
-  std::unique_lock lock(mutex_);
-  const bool all_back = none_in_flight_.wait_for(lock, limit, [this] { return in_flight_ == 0; });
-  closed_ = true;
-  const auto end = [&](std::vector<Block>& blocks) {
-    for (Block& block : blocks) {
-      if (!all_back) abandon(std::move(block));  // unpinning would wait for the device's work
-    }
-    blocks.clear();
-  };
-  for (std::vector<Block>& blocks : free_) end(blocks);
-  end(retired_);
-  if (!all_back && context_) new cuda::PrimaryContext(*std::move(context_));  // never released, as the blocks are not
-  return all_back;
-}
-
-StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool,
-                       std::function<void(const Error&)> report)
-    : driver_(driver), pool_(std::move(pool)), report_(std::move(report)) {}
-
-StagedCall::~StagedCall() { retires_ ? pool_->retire(std::move(block_)) : pool_->give_back(std::move(block_)); }
 
 Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CUstream stream) {
   cuda::CUcontext context = where.context;
@@ -133,11 +75,13 @@ Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CU
   }
   auto capture = cuda::CaptureStatus::kNone;
   TUTTI_TRY(driver_.check(driver_.api().stream_is_capturing(stream, &capture), "looking at the stream of a call"));
-  if (capture != cuda::CaptureStatus::kNone) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 "the stream is capturing a graph: calls that the host carries out cannot be captured; make the call "
-                 "outside the graph"};
+  const bool captured = capture != cuda::CaptureStatus::kNone;
+  if (!parts_.empty() && (captured || captured_)) {
+    return Error{
+        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+        "the stream is capturing a graph, and the buffers belong to several contexts: capture a call for each"};
   }
+  captured_ = captured;
   parts_.push_back({.stream = stream, .context = context, .device = where.device});
   return parts_.size() - 1;
 }
@@ -161,11 +105,18 @@ void StagedCall::copy_out(std::size_t piece, std::size_t offset, std::size_t byt
 
 // The word stands before the pieces.
 Status StagedCall::allocate() {
+  const RelaxedCapture relaxed(driver_);
   auto block = pool_->take(pieces_.back().offset + pieces_.back().bytes, parts_.front().device);
   if (!block) return block.error();
   block_ = std::move(*block);
   word_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // placed in the block
   return {};
+}
+
+void StagedCall::submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation) {
+  const std::scoped_lock lock(mutex_);
+  entrance_ = std::move(entrance);
+  operation_ = std::move(operation);
 }
 
 Status StagedCall::enqueue() {
@@ -174,23 +125,34 @@ Status StagedCall::enqueue() {
     Status queued = enqueue(part);
     if (queued) continue;
     retires_ = true;
+    forget();
     let_streams_go();
     return queued;
   }
   return {};
 }
 
-Status StagedCall::enqueue(std::size_t part) {
-  auto scope = cuda::ContextScope::enter(driver_, parts_[part].context);
+Status StagedCall::enqueue(std::size_t number) {
+  Part& part = parts_[number];
+  auto scope = cuda::ContextScope::enter(driver_, part.context);
   if (!scope) return scope.error();
-  const cuda::CUstream stream = parts_[part].stream;
-  TUTTI_TRY(copy(copies_in_, part, true));
-  TUTTI_TRY(call_back(stream, on_staged));
+  auto event = pool_->take_event(part.context);
+  if (!event) return event.error();
+  part.event.emplace(std::move(*event));
+  TUTTI_TRY(copy(copies_in_, number, true));
+  auto ticket = call_back(number, on_staged);
+  if (!ticket) return ticket.error();
+  part.staged = *ticket;
   const cuda::CUdeviceptr word = block_.pin->device_address();
-  TUTTI_TRY(driver_.check(driver_.api().stream_wait_value32(stream, word, kGoOn, cuda::kWaitEqual),
+  TUTTI_TRY(driver_.check(driver_.api().stream_wait_value32(part.stream, word, kGoOn, cuda::kWaitEqual),
                           "making the stream wait for the ranks"));
-  TUTTI_TRY(copy(copies_out_, part, false));
-  return call_back(stream, on_finished);
+  TUTTI_TRY(copy(copies_out_, number, false));
+  ticket = call_back(number, on_finished);
+  if (!ticket) return ticket.error();
+  part.finished = *ticket;
+  if (!captured_) return part.event->record(part.stream);
+  return driver_.check(driver_.api().event_record_with_flags(part.event->handle(), part.stream, cuda::kEventExternal),
+                       "recording an event in each replay");
 }
 
 Status StagedCall::copy(const std::vector<Copy>& copies, std::size_t part, bool in) {
@@ -207,41 +169,148 @@ Status StagedCall::copy(const std::vector<Copy>& copies, std::size_t part, bool 
   return {};
 }
 
-// The pool counts callbacks, each of which keeps this call and its memory.
-Status StagedCall::call_back(cuda::CUstream stream, cuda::CUhostFn function) {
-  auto handle = std::make_unique<Handle>(Handle{shared_from_this()});
-  pool_->begin_call();
-  const cuda::CUresult result = driver_.api().launch_host_func(stream, function, handle.get());
-  if (result != cuda::CUresult::kSuccess) {
-    pool_->end_call();
-    return driver_.check(result, "putting a call into the stream");
-  }
-  static_cast<void>(handle.release());  // the callback's
-  return {};
+Result<std::uint64_t> StagedCall::call_back(std::size_t part, cuda::CUhostFn function) {
+  const auto use = captured_ ? StagingPool::Use::kInEachReplay : StagingPool::Use::kOnce;
+  StagingPool::Ticket& ticket = pool_->issue(shared_from_this(), part, use);
+  const std::uint64_t number = ticket.number;
+  const cuda::CUresult result = driver_.api().launch_host_func(parts_[part].stream, function, &ticket);
+  if (result == cuda::CUresult::kSuccess) return number;
+  pool_->not_handed_out(ticket);
+  return driver_.error(result, "putting a call into the stream");
 }
 
 void StagedCall::on_staged(void* user_data) {
-  const std::unique_ptr<Handle> handle(static_cast<Handle*>(user_data));
-  StagedCall& call = *handle->call;
-  if (call.to_stage_.fetch_sub(1, std::memory_order_acq_rel) == 1) call.pool_->ring();
-  call.pool_->end_call();
+  auto& ticket = *static_cast<StagingPool::Ticket*>(user_data);
+  std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
+  if (call == nullptr) return;
+  if (call->captured_ || call->to_stage_.fetch_sub(1, std::memory_order_acq_rel) == 1) call->submit();
+  call.reset();
+  StagingPool::spent(ticket);
 }
 
 void StagedCall::on_finished(void* user_data) {
-  std::unique_ptr<Handle> handle(static_cast<Handle*>(user_data));
-  const std::shared_ptr<StagingPool> pool = handle->call->pool_;
-  handle->call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
-  handle.reset();  // gives the block back, unless the operation still has it
-  pool->end_call();
+  auto& ticket = *static_cast<StagingPool::Ticket*>(user_data);
+  std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
+  if (call == nullptr) return;
+  if (call->captured_) {
+    call->word_->store(0, std::memory_order_release);  // for the next replay
+  } else {
+    call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  call.reset();  // gives the block back, unless the operation still has it
+  StagingPool::spent(ticket);
+}
+
+// The engine has the operation already, or gets it now.
+void StagedCall::submit() {
+  std::shared_ptr<Entrance> entrance;
+  std::shared_ptr<Operation> operation;  // shared as in the engine's queue
+  {
+    const std::scoped_lock lock(mutex_);
+    entrance = entrance_;
+    if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
+  }
+  if (entrance == nullptr) return pool_->ring();
+  if (operation == nullptr) return let_streams_go();  // it failed when it was made, or its communicator has ended
+  const Status submitted = entrance->submit(operation);
+  if (submitted.ok()) return;
+  ended(submitted);
+  operation->result = submitted;
+  operation->done.store(true, std::memory_order_release);
+}
+
+void StagedCall::forget() {
+  std::shared_ptr<Operation> operation;  // after the lock: it may be the last that keeps this
+  const std::scoped_lock lock(mutex_);
+  operation = std::exchange(operation_, nullptr);
+}
+
+cuda::CUresult StagedCall::ask(const Part& part) const {
+  const cuda::DriverApi& api = driver_.api();
+  cuda::CUresult result = api.ctx_push_current(part.context);
+  if (result != cuda::CUresult::kSuccess) return result;
+  {
+    const RelaxedCapture relaxed(driver_);
+    result = api.event_query(part.event->handle());
+  }
+  cuda::CUcontext popped = nullptr;
+  static_cast<void>(api.ctx_pop_current(&popped));
+  return result;
+}
+
+void StagedCall::look() {
+  const std::scoped_lock lock(looking_);
+  for (const Part& part : parts_) {
+    if (!part.event || part.staged == 0) continue;  // nothing of it has been put into its stream
+    const cuda::CUresult answer = ask(part);
+    if (says_lost(answer)) give_up(part, answer);
+  }
+}
+
+// Host functions do not run in a context that is lost; what was before that stands. With looking_ held.
+void StagedCall::give_up(const Part& part, cuda::CUresult why) {
+  const bool not_staged = pool_->cut(part.staged);
+  const bool not_finished = part.finished != 0 && pool_->cut(part.finished);
+  if (!not_staged && !not_finished && !captured_) return;
+  retires_ = true;
+  const char* when = captured_    ? "a captured call was replayed"
+                     : not_staged ? "a call's input was copied"
+                                  : "a call's output was copied back";
+  const Error error =
+      driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
+  {
+    const std::scoped_lock lock(mutex_);
+    const bool news = !lost_;
+    if (news) lost_ = error;
+    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(operation_, nullptr);
+    if (news && (ended_ || captured_ || unsubmitted != nullptr)) report(*lost_);
+    if (unsubmitted != nullptr) {
+      unsubmitted->result = *lost_;
+      unsubmitted->done.store(true, std::memory_order_release);
+    }
+  }
+  if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+// With mutex_ held.
+void StagedCall::report(const Error& error) {
+  if (captured_ || !std::exchange(reported_, true)) pool_->report(error);
 }
 
 void StagedCall::let_streams_go() { word_->store(kGoOn, std::memory_order_release); }
 
 void StagedCall::cancel() { let_streams_go(); }
 
+std::optional<Error> StagedCall::lost() {
+  look();
+  const std::scoped_lock lock(mutex_);
+  return lost_;
+}
+
 void StagedCall::ended(const Status& result) {
-  if (!result.ok()) report_(result.error());
+  {
+    const std::scoped_lock lock(mutex_);
+    ended_ = true;
+    if (!result.ok()) {
+      report(result.error());
+    } else if (lost_) {
+      report(*lost_);
+    }
+  }
   let_streams_go();
+}
+
+bool StagedCall::finished() {
+  const auto finished = [this] { return to_finish_.load(std::memory_order_acquire) == 0; };
+  if (captured_ || finished()) return true;
+  if (asked_.fetch_add(1, std::memory_order_relaxed) % kLooks == kLooks - 1) look();
+  return finished();
+}
+
+Status StagedCall::outcome() {
+  const std::scoped_lock lock(mutex_);
+  if (lost_) return *lost_;
+  return {};
 }
 
 }  // namespace tutti::detail

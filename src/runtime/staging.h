@@ -5,16 +5,18 @@
 //   stream   copy out of the device | say "staged" | wait for the word | copy to the device | say "finished"
 //   engine                            run the call    set the word
 //
-// Blocks are windows of the transport, so that peers of the machine reach them in place, and are used again.
+// A stream whose context is lost (a kernel failed, it was destroyed) says nothing more. So an event behind all that is
+// asked now and then: by the engine's driver while the input is missing, by whoever waits for the end after that, by
+// async_status(), and when the communicator ends.
+//
+// A call that is captured in a graph is submitted anew in each replay, by the callback that says "staged", and so takes
+// its place among the communicator's calls when the stream comes to it. So do, for the sake of their order, all calls
+// on device memory that follow a captured one on its communicator.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,63 +26,20 @@
 #include "cuda/pointer.h"
 #include "cuda/resources.h"
 #include "runtime/engine.h"
-#include "transports/transport.h"
+#include "runtime/staging_pool.h"
 
 namespace tutti::detail {
-
-// Pinned host memory of one communicator. Thread-safe, but for allocation, which is for the callers of collectives.
-class StagingPool {
- public:
-  // A window that is pinned for all devices until it ends.
-  struct Block {
-    std::unique_ptr<Window> window;
-    std::unique_ptr<cuda::RegisteredMemory> pin;  // ends before the window
-    std::size_t size_class = 0;
-  };
-  // Both outlive close().
-  StagingPool(const cuda::Driver& driver, Transport& transport);
-  ~StagingPool();
-  StagingPool(const StagingPool&) = delete;
-  StagingPool& operator=(const StagingPool&) = delete;
-
-  // At least `bytes` long, pinned for every context; first of all those of `device`. Errors: kSystem.
-  Result<Block> take(std::size_t bytes, int device);
-  void give_back(Block block);
-  void retire(Block block);  // not used again: a stream may still copy to it; freed by close()
-
-  // A call that uses blocks has begun, or its stream is through with them.
-  void begin_call();
-  void end_call();
-  void ring();  // wakes the engine's driver
-  // Waits until no stream uses blocks, then frees them; what is still used after `limit` is given up, never freed.
-  // True: nothing was given up.
-  bool close(std::chrono::milliseconds limit);
-
- private:
-  static constexpr std::size_t kClasses = 57;  // powers of two
-  const cuda::Driver& driver_;
-  Transport& transport_;
-  std::mutex mutex_;
-  std::condition_variable none_in_flight_;
-  // In whose name memory is pinned: a context of the caller's may end before the pool. Before the blocks, after which
-  // it ends.
-  std::optional<cuda::PrimaryContext> context_;
-  std::array<std::vector<Block>, kClasses> free_;
-  std::vector<Block> retired_;
-  std::size_t in_flight_ = 0;
-  bool closed_ = false;
-};
 
 // One call's copies and its gate. Made and filled in by the caller's thread; kept alive by the operation and by what it
 // has put into streams.
 class StagedCall final : public Gate, public std::enable_shared_from_this<StagedCall> {
  public:
-  // `report`: takes the operation's error, by the engine's driver.
-  StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool, std::function<void(const Error&)> report);
+  StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool);
   ~StagedCall() override;
 
   // A piece of device memory that the call uses, in the order of `stream` (null: the default one of that memory's
-  // context); gives its number. Errors: kInvalidArgument (a stream of another context), kUnsupported (it is captured).
+  // context); gives its number. Errors: kInvalidArgument (a stream of another context), kUnsupported (a captured call
+  // of several contexts).
   Result<std::size_t> add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes);
   // Bytes [offset, offset + bytes) of a piece are copied before the call, or after it.
   void copy_in(std::size_t piece, std::size_t offset, std::size_t bytes);
@@ -89,14 +48,25 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   Status allocate();
   std::byte* staged(std::size_t piece) const { return block_.window->data() + pieces_[piece].offset; }
 
+  // The streams submit the call when they come to it, and nobody else does.
+  bool captured() const { return captured_; }
+  bool submits_itself() { return captured_ || pool_->has_graphs(); }
+  void submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation);
   // Puts everything into the streams, once. On an error the streams go on and nothing will be staged.
   Status enqueue();
   // The operation will not be submitted: lets the streams go on.
   void cancel();
 
-  bool open() const override { return to_stage_.load(std::memory_order_acquire) == 0; }
+  bool open() const override { return captured_ || to_stage_.load(std::memory_order_acquire) == 0; }
+  std::optional<Error> lost() override;
   void ended(const Status& result) override;
-  bool finished() const override { return to_finish_.load(std::memory_order_acquire) == 0; }
+  bool finished() override;
+  Status outcome() override;
+
+  // From any thread. Gives up the parts whose contexts are lost.
+  void look();
+  // Of a captured call: its communicator ends, replays find nothing to submit any more.
+  void forget();
 
  private:
   struct Piece {
@@ -114,32 +84,43 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
     cuda::CUstream stream = nullptr;
     cuda::CUcontext context = nullptr;
     int device = 0;
-  };
-  // What a callback of the driver's is handed: it keeps the call alive.
-  struct Handle {
-    std::shared_ptr<StagedCall> call;
+    std::optional<cuda::Event> event{};  // behind all of the call
+    // Tickets of its callbacks; 0: none was handed out.
+    std::uint64_t staged = 0;
+    std::uint64_t finished = 0;
   };
   Result<std::size_t> part_of(const cuda::PointerInfo& where, cuda::CUstream stream);
   Status enqueue(std::size_t part);
   Status copy(const std::vector<Copy>& copies, std::size_t part, bool in);
-  Status call_back(cuda::CUstream stream, cuda::CUhostFn function);
+  Result<std::uint64_t> call_back(std::size_t part, cuda::CUhostFn function);
+  cuda::CUresult ask(const Part& part) const;
+  void give_up(const Part& part, cuda::CUresult why);
+  void report(const Error& error);
+  void submit();
   void let_streams_go();
-  void finish_part();
   static void on_staged(void* self);
   static void on_finished(void* self);
 
   const cuda::Driver& driver_;
   const std::shared_ptr<StagingPool> pool_;  // shared by all calls: streams may outlive the communicator
-  const std::function<void(const Error&)> report_;
   std::vector<Part> parts_;
   std::vector<Piece> pieces_;
   std::vector<Copy> copies_in_;
   std::vector<Copy> copies_out_;
   StagingPool::Block block_;
   std::atomic<std::uint32_t>* word_ = nullptr;  // in the block: what the streams wait for
-  bool retires_ = false;                        // not all of it could be put into the streams
   std::atomic<std::size_t> to_stage_{0};        // parts
   std::atomic<std::size_t> to_finish_{0};
+  std::atomic<std::uint32_t> asked_{0};  // finished(), so many times
+  bool captured_ = false;
+  bool retires_ = false;  // not all of it could be put into the streams, or they will not come to it
+  std::mutex looking_;    // one looks at a time
+  std::mutex mutex_;      // guards what follows; not held while the driver is called, for callbacks take it
+  std::shared_ptr<Entrance> entrance_;    // shared by the communicator's calls
+  std::shared_ptr<Operation> operation_;  // that the streams submit; of a captured call, its model
+  bool ended_ = false;
+  bool reported_ = false;
+  std::optional<Error> lost_;
 };
 
 }  // namespace tutti::detail

@@ -15,77 +15,19 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/driver.h"
-#include "cuda/resources.h"
-#include "fake_cuda/control.h"
-#include "runtime/support.h"
-#include "tutti/tutti.h"
+#include "staged.h"
 
 namespace tutti::test {
 namespace {
 
 using testing::HasSubstr;
 using Kind = CollectiveKind;
-using Bytes = std::vector<std::byte>;
-
-const cuda::Driver& driver() {
-  static const cuda::Driver* opened = [] {
-    auto result = cuda::Driver::open();
-    EXPECT_TRUE(result.ok()) << to_string(result.error());
-    return *result;
-  }();
-  return *opened;
-}
-
-const cuda::fake::Control& fake() {
-  const cuda::fake::Control* control = cuda::fake::control();
-  EXPECT_NE(control, nullptr) << "this is no double of the driver";
-  return *control;
-}
-
-// One rank's GPU, with a stream.
-class Gpu {
- public:
-  explicit Gpu(int device)
-      : context_(*cuda::PrimaryContext::retain(driver(), device)),
-        scope_(*cuda::ContextScope::enter(driver(), context_.context())),
-        stream_(*cuda::Stream::create(driver())) {}
-
-  void* stream() const { return stream_.handle(); }
-  void synchronize() const { EXPECT_TRUE(stream_.synchronize().ok()); }
-  cuda::DeviceMemory allocate(std::size_t bytes) const { return *cuda::DeviceMemory::allocate(driver(), bytes); }
-  void put(const cuda::DeviceMemory& to, const Bytes& bytes) const {
-    EXPECT_EQ(driver().api().memcpy_htod_async(to.address(), bytes.data(), bytes.size(), stream_.handle()),
-              cuda::CUresult::kSuccess);
-    synchronize();
-  }
-  Bytes get(const cuda::DeviceMemory& from) const {
-    Bytes bytes(from.bytes());
-    EXPECT_EQ(driver().api().memcpy_dtoh_async(bytes.data(), from.address(), bytes.size(), stream_.handle()),
-              cuda::CUresult::kSuccess);
-    synchronize();
-    return bytes;
-  }
-
- private:
-  cuda::PrimaryContext context_;
-  cuda::ContextScope scope_;
-  cuda::Stream stream_;
-};
-
-void* pointer(const cuda::DeviceMemory& memory) { return reinterpret_cast<void*>(memory.address()); }
 
 Bytes random_bits(std::size_t bytes, std::uint32_t seed) {
   std::mt19937 random(seed);
   Bytes bits(bytes);
   for (std::byte& byte : bits) byte = static_cast<std::byte>(random());
   return bits;
-}
-
-CallOptions on(const Gpu& gpu) {
-  CallOptions options;
-  options.stream = gpu.stream();
-  return options;
 }
 
 struct Shape {
@@ -338,12 +280,6 @@ TEST(StagedCalls, BadArgumentsAreNamed) {
     EXPECT_THAT(reduce(pointer(memory), pointer(elsewhere), on(gpu)), HasSubstr("output is memory of GPU 1"));
     EXPECT_THAT(reduce(pointer(memory), pointer(memory), on(other)), HasSubstr("another context"));
   }
-  auto* stream = static_cast<cuda::CUstream>(gpu.stream());
-  ASSERT_EQ(driver().api().stream_begin_capture(stream, cuda::CaptureMode::kRelaxed), cuda::CUresult::kSuccess);
-  EXPECT_THAT(reduce(pointer(memory), pointer(memory), on(gpu)), HasSubstr("capturing"));
-  cuda::CUgraph graph = nullptr;
-  ASSERT_EQ(driver().api().stream_end_capture(stream, &graph), cuda::CUresult::kSuccess);
-  ASSERT_EQ(driver().api().graph_destroy(graph), cuda::CUresult::kSuccess);
 }
 
 TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
@@ -393,8 +329,9 @@ TEST(StagedCalls, FailuresOfTheDriverAreToldAndLeaveNothingBehind) {
   const auto reduce = [&] {
     return ranks[0]->all_reduce(pointer(memory), pointer(memory), 1024, DataType::kInt32, ReduceOp::kSum, on(gpu));
   };
-  for (const char* function : {"cuMemHostRegister", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuLaunchHostFunc",
-                               "cuStreamWaitValue32", "cuStreamGetCtx", "cuPointerGetAttributes"}) {
+  for (const char* function :
+       {"cuMemHostRegister", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuLaunchHostFunc", "cuStreamWaitValue32",
+        "cuStreamGetCtx", "cuPointerGetAttributes", "cuEventCreate", "cuEventRecord"}) {
     ranks = make_ranks(1);  // its first call pins memory
     fake().fail(function, 1, cuda::CUresult::kOutOfMemory);
     const Status failed = reduce();

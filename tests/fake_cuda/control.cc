@@ -43,6 +43,8 @@ void destroy_context(CUcontext handle) {
       device.retained = 0;
     }
   }
+  CUresult alive = CUresult::kSuccess;
+  context->lost->compare_exchange_strong(alive, CUresult::kContextIsDestroyed);  // what has not begun never runs
   wait_for_device(context->device, context.get(), "the end of a context");
   const std::lock_guard lock(world().mutex);
   end_context(context);

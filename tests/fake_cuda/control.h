@@ -62,7 +62,8 @@ struct Control {
   void (*set_peer_access)(int device, int peer, bool can);  // one direction
   void (*set_stuck_ms)(unsigned milliseconds);              // after which a wait gives up and says so
 
-  // Contexts that are not the primary one. Destroying one ends all that was made in it, as a reset of the device does.
+  // Contexts that are not the primary one. Destroying one ends all that was made in it, as a reset of the device does;
+  // what its streams have not begun never runs.
   CUcontext (*create_context)(int device);
   void (*destroy_context)(CUcontext context);
   void (*set_deinitialized)(bool gone);  // every call fails as it does while a process ends

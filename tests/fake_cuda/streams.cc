@@ -197,6 +197,7 @@ CUresult event_query(CUevent handle) {
   const std::lock_guard lock(world().mutex);
   std::shared_ptr<Event> event;
   if (const CUresult result = find_askable(handle, event); result != CUresult::kSuccess) return result;
+  if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
   return is_complete(*event->state) ? CUresult::kSuccess : CUresult::kNotReady;
 }
 

@@ -127,13 +127,15 @@ CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned f
   if (const CUresult result = find_target(handle, address, sizeof(Word), stream, end); result != CUresult::kSuccess) {
     return result;
   }
-  const auto run = [=] {
+  const auto run = [=, lost = stream->context->lost] {
     const auto memory = end.memory.lock();
     if (memory == nullptr) return CUresult::kIllegalAddress;
     const std::atomic_ref<Word> word(*std::bit_cast<Word*>(address));
-    const bool came =
-        wait_until([&] { return holds(word.load(std::memory_order_acquire), value, flags); }, "cuStreamWaitValue");
-    return came ? CUresult::kSuccess : CUresult::kLaunchTimeout;
+    const auto over = [&] {
+      return lost->load() != CUresult::kSuccess || holds(word.load(std::memory_order_acquire), value, flags);
+    };
+    if (!wait_until(over, "cuStreamWaitValue")) return CUresult::kLaunchTimeout;
+    return lost->load();
   };
   return submit(stream, {"cuStreamWaitValue", run, {}});
 }
