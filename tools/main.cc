@@ -19,6 +19,7 @@
 #include "tools/perf_command.h"
 #include "tools/plan_command.h"
 #include "tools/run_command.h"
+#include "tools/topo_command.h"
 #include "tools/verify_command.h"
 #include "tutti/version.h"
 
@@ -102,6 +103,7 @@ int run_tool(std::vector<std::string> arguments) {
   add_perf_command(app, std::move(perf_arguments), exit_status);
   add_plan_command(app, exit_status);
   add_verify_command(app, exit_status);
+  add_topo_command(app, exit_status);
   const std::vector<std::string> words = arguments;
   try {
     if (stray_program) throw CLI::ExtrasError({"--"});

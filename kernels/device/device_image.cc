@@ -33,4 +33,13 @@ std::span<const std::byte> device_image() {
 #endif
 }
 
+std::span<const int> device_architectures() {
+#if defined(TUTTI_DEVICE_IMAGE)
+  static constexpr int kArchitectures[] = {TUTTI_DEVICE_ARCHITECTURES};
+  return kArchitectures;
+#else
+  return {};
+#endif
+}
+
 }  // namespace tutti::kernels

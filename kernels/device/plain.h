@@ -2,41 +2,13 @@
 // rank. Bodies of kernels; every thread of the grid calls them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
-#include "kernels/device/call.h"
+#include "kernels/device/plain_work.h"
 #include "kernels/device/port.h"
 #include "kernels/device/reduce.h"
 
 namespace tutti::device {
-
-inline constexpr std::uint32_t kMaxPlainBuffers = 16;
-
-// At most kMaxPlainBuffers sources and destinations.
-struct PlainWork {
-  const std::byte* sources[kMaxPlainBuffers];
-  std::byte* destinations[kMaxPlainBuffers];
-  std::uint32_t source_count;
-  std::uint32_t destination_count;
-  std::uint64_t count;  // elements
-  Arithmetic how;
-  Rung rung;
-  std::uint32_t reserved;
-};
-
-// What a plain copy reaches: whole 16-byte words between buffers aligned to them.
-struct CopyWork {
-  const std::byte* source;
-  std::byte* destination;
-  std::uint64_t words;
-};
-
-struct FillWork {
-  std::byte* destination;  // aligned to 16 bytes
-  std::uint64_t words;     // of 16 bytes
-  std::uint64_t pattern;   // twice in each
-};
 
 TUTTI_DEVICE Team whole_grid() {
   return {std::uint64_t{port::block()} * port::threads() + port::thread(),

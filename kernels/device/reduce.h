@@ -14,11 +14,10 @@
 
 #include "kernels/device/call.h"
 #include "kernels/device/elements.h"
+#include "kernels/device/plain_work.h"
 #include "kernels/device/port.h"
 
 namespace tutti::device {
-
-enum class Rung : std::uint32_t { kSimple = 0, kFast = 1 };
 
 // 1 <= source_count; null destinations are left out. A destination may be a source, but must not overlap one otherwise.
 struct Work {

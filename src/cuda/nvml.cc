@@ -24,6 +24,9 @@ constexpr NvmlReturn kNotSupported = 3;
 constexpr std::int32_t kRemoteGpu = 0;
 constexpr std::int32_t kRemoteSwitch = 2;
 
+// By nvmlNvlinkVersion_t, which counts the versions.
+constexpr std::array<std::uint32_t, 9> kLinkVersionTenths = {0, 10, 20, 22, 30, 31, 40, 50, 60};
+
 enum class PeerCapability : std::int32_t { kRead = 0, kWrite = 1, kNvLink = 2, kAtomics = 3 };
 
 struct NvmlPciInfo {  // nvmlPciInfo_t of nvmlDeviceGetPciInfo_v3
@@ -53,6 +56,7 @@ struct NvmlApi {
   NvmlReturn (*link_state)(NvmlDevice, std::uint32_t link, std::int32_t* active) = nullptr;
   NvmlReturn (*link_pci_info)(NvmlDevice, std::uint32_t link, NvmlPciInfo*) = nullptr;
   NvmlReturn (*link_remote_type)(NvmlDevice, std::uint32_t link, std::int32_t* type) = nullptr;
+  NvmlReturn (*link_version)(NvmlDevice, std::uint32_t link, std::uint32_t* version) = nullptr;
   NvmlReturn (*p2p_status)(NvmlDevice, NvmlDevice, PeerCapability, std::int32_t* status) = nullptr;
   NvmlReturn (*mig_mode)(NvmlDevice, std::uint32_t* current, std::uint32_t* pending) = nullptr;
   bool initialised = false;
@@ -94,6 +98,7 @@ void find_all(void* library, NvmlApi& api) {
   find(library, "nvmlDeviceGetNvLinkState", api.link_state);
   find(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2", api.link_pci_info);
   find(library, "nvmlDeviceGetNvLinkRemoteDeviceType", api.link_remote_type);
+  find(library, "nvmlDeviceGetNvLinkVersion", api.link_version);
   find(library, "nvmlDeviceGetP2PStatus", api.p2p_status);
   find(library, "nvmlDeviceGetMigMode", api.mig_mode);
 }
@@ -116,6 +121,12 @@ Result<NvmlDevice> device_at(const NvmlApi& api, std::uint32_t index) {
   return device;
 }
 
+std::uint32_t link_version_tenths(const NvmlApi& api, NvmlDevice device, std::uint32_t link) {
+  std::uint32_t version = 0;
+  if (api.link_version == nullptr || api.link_version(device, link, &version) != kSuccess) return 0;
+  return version < kLinkVersionTenths.size() ? kLinkVersionTenths[version] : 0;
+}
+
 std::vector<NvLink> links_of(const NvmlApi& api, NvmlDevice device) {
   std::vector<NvLink> links;
   if (api.link_state == nullptr || api.link_pci_info == nullptr) return links;
@@ -125,7 +136,7 @@ std::vector<NvLink> links_of(const NvmlApi& api, NvmlDevice device) {
     if (state == kNotSupported || state == kInvalidArgument) break;  // no NVLink, or no further one
     NvmlPciInfo remote;
     if (state != kSuccess || active == 0 || api.link_pci_info(device, link, &remote) != kSuccess) continue;
-    NvLink found{link, NvLink::Remote::kOther, pci_id(remote)};
+    NvLink found{link, NvLink::Remote::kOther, pci_id(remote), link_version_tenths(api, device, link)};
     std::int32_t type = -1;
     if (api.link_remote_type != nullptr) api.link_remote_type(device, link, &type);
     if (type == kRemoteGpu) found.remote = NvLink::Remote::kGpu;

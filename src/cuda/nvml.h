@@ -28,7 +28,8 @@ struct NvLink {
   enum class Remote : std::uint8_t { kGpu, kSwitch, kOther };
   std::uint32_t link = 0;  // its number on this GPU
   Remote remote = Remote::kOther;
-  std::string remote_pci_id;  // as GpuInfo::pci_id; what stands there for a switch is the driver's affair
+  std::string remote_pci_id;         // as GpuInfo::pci_id; what stands there for a switch is the driver's affair
+  std::uint32_t version_tenths = 0;  // 40 is NVLink 4.0; 0: not told
   bool operator==(const NvLink&) const = default;
 };
 

@@ -154,17 +154,7 @@ std::string to_string(const Case& each) {
                      tutti::to_string(each.algorithm));
 }
 
-namespace {
-
-// Blocks of input and output that a rank has, and in which the two meet in place.
-struct Shape {
-  std::size_t in = 1;
-  std::size_t out = 1;
-  std::size_t in_offset = 0;  // of input in the shared buffer, in blocks
-  std::size_t out_offset = 0;
-};
-
-Shape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks) {
+CaseShape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks) {
   const auto p = static_cast<std::size_t>(ranks);
   const auto r = static_cast<std::size_t>(rank);
   const bool root = rank == each.root;
@@ -182,6 +172,8 @@ Shape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks) {
   }
   return {0, 0, 0, 0};
 }
+
+namespace {
 
 // What element i of block `block` of rank `rank`'s output must be.
 double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::size_t block, std::size_t i) {
@@ -218,7 +210,9 @@ class Buffer {
   Memory memory_;
 };
 
-void check_output(Communicator& rank, const Case& each, const std::byte* output, std::size_t blocks) {
+}  // namespace
+
+void check_output(const Communicator& rank, const Case& each, const std::byte* output, std::size_t blocks) {
   for (std::size_t i = 0; i < blocks * each.count; ++i) {
     const double want = expected(each, rank.rank(), rank.size(), i / each.count, i % each.count);
     const double got = get(output + i * size_of(each.type), each.type);
@@ -229,10 +223,8 @@ void check_output(Communicator& rank, const Case& each, const std::byte* output,
   }
 }
 
-}  // namespace
-
 void run_case(Communicator& rank, const Case& each) {
-  const Shape shape = shape_of(each, rank.rank(), rank.size());
+  const CaseShape shape = shape_of(each, rank.rank(), rank.size());
   const std::size_t width = size_of(each.type);
   const std::size_t block = each.count * width;
   const bool in_place = each.in_place && shape.in > 0 && shape.out > 0;

@@ -76,4 +76,17 @@ struct Case {
 std::string to_string(const Case& each);
 void run_case(Communicator& rank, const Case& each);
 
+// What run_case() is made of, for ranks whose buffers are not the host's.
+
+// Blocks of input and output that a rank has, and in which the two meet in place.
+struct CaseShape {
+  std::size_t in = 1;
+  std::size_t out = 1;
+  std::size_t in_offset = 0;  // of input in the shared buffer, in blocks
+  std::size_t out_offset = 0;
+};
+CaseShape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks);
+// A test failure for the first element of `blocks` blocks of a rank's output that is not what the collective gives.
+void check_output(const Communicator& rank, const Case& each, const std::byte* output, std::size_t blocks);
+
 }  // namespace tutti::test

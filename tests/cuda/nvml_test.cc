@@ -16,9 +16,9 @@ TEST(Nvml, TellsWhatGpusThereAreAndHowTheyAreConnected) {
   EXPECT_EQ(first->uuid, "GPU-fa000000-0000-0000-0000-000000000000");
   EXPECT_EQ(first->name, "Pretend GPU");
   EXPECT_EQ(first->mig_enabled, false);
-  const std::vector<NvLink> links = {{0, NvLink::Remote::kGpu, "0000:11:00.0"},
-                                     {1, NvLink::Remote::kGpu, "0000:11:00.0"},
-                                     {3, NvLink::Remote::kSwitch, "0000:50:00.0"}};
+  const std::vector<NvLink> links = {{0, NvLink::Remote::kGpu, "0000:11:00.0", 50},
+                                     {1, NvLink::Remote::kGpu, "0000:11:00.0", 40},
+                                     {3, NvLink::Remote::kSwitch, "0000:50:00.0", 40}};
   EXPECT_EQ(first->links, links);  // link 2 is down
   EXPECT_EQ(nvml->gpu(1)->mig_enabled, true);
   EXPECT_EQ(*nvml->reach(0, 1), (PeerReach{.read = true, .write = true, .nvlink = true, .atomics = false}));

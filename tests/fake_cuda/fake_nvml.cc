@@ -91,6 +91,11 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(void*, std::uint32_t link, std::int32_t*
   return kSuccess;
 }
 
+int nvmlDeviceGetNvLinkVersion(void*, std::uint32_t link, std::uint32_t* version) {
+  *version = link == 0 ? 7 : 6;  // 5.0 and 4.0
+  return kSuccess;
+}
+
 int nvmlDeviceGetP2PStatus(void*, void*, std::int32_t capability, std::int32_t* status) {
   constexpr std::int32_t kAtomics = 3;
   constexpr std::int32_t kOtherwise = 5;

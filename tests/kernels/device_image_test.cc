@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -14,6 +15,7 @@ TEST(DeviceImage, IsAFatbinOfTheBuild) {
   const std::span<const std::byte> image = device_image();
   if (TUTTI_EXPECTS_DEVICE_IMAGE == 0) {
     EXPECT_TRUE(image.empty());
+    EXPECT_TRUE(device_architectures().empty());
     return;
   }
   ASSERT_GT(image.size(), 1000u);
@@ -22,6 +24,10 @@ TEST(DeviceImage, IsAFatbinOfTheBuild) {
   std::uint32_t magic = 0;
   std::memcpy(&magic, image.data(), sizeof(magic));
   EXPECT_EQ(magic, 0xBA55ED50u);
+  const std::span<const int> architectures = device_architectures();
+  ASSERT_FALSE(architectures.empty());
+  EXPECT_TRUE(std::is_sorted(architectures.begin(), architectures.end()));
+  EXPECT_GE(architectures.front(), 75);
 }
 
 }  // namespace

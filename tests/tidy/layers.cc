@@ -20,7 +20,7 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"src/base", " include "},
     {"src/cuda", " include src/base "},  // the driver, opened at run time
     {"src/plan", " include src/base "},
-    {"topology", " include src/base "},
+    {"topology", " include src/base src/cuda "},
     {"src/algorithms", " include src/base src/plan topology "},
     {"src/model", " include src/base src/plan topology src/algorithms "},
     {"transports", " include src/base "},  // never plan
@@ -31,9 +31,9 @@ constexpr auto kFolders = std::to_array<Folder>({
      " include src/base src/cuda src/plan topology src/algorithms src/model transports transports/cuda kernels "
      "src/executor "},
     {"src/nccl", " include src/base src/runtime "},
-    {"tools", " include src/base src/cuda kernels "},
+    {"tools", " include src/base src/cuda topology kernels "},
     // tools: the bound; executor and runtime: what they add to the bytes
-    {"bench", " include src/base src/plan src/algorithms src/executor src/runtime kernels transports tools "},
+    {"bench", " include src/base src/cuda src/plan src/algorithms src/executor src/runtime kernels transports tools "},
     {"train", " include "},
     {"examples", " include "},
     {"python", " include "},

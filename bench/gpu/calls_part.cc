@@ -1,0 +1,200 @@
+#include "bench/gpu/calls_part.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "algorithms/algorithms.h"
+#include "base/assert.h"
+#include "bench/gpu/ranks.h"
+#include "plan/plan.h"
+
+namespace tutti::bench {
+namespace {
+
+constexpr double kBandwidthBar = 0.85;                          // of the bound
+constexpr std::size_t kBandwidthBytes = std::size_t{64} << 20;  // from here on
+constexpr double kLatencyBar = 1.5;                             // times empty kernels, at kLatencyBytes
+constexpr std::size_t kLatencyBytes = 8;
+constexpr unsigned kShortRounds = 21;  // of calls that take microseconds
+constexpr std::size_t kShortBytes = 1 << 20;
+
+// Of the copy whose buffers are the nearest in size: a small one stays in the caches.
+double copy_rate(const CallsOptions& options, std::size_t bytes) {
+  double rate = options.copies.front().gigabytes_per_s;
+  for (const CopyRate& copy : options.copies) {
+    if (copy.bytes <= bytes) rate = copy.gigabytes_per_s;
+  }
+  return rate;
+}
+
+std::string text_of_size(std::size_t bytes) {
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  return bytes < std::size_t{1} << 20 ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} MiB", bytes >> 20);
+}
+
+Rounds rounds_for(const CallsOptions& options, std::size_t bytes) {
+  Rounds rounds = options.rounds;
+  if (bytes < kShortBytes) rounds.rounds = std::max(rounds.rounds, std::min(3 * rounds.rounds, kShortRounds));
+  return rounds;
+}
+
+// A way in which the ranks' calls are put into their streams.
+struct Manner {
+  const char* name;
+  std::function<Status()> put;
+};
+
+struct Cell {
+  Ranks& ranks;
+  std::size_t bytes = 0;
+  std::optional<double> empty_us;  // of as many empty kernels
+};
+
+Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const Manner& manner,
+                         std::uint64_t& wrong_ranks) {
+  const auto samples = Gpu::measure(rounds_for(options, cell.bytes), [&] { return cell.ranks.time_us(manner.put); });
+  if (!samples) return samples.error();
+  const auto wrong = cell.ranks.count_wrong(cell.bytes / sizeof(float), manner.put, options.corrupt);
+  TUTTI_TRY(wrong);
+  wrong_ranks += *wrong;
+  const double us = samples->median();
+  const double bound_us =
+      2.0 * cell.ranks.count() * static_cast<double>(cell.bytes) / copy_rate(options, cell.bytes) / 1000;
+  Row row = {{"ranks", cell.ranks.count()},
+             {"size", text_of_size(cell.bytes)},
+             {"bytes", cell.bytes},
+             {"calls", manner.name},
+             {"us", us},
+             {"bound us", bound_us},
+             {"bound / time", bound_us / us}};
+  row["time / empty"] = cell.empty_us ? Row(us / *cell.empty_us) : Row(nullptr);
+  row["bar"] = nullptr;
+  if (cell.bytes >= kBandwidthBytes) row["bar"] = bound_us / us >= kBandwidthBar ? "met" : "missed";
+  if (cell.bytes == kLatencyBytes && cell.empty_us) row["bar"] = us <= kLatencyBar * *cell.empty_us ? "met" : "missed";
+  row["rounds"] = samples->us.size();
+  row["right"] = *wrong == 0;
+  row["samples_us"] = samples->us;
+  return row;
+}
+
+// Of a kernel that does nothing in every rank's stream; nothing where there is no such kernel.
+Result<std::optional<double>> time_empty(Gpu& gpu, const CallsOptions& options, const Ranks& ranks) {
+  const auto kernel = gpu.kernel("tutti_empty");
+  if (!kernel) return std::optional<double>();
+  const auto samples = Gpu::measure(rounds_for(options, kLatencyBytes),
+                                    [&] { return ranks.time_us([&] { return ranks.put_kernels(*kernel); }); });
+  if (!samples) return samples.error();
+  return std::optional<double>(samples->median());
+}
+
+Status measure_ranks(Gpu& gpu, const CallsOptions& options, int count, Section& section, std::uint64_t& wrong) {
+  for (const std::size_t bytes : options.sizes) {
+    const Result<std::size_t> free = gpu.free_bytes();
+    TUTTI_TRY(free);
+    if (2 * static_cast<std::size_t>(count) * bytes > *free / 4 * 3) {
+      section.notes.push_back(
+          fmt::format("{} ranks of {}: left out, the GPU has no room.", count, text_of_size(bytes)));
+      continue;
+    }
+    auto ranks = Ranks::create(gpu, count, bytes);
+    if (!ranks) return ranks.error();
+    const auto empty = time_empty(gpu, options, **ranks);
+    TUTTI_TRY(empty);
+    const Cell cell{**ranks, bytes, *empty};
+    const std::size_t elements = bytes / sizeof(float);
+    for (const Manner& manner :
+         {Manner{"a group", [&] { return (*ranks)->put_as_group(elements, Algorithm::kAuto); }},
+          Manner{"threads", [&] { return (*ranks)->put_by_threads(elements, Algorithm::kAuto); }}}) {
+      const Result<Row> row = measure_cell(options, cell, manner, wrong);
+      TUTTI_TRY(row);
+      section.rows.push_back(*row);
+    }
+  }
+  return {};
+}
+
+// Steps of rank 0's longest channel.
+Result<std::size_t> steps_of(Algorithm algorithm, int ranks) {
+  const Collective collective{.kind = CollectiveKind::kAllReduce, .ranks = static_cast<std::uint32_t>(ranks)};
+  const Result<Generator> generator = find_generator(collective, algorithm);
+  if (!generator) return generator.error();
+  std::size_t most = 0;
+  for (const Channel& channel : generator->build(generator->shape, 0).channels) {
+    most = std::max(most, channel.steps.size());
+  }
+  return most;
+}
+
+// One element for every rank's chunk, so that a step is all overhead.
+Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& section, std::uint64_t& wrong) {
+  const auto elements = static_cast<std::size_t>(count);
+  auto ranks = Ranks::create(gpu, count, elements * sizeof(float));
+  if (!ranks) return ranks.error();
+  std::vector<std::pair<double, double>> points;  // steps and microseconds
+  for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kRing}) {
+    const Result<std::size_t> steps = steps_of(algorithm, count);
+    TUTTI_TRY(steps);
+    const auto put = [&] { return (*ranks)->put_as_group(elements, algorithm); };
+    const auto samples = Gpu::measure(rounds_for(options, kLatencyBytes), [&] { return (*ranks)->time_us(put); });
+    if (!samples) return samples.error();
+    const auto bad = (*ranks)->count_wrong(elements, put, options.corrupt);
+    TUTTI_TRY(bad);
+    wrong += *bad;
+    points.emplace_back(static_cast<double>(*steps), samples->median());
+    section.rows.push_back({{"ranks", count},
+                            {"algorithm", std::string(to_string(algorithm))},
+                            {"bytes", elements * sizeof(float)},
+                            {"steps of a rank", *steps},
+                            {"us", samples->median()},
+                            {"ns a step", nullptr},
+                            {"samples_us", samples->us}});
+  }
+  const auto [few, first_us] = points.front();
+  const auto [many, last_us] = points.back();
+  if (many > few) section.rows.back()["ns a step"] = 1000 * (last_us - first_us) / (many - few);
+  return {};
+}
+
+Section all_reduce_section() {
+  return {
+      .name = "all_reduce",
+      .title = "All-reduce of ranks on one GPU",
+      .notes = {fmt::format(
+          "float32, sum, one process, a stream for each rank, out of place. Time: from an event in the first "
+          "stream to the end of all streams, so what the host takes to make the calls is in it. Bound: every "
+          "rank's vector read once and written once at the rate of the driver's copy in this run (bar: {:.0f} % "
+          "from 64 MiB on). Empty: a kernel that does nothing in every rank's stream, timed alike (bar at 8 B: "
+          "at most {} times). Every element is checked.",
+          100 * kBandwidthBar, kLatencyBar)},
+      .columns = {"ranks", "size", "calls", "us", "bound us", "bound / time", "time / empty", "bar", "rounds", "right"},
+      .rows = {}};
+}
+
+Section steps_section() {
+  return {.name = "steps",
+          .title = "What a step costs",
+          .notes = {"All-reduce of one element for each rank, in a group: the ring takes many steps, one-shot few. "
+                    "What a step costs is the difference of the times over that of the steps: waiting for a "
+                    "neighbour is in it, moving data hardly. It says nothing where the host carries the calls out."},
+          .columns = {"ranks", "algorithm", "steps of a rank", "us", "ns a step"},
+          .rows = {}};
+}
+
+}  // namespace
+
+Result<CallsResult> measure_calls(Gpu& gpu, const CallsOptions& options) {
+  TUTTI_ASSERT(!options.copies.empty());
+  CallsResult result;
+  Section calls = all_reduce_section();
+  for (const int count : options.ranks) TUTTI_TRY(measure_ranks(gpu, options, count, calls, result.wrong));
+  Section steps = steps_section();
+  TUTTI_TRY(measure_steps(gpu, options, options.ranks.back(), steps, result.wrong));
+  result.sections = {std::move(calls), std::move(steps)};
+  return result;
+}
+
+}  // namespace tutti::bench

@@ -1,0 +1,122 @@
+// `tutti topo` on machines of all kinds, made of the doubles of the driver and of NVML: exit status, words, and the
+// JSON by docs/topo-json.md.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Said {
+  int status = -1;
+  std::string text;  // both outputs
+};
+
+Said topo(const std::string& environment, const std::string& arguments = "") {
+  const std::string command = "env " + environment + " '" TUTTI_TOOL "' topo " + arguments + " 2>&1";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  Said said;
+  std::array<char, 512> part{};
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) said.text += part.data();
+  const int status = pclose(pipe);
+  said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return said;
+}
+
+std::string with(const std::string& more = "") { return "LD_LIBRARY_PATH='" TUTTI_FAKE_CUDA_DIR "' " + more; }
+
+json topo_json(const std::string& environment) {
+  const Said said = topo(environment, "--json");
+  EXPECT_EQ(said.status, 0) << said.text;
+  json document = json::parse(said.text, nullptr, false);
+  EXPECT_FALSE(document.is_discarded()) << said.text;
+  EXPECT_EQ(document["schema"], "tutti-topo");
+  EXPECT_EQ(document["version"], 1);
+  EXPECT_GE(document["host"]["cores"], 1);
+  EXPECT_GE(document["host"]["cpus"].size(), document["host"]["cores"].get<std::size_t>());
+  return document;
+}
+
+TEST(Topo, WithoutADriverShowsTheProcessorsAndSaysWhy) {
+  const Said said = topo("LD_LIBRARY_PATH=");
+  if (said.text.find("GPUs    none") == std::string::npos) GTEST_SKIP() << "this machine has a driver: " << said.text;
+  EXPECT_EQ(said.status, 0);
+  EXPECT_THAT(said.text, HasSubstr("CPUs    "));
+  EXPECT_THAT(said.text, HasSubstr("no CUDA driver: libcuda.so.1"));
+  const json document = topo_json("LD_LIBRARY_PATH=");
+  EXPECT_TRUE(document["driver"].is_null());
+  EXPECT_THAT(document["no_driver"].get<std::string>(), HasSubstr("install NVIDIA's driver"));
+  EXPECT_EQ(document["gpus"], json::array());
+  EXPECT_EQ(document["calls_on_device"], false);
+}
+
+TEST(Topo, WithAnOldDriverOrNoDeviceSaysWhy) {
+  const Said old = topo("LD_LIBRARY_PATH='" TUTTI_OLD_CUDA_DIR "'");
+  EXPECT_EQ(old.status, 0);
+  EXPECT_THAT(old.text, HasSubstr("GPUs    none: the CUDA driver 11.4 is too old"));
+  const Said none = topo(with("FAKE_CUDA_DEVICES=0"));
+  EXPECT_EQ(none.status, 0);
+  EXPECT_THAT(none.text, HasSubstr("GPUs    none: cuInit fails: CUDA_ERROR_NO_DEVICE"));
+}
+
+TEST(Topo, ShowsAsManyGpusAndPairsAsThereAre) {
+  for (const std::size_t count : {1U, 2U, 4U}) {
+    const json document = topo_json(with("FAKE_CUDA_DEVICES=" + std::to_string(count)));
+    EXPECT_EQ(document["driver"], "13.0");
+    EXPECT_TRUE(document["no_driver"].is_null());
+    ASSERT_EQ(document["gpus"].size(), count);
+    EXPECT_EQ(document["paths"].size(), count * (count - 1));
+    EXPECT_EQ(document["gpus"][count - 1]["number"], count - 1);
+    EXPECT_EQ(document["gpus"][count - 1]["capability"], "9.0");
+    EXPECT_EQ(document["gpus"][0]["uuid"], "GPU-fa000000-0000-0000-0000-000000000000");
+    EXPECT_EQ(document["calls_on_device"], !document["architectures"].empty()) << document["calls_reason"];
+    EXPECT_EQ(document["gpus"][0]["device_code"], document["architectures"].empty() ? "none" : "binary");
+  }
+  const json pair = topo_json(with())["paths"][0];
+  const json expected = {{"from", 0},       {"to", 1},      {"same_gpu", false},       {"access", true},
+                         {"atomics", true}, {"nvlinks", 2}, {"nvlink_version", "4.0"}, {"nvlink_switch", false}};
+  EXPECT_EQ(pair, expected);
+}
+
+TEST(Topo, WithoutPeerAccessTheHostCarriesCallsOut) {
+  const json document = topo_json(with("FAKE_CUDA_P2P=0"));
+  EXPECT_EQ(document["paths"][1]["access"], false);
+  EXPECT_EQ(document["calls_on_device"], false);
+  const Said said = topo(with("FAKE_CUDA_P2P=0"));
+  EXPECT_THAT(said.text, HasSubstr("none (NVLink 4.0 x 2)"));
+  EXPECT_THAT(said.text, HasSubstr("by the host only: "));
+}
+
+TEST(Topo, WithoutNvmlSaysSoAndShowsTheRest) {
+  const json document = topo_json(with("FAKE_NVML_INIT=9"));
+  EXPECT_THAT(document["no_nvml"].get<std::string>(), HasSubstr("nvmlInit_v2 fails"));
+  EXPECT_EQ(document["paths"][0]["nvlinks"], 0);
+  EXPECT_TRUE(document["gpus"][1]["mig_enabled"].is_null());
+  EXPECT_THAT(topo(with("FAKE_NVML_INIT=9")).text, HasSubstr("NVLink  unknown: nvmlInit_v2 fails"));
+}
+
+TEST(Topo, AFailureOfTheDriverIsNamedAndFails) {
+  const Said said = topo(with("FAKE_CUDA_FAIL=cuDeviceTotalMem:2:999"));
+  EXPECT_EQ(said.status, 1);
+  EXPECT_THAT(said.text, HasSubstr("tutti topo: "));
+  EXPECT_THAT(said.text, HasSubstr("cuDeviceTotalMem of GPU 1 fails: CUDA_ERROR_UNKNOWN"));
+  EXPECT_THAT(said.text, Not(HasSubstr("CPUs")));
+}
+
+TEST(Topo, ItsCommandLineAndItsOutputAreChecked) {
+  EXPECT_EQ(topo(with(), "--jsn").status, 2);
+  EXPECT_THAT(topo(with(), "--jsn").text, HasSubstr("did you mean --json?"));
+  const Said full = topo(with(), ">/dev/full 2>/dev/null #");
+  EXPECT_EQ(full.status, 1);
+}
+
+}  // namespace

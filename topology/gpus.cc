@@ -1,0 +1,197 @@
+#include "topology/gpus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string_view>
+#include <utility>
+
+#include "base/assert.h"
+#include "cuda/driver.h"
+#include "cuda/nvml.h"
+
+namespace tutti {
+namespace {
+
+using cuda::Driver;
+using cuda::GpuInfo;
+using cuda::NvLink;
+using cuda::Nvml;
+
+// "GPU-fa000000-0000-0000-0000-000000000001": NVML's form.
+std::string text_of(const cuda::CUuuid& uuid) {
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < uuid.bytes.size(); ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", uuid.bytes[i]);
+  }
+  return text;
+}
+
+Result<int> attribute(const Driver& driver, cuda::DeviceAttribute which, cuda::CUdevice device) {
+  int value = 0;
+  TUTTI_TRY(driver.check(driver.api().device_get_attribute(&value, which, device),
+                         fmt::format("cuDeviceGetAttribute of GPU {}", device)));
+  return value;
+}
+
+Result<Gpu> ask_driver(const Driver& driver, int number) {
+  const cuda::DriverApi& api = driver.api();
+  const auto about = [number](std::string_view call) { return fmt::format("{} of GPU {}", call, number); };
+  cuda::CUdevice device = 0;
+  TUTTI_TRY(driver.check(api.device_get(&device, number), about("cuDeviceGet")));
+  Gpu gpu;
+  std::array<char, 256> text{};
+  TUTTI_TRY(
+      driver.check(api.device_get_name(text.data(), static_cast<int>(text.size()), device), about("cuDeviceGetName")));
+  gpu.name = text.data();
+  cuda::CUuuid uuid;
+  TUTTI_TRY(driver.check(api.device_get_uuid(&uuid, device), about("cuDeviceGetUuid")));
+  gpu.uuid = text_of(uuid);
+  TUTTI_TRY(driver.check(api.device_get_pci_bus_id(text.data(), static_cast<int>(text.size()), device),
+                         about("cuDeviceGetPCIBusId")));
+  gpu.pci_id = text.data();
+  std::transform(gpu.pci_id.begin(), gpu.pci_id.end(), gpu.pci_id.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  std::size_t bytes = 0;
+  TUTTI_TRY(driver.check(api.device_total_mem(&bytes, device), about("cuDeviceTotalMem")));
+  gpu.memory_bytes = bytes;
+  for (const auto& [which, value] : {std::pair{cuda::DeviceAttribute::kComputeCapabilityMajor, &gpu.capability_major},
+                                     std::pair{cuda::DeviceAttribute::kComputeCapabilityMinor, &gpu.capability_minor},
+                                     std::pair{cuda::DeviceAttribute::kMultiprocessorCount, &gpu.multiprocessors}}) {
+    const Result<int> answer = attribute(driver, which, device);
+    TUTTI_TRY(answer);
+    *value = *answer;
+  }
+  return gpu;
+}
+
+Result<GpuPath> ask_for_path(const Driver& driver, int from, int to) {
+  const auto about = [&](std::string_view call) { return fmt::format("{} from GPU {} to GPU {}", call, from, to); };
+  GpuPath path;
+  int answer = 0;
+  TUTTI_TRY(driver.check(driver.api().device_can_access_peer(&answer, from, to), about("cuDeviceCanAccessPeer")));
+  path.access = answer != 0;
+  TUTTI_TRY(
+      driver.check(driver.api().device_get_p2p_attribute(&answer, cuda::P2pAttribute::kNativeAtomicSupported, from, to),
+                   about("cuDeviceGetP2PAttribute")));
+  path.atomics = path.access && answer != 0;
+  return path;
+}
+
+NvLinks add_up(const GpuInfo& gpu, NvLink::Remote remote, std::string_view pci_id) {
+  NvLinks links;
+  links.by_switch = remote == NvLink::Remote::kSwitch;
+  for (const NvLink& link : gpu.links) {
+    if (link.remote != remote || (!pci_id.empty() && link.remote_pci_id != pci_id)) continue;
+    links.version_tenths = links.count == 0 ? link.version_tenths : std::min(links.version_tenths, link.version_tenths);
+    ++links.count;
+  }
+  return links;
+}
+
+// Whichever end tells of links between them, for either may leave the other's name out; else those to a switch.
+NvLinks links_between(const GpuInfo& one, const GpuInfo& other) {
+  const NvLinks there = add_up(one, NvLink::Remote::kGpu, other.pci_id);
+  const NvLinks back = add_up(other, NvLink::Remote::kGpu, one.pci_id);
+  if (there.count > 0 || back.count > 0) return there.count >= back.count ? there : back;
+  const NvLinks first = add_up(one, NvLink::Remote::kSwitch, "");
+  const NvLinks second = add_up(other, NvLink::Remote::kSwitch, "");
+  if (first.count == 0 || second.count == 0) return {};
+  return {std::min(first.count, second.count), std::min(first.version_tenths, second.version_tenths), true};
+}
+
+// What NVML knows of each GPU of `topology`, found by its PCI id; nothing of one that it does not show.
+Result<std::vector<std::optional<GpuInfo>>> ask_nvml(const Nvml& nvml, const GpuTopology& topology) {
+  const Result<std::uint32_t> count = nvml.gpu_count();
+  TUTTI_TRY(count);
+  std::vector<std::optional<GpuInfo>> known(topology.gpus.size());
+  for (std::uint32_t index = 0; index < *count; ++index) {
+    Result<GpuInfo> info = nvml.gpu(index);
+    TUTTI_TRY(info);
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      if (topology.gpus[i].pci_id == info->pci_id) known[i] = *info;
+    }
+  }
+  return known;
+}
+
+// A switch alone does not say that its two links lead to one fabric: NVML's own word on the pair does.
+Result<NvLinks> links_of_pair(const Nvml& nvml, const GpuInfo& one, const GpuInfo& other) {
+  const NvLinks links = links_between(one, other);
+  if (!links.by_switch) return links;
+  const Result<cuda::PeerReach> reach = nvml.reach(one.index, other.index);
+  if (!reach && reach.error().code == ErrorCode::kUnsupported) return links;
+  TUTTI_TRY(reach);
+  return reach->nvlink ? links : NvLinks{};
+}
+
+Status add_nvlinks(GpuTopology& topology) {
+  const Result<Nvml> nvml = Nvml::open();
+  if (!nvml) {
+    topology.no_nvml = nvml.error().message;
+    return {};
+  }
+  const auto known = ask_nvml(*nvml, topology);
+  TUTTI_TRY(known);
+  const std::size_t count = topology.gpus.size();
+  for (std::size_t from = 0; from < count; ++from) {
+    if (!(*known)[from]) continue;
+    topology.gpus[from].mig_enabled = (*known)[from]->mig_enabled;
+    for (std::size_t to = 0; to < count; ++to) {
+      GpuPath& path = topology.paths[from * count + to];
+      if (path.same_gpu || !(*known)[to]) continue;
+      const Result<NvLinks> links = links_of_pair(*nvml, *(*known)[from], *(*known)[to]);
+      TUTTI_TRY(links);
+      path.nvlinks = *links;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<GpuTopology> discover_gpus() {
+  GpuTopology topology;
+  const Result<const Driver*> driver = Driver::open();
+  if (!driver) {
+    topology.no_driver = driver.error().message;
+    return topology;
+  }
+  topology.driver_version = (*driver)->version();
+  const Result<int> count = (*driver)->device_count();
+  TUTTI_TRY(count);
+  for (int number = 0; number < *count; ++number) {
+    Result<Gpu> gpu = ask_driver(**driver, number);
+    TUTTI_TRY(gpu);
+    topology.gpus.push_back(*std::move(gpu));
+  }
+  for (int from = 0; from < *count; ++from) {
+    for (int to = 0; to < *count; ++to) {
+      if (from == to) {
+        topology.paths.push_back({.same_gpu = true, .access = true, .atomics = true, .nvlinks = {}});
+        continue;
+      }
+      Result<GpuPath> path = ask_for_path(**driver, from, to);
+      TUTTI_TRY(path);
+      path->same_gpu =
+          topology.gpus[static_cast<std::size_t>(from)].pci_id == topology.gpus[static_cast<std::size_t>(to)].pci_id;
+      topology.paths.push_back(*path);
+    }
+  }
+  TUTTI_TRY(add_nvlinks(topology));
+  return topology;
+}
+
+std::optional<GpuPair> first_unreachable(const GpuTopology& topology) {
+  for (std::size_t from = 0; from < topology.gpus.size(); ++from) {
+    for (std::size_t to = 0; to < topology.gpus.size(); ++to) {
+      if (!topology.path(from, to).access) return GpuPair{from, to};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti
