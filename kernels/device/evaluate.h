@@ -140,7 +140,8 @@ class Evaluator {
 
   // What a wait ended with is the block's verdict on this part of the step.
   TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, Outcome& verdict) {
-    if (outcome == Outcome::kTimedOut || (outcome == Outcome::kStopped && last_)) return fail(Failure::kTimedOut, peer, verdict);
+    if (outcome == Outcome::kTimedOut || (outcome == Outcome::kStopped && last_))
+      return fail(Failure::kTimedOut, peer, verdict);
     if (outcome == Outcome::kAborted) return fail(Failure::kAborted, peer, verdict);
     verdict = outcome;
   }

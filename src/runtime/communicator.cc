@@ -186,64 +186,6 @@ Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, con
   return staged.error();
 }
 
-Result<bool> CommunicatorImpl::goes_by_device(const CollectiveCall& call, const CallOptions& options,
-                                              const CheckedCall& checked) {
-  if (device_way_ == nullptr || call.variable || options.reduction.combine != nullptr) return false;
-  return device_way_->takes(checked);
-}
-
-// Null: the host carries it out.
-Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const CheckedCall& checked,
-                                                                       const CallOptions& options, Algorithm algorithm,
-                                                                       const ChosenPlan* chosen) {
-  auto generator = generator_for(checked.collective, algorithm, chosen);
-  if (!generator) return generator.error();
-  const std::uint32_t digest = chosen == nullptr ? 0 : chosen->plan.digest();
-  CheckedCall tagged = checked;
-  tagged.call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
-  tagged.call.tag.digest ^= digest;
-  auto on_device = device_way_->prepare(tagged, *generator, digest, options, timeout_ns(options));
-  if (!on_device) return on_device.error();
-  if (*on_device == nullptr) return std::shared_ptr<Operation>();
-  auto operation = std::make_shared<Operation>();
-  operation->on_device = true;
-  operation->done = true;
-  operation->call.tag = tagged.call.tag;
-  operation->gate = std::move(*on_device);
-  return operation;
-}
-
-Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
-  if (!operation->on_device) return DeviceSide::submit(engine_, operation, progress);
-  return device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
-}
-
-Status CommunicatorImpl::settle(const Operation& operation) {
-  return operation.on_device ? static_cast<DeviceCall&>(*operation.gate).settle() : Status();
-}
-
-Status CommunicatorImpl::finalize() {
-  if (device_way_ != nullptr) TUTTI_TRY(device_way_->finish());
-  return engine_.finalize();
-}
-
-void CommunicatorImpl::abort() {
-  if (device_way_ != nullptr) device_way_->abort();
-  engine_.abort();
-}
-
-Status CommunicatorImpl::async_status() {
-  if (device_way_ != nullptr) {
-    if (auto failed = device_way_->failure(true)) return *std::move(failed);
-  }
-  const std::scoped_lock lock(mutex_);
-  if (device_side_ == nullptr) return {};
-  auto error = device_side_->take_error();
-  if (!error) return {};
-  if (error->scope == ErrorScope::kProcess) engine_.fail(*error);
-  return *std::move(error);
-}
-
 Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const CollectiveCall& call,
                                                                         const CallOptions& options) {
   auto checked = check_call(call, options, caller());

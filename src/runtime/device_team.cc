@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
-#include "executor/device_arena.h"
+#include "runtime/device_failure.h"
 
 namespace tutti::detail {
 namespace {
@@ -17,18 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostWaiting = 1024;
 constexpr std::chrono::microseconds kPoll{50};
-constexpr std::chrono::milliseconds kLooking{20};  // of the watchdog at calls in rounds
-constexpr std::chrono::milliseconds kReleasing{1};
 constexpr std::size_t kMostLonger = 4096;  // launches of many ranks that are captured
-
-Error call_error(ErrorCode code, std::string message, std::int32_t rank = -1) {
-  return {code, ErrorScope::kCall, rank, std::move(message)};
-}
-
-Error broken_error(Error error) {
-  error.scope = ErrorScope::kCommunicator;
-  return error;
-}
 
 }  // namespace
 
@@ -267,54 +255,6 @@ Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& ca
   return driver.check(result, fmt::format("launching {} blocks of {} threads", blocks, how.threads));
 }
 
-// Kernels that do not wait, and meetings between them. An even number of them, so that every call begins with the same
-// parity, and a captured one can be replayed.
-Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
-  const cuda::Driver& driver = device_->driver();
-  const DeviceMeeting& meeting = *members_[call.seat_].seat.meeting;
-  const DeviceLaunch& how = call.launch;
-  device::Launch launch;
-  launch.call_count = 1;
-  launch.channels = how.channels;
-  launch.slices = how.slices;
-  launch.inline_calls[0] = call.call;
-  const std::uint64_t rounds = how.rounds + how.rounds % 2;
-  for (std::uint64_t round = 0; round < rounds; ++round) {
-    TUTTI_TRY(meet(meeting, static_cast<std::uint32_t>(round % 2), stream));
-    launch.resume = round > 0 ? 1 : 0;
-    launch.last = round + 1 >= how.rounds ? 1 : 0;
-    void* parameters[] = {&launch};
-    TUTTI_TRY(driver.check(driver.api().launch_kernel(how.kernel, device::blocks_of(launch), 1, 1, how.threads, 1, 1, 0,
-                                                      stream, parameters, nullptr),
-                           fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), how.threads)));
-  }
-  return {};
-}
-
-// A rank takes its words of one parity back before it sets those of the next, and no peer comes to the one after that
-// before: so nobody sets a word that is still to be taken back.
-Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream) {
-  const cuda::Driver& driver = device_->driver();
-  const cuda::DriverApi& api = driver.api();
-  const auto for_each_peer = [&](auto visit) -> Status {
-    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
-      if (peer != meeting.rank) TUTTI_TRY(driver.check(visit(peer), "meeting the other ranks in a stream"));
-    }
-    return {};
-  };
-  const std::uint64_t own = meeting.arenas[meeting.rank];
-  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, meeting.arenas[peer] + DeviceArena::met_word(meeting.rank, parity), 1,
-                                    cuda::kWriteDefault);
-  }));
-  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_wait_value32(stream, own + DeviceArena::met_word(peer, parity), 1, cuda::kWaitEqual);
-  }));
-  return for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, own + DeviceArena::met_word(peer, parity), 0, cuda::kWriteDefault);
-  });
-}
-
 // Memory that a launch of before has been through with is used again.
 Result<const device::Call*> DeviceTeam::calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
   const auto is_free = [](const Longer& one) {
@@ -366,108 +306,6 @@ Status DeviceTeam::settle(DeviceCall& call) {
                    "making the stream wait for the other ranks"));
   call.by_word_ = true;
   return start_watchdog();
-}
-
-Status DeviceTeam::start_watchdog() {
-  changed_.notify_all();
-  if (watchdog_.joinable()) return {};
-  try {
-    watchdog_ = std::thread([this] { watch(); });
-    return {};
-  } catch (const std::system_error& error) {
-    const Error failed = broken_error(call_error(
-        ErrorCode::kSystem, fmt::format("no thread can be started ({}): raise the limit of processes", error.what())));
-    fail_locked(failed);
-    return failed;
-  }
-}
-
-Error DeviceTeam::missing(const DeviceCall& call) const {
-  std::string absent;
-  std::int32_t first = -1;
-  for (const Member& other : members_) {
-    if (!other.waiting.empty()) continue;
-    absent += fmt::format("{}{}", absent.empty() ? "" : ", ", other.seat.rank);
-    if (first < 0) first = static_cast<std::int32_t>(other.seat.rank);
-  }
-  return broken_error(
-      call_error(ErrorCode::kTimeout,
-                 fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call",
-                             describe(call.tag), call.timeout_ns / 1'000'000, absent),
-                 first));
-}
-
-// Forgets calls in rounds that have ended; one that has begun and takes too long, or whose team is broken, is ended.
-void DeviceTeam::look_at_rounds() {
-  while (!underway_.empty()) {
-    const auto finished = underway_.front().call->done_->finished();
-    if (finished.ok() && !*finished) break;
-    underway_.pop_front();
-  }
-  if (underway_.empty()) return;
-  Underway& first = underway_.front();
-  const auto begun = first.begun->finished();
-  const auto now = Clock::now();
-  if (!first.since && begun.ok() && *begun) first.since = now;
-  if (!broken_ && first.since && now - *first.since >= std::chrono::nanoseconds(first.call->timeout_ns)) {
-    fail_locked(broken_error(call_error(
-        ErrorCode::kTimeout,
-        fmt::format("{}: rank {} waited {} ms in its stream for the ranks that share GPUs with it: some have not made "
-                    "the call, or have ended",
-                    describe(first.call->tag), members_[first.call->seat_].seat.rank,
-                    first.call->timeout_ns / 1'000'000))));
-  }
-  if (broken_) release_rounds();
-}
-
-// Sets all words that the streams wait for: again and again, since each meeting takes them back.
-void DeviceTeam::release_rounds() {
-  const cuda::DriverApi& api = device_->driver().api();
-  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
-  if (!scope) return underway_.clear();
-  if (!release_stream_) {
-    auto made = cuda::Stream::create(device_->driver());
-    if (!made) return underway_.clear();
-    release_stream_.emplace(std::move(*made));
-  }
-  for (const Member& each : members_) {
-    if (each.seat.meeting == nullptr) continue;
-    const DeviceMeeting& meeting = *each.seat.meeting;
-    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
-      if (peer == meeting.rank) continue;
-      for (const std::uint32_t parity : {0u, 1u}) {
-        const std::uint64_t word = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
-        static_cast<void>(api.stream_write_value32(release_stream_->handle(), word, 1, cuda::kWriteDefault));
-      }
-    }
-  }
-  static_cast<void>(release_stream_->synchronize());
-}
-
-// Ends calls for which some rank does not come.
-void DeviceTeam::watch() {
-  std::unique_lock lock(mutex_);
-  while (!ending_) {
-    look_at_rounds();
-    if (!underway_.empty()) {
-      changed_.wait_for(lock, broken_ ? kReleasing : kLooking);
-      continue;
-    }
-    const DeviceCall* first = nullptr;
-    for (const Member& each : members_) {
-      for (const auto& call : each.waiting) {
-        if (first == nullptr || call->deadline_ < first->deadline_) first = call.get();
-      }
-    }
-    if (first == nullptr) {
-      changed_.wait(lock);
-    } else if (Clock::now() >= first->deadline_) {
-      fail_locked(missing(*first));
-    } else {
-      const auto until = first->deadline_;  // the call may end while this sleeps
-      changed_.wait_until(lock, until);
-    }
-  }
 }
 
 void DeviceTeam::fail(const Error& error) {
@@ -552,42 +390,6 @@ void DeviceTeam::forget(std::uint32_t rank) {
   Member& its = member(rank);
   its.failure = failure_word(its);
   its.here = false;
-}
-
-Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
-                     std::int64_t timeout_ns) {
-  const std::string call = tag == nullptr ? "a call on device memory" : describe(*tag);
-  const std::string where =
-      fmt::format("on the GPU of rank {}, step {} of channel {}", rank, failure.step, failure.channel);
-  const std::string waited = timeout_ns == 0 ? std::string("too long") : fmt::format("{} ms", timeout_ns / 1'000'000);
-  const auto told = [&](ErrorCode code, std::string text, std::uint32_t culprit) {
-    return Error{code, ErrorScope::kCommunicator, static_cast<std::int32_t>(culprit),
-                 fmt::format("{}, {}: {}", call, where, text)};
-  };
-  switch (failure.cause) {
-    case device::Failure::kTimedOut:
-      return told(
-          ErrorCode::kTimeout,
-          fmt::format("waited {} for rank {}: has it made the call, on device memory as well, and can its stream "
-                      "go on?",
-                      waited, failure.peer),
-          failure.peer);
-    case device::Failure::kMismatch:
-      return told(
-          ErrorCode::kMismatch,
-          fmt::format("rank {} makes another call: kind, count, type, operation, root and algorithm must be the same",
-                      failure.peer),
-          failure.peer);
-    case device::Failure::kCorrupt:
-      return told(ErrorCode::kMismatch,
-                  fmt::format("rank {} sent a message that does not belong to the plan", failure.peer), failure.peer);
-    case device::Failure::kAborted: return told(ErrorCode::kAborted, "abort() was called", rank);
-    case device::Failure::kMisused:
-      return told(ErrorCode::kSystem, "a call began before the last one had ended: was a graph replayed beside it?",
-                  rank);
-    case device::Failure::kNone: break;
-  }
-  return told(ErrorCode::kSystem, "the device's words cannot be read", rank);
 }
 
 }  // namespace tutti::detail

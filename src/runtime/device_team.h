@@ -154,6 +154,9 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   static std::uint64_t failure_word(const Member& its);
   void watch();
   Error missing(const DeviceCall& call) const;
+  static Error call_error(ErrorCode code, std::string message, std::int32_t rank = -1) {
+    return {code, ErrorScope::kCall, rank, std::move(message)};
+  }
 
   const std::shared_ptr<RankDevice> device_;  // shared with the ranks
   const bool whole_;
@@ -186,9 +189,5 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   bool ending_ = false;
   std::thread watchdog_;
 };
-
-// What a device has found, in words. `tag` is null where the call is not known.
-Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
-                     std::int64_t timeout_ns);
 
 }  // namespace tutti::detail

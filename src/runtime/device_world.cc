@@ -349,8 +349,8 @@ class DeviceWorldMaker {
 };
 
 Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, const std::vector<std::uint32_t>& members,
-                                                       std::uint32_t rank, std::uint64_t communicator,
-                                                       bool one_machine, const Gather& gather) {
+                                                       std::uint32_t rank, std::uint64_t communicator, bool one_machine,
+                                                       const Gather& gather) {
   if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
   return DeviceWorldMaker(fabric, members, rank, communicator, one_machine, gather).make();
 }

@@ -115,7 +115,8 @@ void check_calls(Communicator& rank, const Gpu& gpu) {
     }
     for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing, Algorithm::kDoubleTree}) {
       gpu.put(in, bytes);
-      status = rank.all_reduce(pointer(in), pointer(in), count, DataType::kInt32, ReduceOp::kSum, gpu.options(algorithm));
+      status =
+          rank.all_reduce(pointer(in), pointer(in), count, DataType::kInt32, ReduceOp::kSum, gpu.options(algorithm));
       must(status.ok(), status.ok() ? "" : to_string(status.error()));
       got = gpu.get(in);
       std::memcpy(values.data(), got.data(), block);
@@ -166,7 +167,8 @@ void check_missing(Communicator& rank, const Gpu& gpu) {
   auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
   must(work.ok(), "start");
   const Status status = work->wait();
-  must(!status.ok() && status.error().code == ErrorCode::kTimeout, status.ok() ? "no error" : to_string(status.error()));
+  must(!status.ok() && status.error().code == ErrorCode::kTimeout,
+       status.ok() ? "no error" : to_string(status.error()));
   gpu.synchronize();
   must(!rank.async_status().ok(), "it was forgotten");
 }

@@ -1,0 +1,19 @@
+// What a device has found wrong, in words. A pure function.
+#pragma once
+
+#include <cstdint>
+
+#include "base/call_tag.h"
+#include "kernels/device/call.h"
+#include "tutti/result.h"
+
+namespace tutti::detail {
+
+// `rank`: whose call it was; `tag` is null where the call is not known, timeout_ns 0 likewise.
+Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
+                     std::int64_t timeout_ns);
+
+// The same with the scope of a whole communicator: one of its devices' state is not known any more.
+Error broken_error(Error error);
+
+}  // namespace tutti::detail

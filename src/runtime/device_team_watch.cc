@@ -1,0 +1,173 @@
+// Of a team: calls in rounds, and the watchdog, which ends what waits for ranks that do not come.
+#include <fmt/format.h>
+
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/assert.h"
+#include "executor/device_arena.h"
+#include "runtime/device_failure.h"
+#include "runtime/device_team.h"
+
+namespace tutti::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLooking{20};  // at calls in rounds
+constexpr std::chrono::milliseconds kReleasing{1};
+
+}  // namespace
+
+// Kernels that do not wait, and meetings between them. An even number of them, so that every call begins with the same
+// parity, and a captured one can be replayed.
+Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
+  const cuda::Driver& driver = device_->driver();
+  const DeviceMeeting& meeting = *members_[call.seat_].seat.meeting;
+  const DeviceLaunch& how = call.launch;
+  device::Launch launch;
+  launch.call_count = 1;
+  launch.channels = how.channels;
+  launch.slices = how.slices;
+  launch.inline_calls[0] = call.call;
+  const std::uint64_t rounds = how.rounds + how.rounds % 2;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    TUTTI_TRY(meet(meeting, static_cast<std::uint32_t>(round % 2), stream));
+    launch.resume = round > 0 ? 1 : 0;
+    launch.last = round + 1 >= how.rounds ? 1 : 0;
+    void* parameters[] = {&launch};
+    TUTTI_TRY(driver.check(driver.api().launch_kernel(how.kernel, device::blocks_of(launch), 1, 1, how.threads, 1, 1, 0,
+                                                      stream, parameters, nullptr),
+                           fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), how.threads)));
+  }
+  return {};
+}
+
+// A rank takes its words of one parity back before it sets those of the next, and no peer comes to the one after that
+// before: so nobody sets a word that is still to be taken back.
+Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream) {
+  const cuda::Driver& driver = device_->driver();
+  const cuda::DriverApi& api = driver.api();
+  const auto for_each_peer = [&](auto visit) -> Status {
+    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
+      if (peer != meeting.rank) TUTTI_TRY(driver.check(visit(peer), "meeting the other ranks in a stream"));
+    }
+    return {};
+  };
+  const std::uint64_t own = meeting.arenas[meeting.rank];
+  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
+    return api.stream_write_value32(stream, meeting.arenas[peer] + DeviceArena::met_word(meeting.rank, parity), 1,
+                                    cuda::kWriteDefault);
+  }));
+  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
+    return api.stream_wait_value32(stream, own + DeviceArena::met_word(peer, parity), 1, cuda::kWaitEqual);
+  }));
+  return for_each_peer([&](std::uint32_t peer) {
+    return api.stream_write_value32(stream, own + DeviceArena::met_word(peer, parity), 0, cuda::kWriteDefault);
+  });
+}
+
+Status DeviceTeam::start_watchdog() {
+  changed_.notify_all();
+  if (watchdog_.joinable()) return {};
+  try {
+    watchdog_ = std::thread([this] { watch(); });
+    return {};
+  } catch (const std::system_error& error) {
+    const Error failed = broken_error(call_error(
+        ErrorCode::kSystem, fmt::format("no thread can be started ({}): raise the limit of processes", error.what())));
+    fail_locked(failed);
+    return failed;
+  }
+}
+
+Error DeviceTeam::missing(const DeviceCall& call) const {
+  std::string absent;
+  std::int32_t first = -1;
+  for (const Member& other : members_) {
+    if (!other.waiting.empty()) continue;
+    absent += fmt::format("{}{}", absent.empty() ? "" : ", ", other.seat.rank);
+    if (first < 0) first = static_cast<std::int32_t>(other.seat.rank);
+  }
+  return broken_error(
+      call_error(ErrorCode::kTimeout,
+                 fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call",
+                             describe(call.tag), call.timeout_ns / 1'000'000, absent),
+                 first));
+}
+
+// Forgets calls in rounds that have ended; one that has begun and takes too long, or whose team is broken, is ended.
+void DeviceTeam::look_at_rounds() {
+  while (!underway_.empty()) {
+    const auto finished = underway_.front().call->done_->finished();
+    if (finished.ok() && !*finished) break;
+    underway_.pop_front();
+  }
+  if (underway_.empty()) return;
+  Underway& first = underway_.front();
+  const auto begun = first.begun->finished();
+  const auto now = Clock::now();
+  if (!first.since && begun.ok() && *begun) first.since = now;
+  if (!broken_ && first.since && now - *first.since >= std::chrono::nanoseconds(first.call->timeout_ns)) {
+    fail_locked(broken_error(call_error(
+        ErrorCode::kTimeout,
+        fmt::format("{}: rank {} waited {} ms in its stream for the ranks that share GPUs with it: some have not made "
+                    "the call, or have ended",
+                    describe(first.call->tag), members_[first.call->seat_].seat.rank,
+                    first.call->timeout_ns / 1'000'000))));
+  }
+  if (broken_) release_rounds();
+}
+
+// Sets all words that the streams wait for: again and again, since each meeting takes them back.
+void DeviceTeam::release_rounds() {
+  const cuda::DriverApi& api = device_->driver().api();
+  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+  if (!scope) return underway_.clear();
+  if (!release_stream_) {
+    auto made = cuda::Stream::create(device_->driver());
+    if (!made) return underway_.clear();
+    release_stream_.emplace(std::move(*made));
+  }
+  for (const Member& each : members_) {
+    if (each.seat.meeting == nullptr) continue;
+    const DeviceMeeting& meeting = *each.seat.meeting;
+    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
+      if (peer == meeting.rank) continue;
+      for (const std::uint32_t parity : {0u, 1u}) {
+        const std::uint64_t word = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
+        static_cast<void>(api.stream_write_value32(release_stream_->handle(), word, 1, cuda::kWriteDefault));
+      }
+    }
+  }
+  static_cast<void>(release_stream_->synchronize());
+}
+
+// Ends calls for which some rank does not come.
+void DeviceTeam::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    look_at_rounds();
+    if (!underway_.empty()) {
+      changed_.wait_for(lock, broken_ ? kReleasing : kLooking);
+      continue;
+    }
+    const DeviceCall* first = nullptr;
+    for (const Member& each : members_) {
+      for (const auto& call : each.waiting) {
+        if (first == nullptr || call->deadline_ < first->deadline_) first = call.get();
+      }
+    }
+    if (first == nullptr) {
+      changed_.wait(lock);
+    } else if (Clock::now() >= first->deadline_) {
+      fail_locked(missing(*first));
+    } else {
+      const auto until = first->deadline_;  // the call may end while this sleeps
+      changed_.wait_until(lock, until);
+    }
+  }
+}
+
+}  // namespace tutti::detail
