@@ -9,6 +9,7 @@
 // the functions of port.h have no argument to pass them in.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -45,6 +46,21 @@ struct Options {
   bool weak = false;         // see weak_memory.h
   std::size_t stack_bytes = std::size_t{128} << 10;
   std::uint64_t stall_factor = 2000;  // stuck after so many turns of every thread without a store
+};
+
+// A number that fibers count in without any order among them. Atomic for ThreadSanitizer's sake alone, to which fibers
+// are threads.
+class Tally {
+ public:
+  std::uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+  void set(std::uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  std::uint64_t count_one() {
+    set(get() + 1);
+    return get();
+  }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
 };
 
 class World;
@@ -115,14 +131,14 @@ class World {
     return run_until([] { return false; });
   }
   const std::string& report() const { return report_; }
-  std::uint64_t switches() const { return switches_; }
+  std::uint64_t switches() const { return switches_.get(); }
 
   // --- for device code, by port_emu.h ---
   static World& current();
   static Fiber& self();
   const Options& options() const { return options_; }
-  std::uint64_t now_ns() const { return 10 * switches_; }
-  void stored() { quiet_turns_ = 0; }
+  std::uint64_t now_ns() const { return 10 * switches_.get(); }
+  void stored() { quiet_turns_.set(0); }
   void access(Here here);  // before a load or store
   void pause(Here here);   // of a waiting loop
   // Returns when `count` threads are at `barrier`; the last of them runs `last` before any goes on.
@@ -148,8 +164,8 @@ class World {
 
   const Options options_;
   std::uint64_t random_state_;
-  std::uint64_t switches_ = 0;
-  std::uint64_t quiet_turns_ = 0;
+  Tally switches_;
+  Tally quiet_turns_;
   std::uint64_t turns_left_ = 0;  // until the predicate is looked at
   std::size_t alive_ = 0;         // threads
   std::uint64_t next_launch_ = 1;
