@@ -46,6 +46,8 @@ struct SlicePart {
   std::uint32_t slices;
 };
 
+inline constexpr auto kOn = static_cast<std::uint32_t>(Outcome::kReady);
+
 // What the threads of a block share.
 struct Shared {
   Call call;
@@ -63,8 +65,8 @@ struct Shared {
   Way ways[kMaxReceives + kMaxSends];  // by entry, so that an entry's thread alone uses it
   std::uint32_t delivered;             // the step's one operand stands in its sink already
   // Two words: a thread may be at the next part before the others have looked at this one's.
-  Outcome prepared;
-  Outcome moved;
+  std::uint32_t prepared;  // an Outcome, of one of the threads that did not come on
+  std::uint32_t moved;
   std::uint32_t channel_index;
 };
 
@@ -108,8 +110,8 @@ TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launc
                    launch.slices};
     shared.channel = channel;
     shared.state = shared.part.channels[place.channel];
-    shared.prepared = Outcome::kReady;
-    shared.moved = Outcome::kReady;
+    shared.prepared = kOn;
+    shared.moved = kOn;
     shared.delivered = 0;
     shared.channel_index = place.channel;
   }

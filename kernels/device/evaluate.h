@@ -44,7 +44,7 @@ class Evaluator {
     }
     drain();
     port::block_barrier();
-    if (shared_.prepared != Outcome::kReady) return leave();
+    if (shared_.prepared != kOn) return leave();
     end();
   }
 
@@ -133,17 +133,17 @@ class Evaluator {
     port::compare_and_swap(&call_.status->failure, 0, failure.word());
   }
 
-  TUTTI_DEVICE void fail(Failure cause, std::uint32_t peer, Outcome& verdict) {
+  TUTTI_DEVICE void fail(Failure cause, std::uint32_t peer, std::uint32_t& verdict) {
     report({cause, shared_.channel_index, peer, step_index_});
-    verdict = Outcome::kFailed;
+    port::store_together(&verdict, static_cast<std::uint32_t>(Outcome::kFailed));
   }
 
   // What a wait ended with is the block's verdict on this part of the step.
-  TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, Outcome& verdict) {
-    if (outcome == Outcome::kTimedOut || (outcome == Outcome::kStopped && last_))
-      return fail(Failure::kTimedOut, peer, verdict);
+  TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, std::uint32_t& verdict) {
+    const bool never_resumed = outcome == Outcome::kStopped && last_;
+    if (outcome == Outcome::kTimedOut || never_resumed) return fail(Failure::kTimedOut, peer, verdict);
     if (outcome == Outcome::kAborted) return fail(Failure::kAborted, peer, verdict);
-    verdict = outcome;
+    port::store_together(&verdict, static_cast<std::uint32_t>(outcome));
   }
 
   // --- one step --------------------------------------------------------------
@@ -155,7 +155,7 @@ class Evaluator {
     const std::uint32_t entries = entry_count();
     for (std::uint32_t e = port::thread(); e < entries; e += port::threads()) prepare(e);
     port::block_barrier();
-    if (shared_.prepared != Outcome::kReady) return false;
+    if (shared_.prepared != kOn) return false;
     const std::uint64_t bytes = value_bytes();
     // Each entry's thread counts its message now: whoever looks at the number next does so behind a barrier.
     for (std::uint32_t e = port::thread(); e < step_.receive_count + step_.send_count; e += port::threads()) {
@@ -167,7 +167,7 @@ class Evaluator {
     const Outcome outcome = move(bytes);
     if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.moved);
     if constexpr (Faults::kBarrierBeforePost) port::block_barrier();
-    if (!kSimple && shared_.moved != Outcome::kReady) return false;
+    if (!kSimple && shared_.moved != kOn) return false;
     for (std::uint32_t e = port::thread(); e < step_.receive_count + step_.send_count; e += port::threads()) {
       post(e, bytes);
     }

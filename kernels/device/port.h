@@ -10,6 +10,7 @@
 //   load_acquire load_relaxed             64-bit words that other GPUs and the host write
 //   store_release store_relaxed
 //   compare_and_swap
+//   store_together                        a 32-bit word of the block's shared memory, by several threads at once
 //   load16 store16 load<T> store<T>       ordinary accesses: ordered by barriers, acquire and release only
 //   load16_volatile store16_volatile      16 bytes of which each 8 are written and read as one
 //   load_line store_line                  8 neighbouring lanes, 16 bytes each: 128 bytes as one

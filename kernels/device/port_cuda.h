@@ -43,6 +43,9 @@ TUTTI_DEVICE void store_release(std::uint64_t* to, std::uint64_t value, Here = {
 TUTTI_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value, Here = {}) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
+TUTTI_DEVICE void store_together(std::uint32_t* to, std::uint32_t value) {
+  asm volatile("st.relaxed.cta.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
 TUTTI_DEVICE std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t expected, std::uint64_t wanted,
                                             Here = {}) {
   std::uint64_t old;

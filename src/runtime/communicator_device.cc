@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "algorithms/algorithms.h"
+#include "base/assert.h"
 #include "runtime/communicator_impl.h"
 #include "runtime/user_plan.h"
 

@@ -16,6 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostWaiting = 1024;
 constexpr std::chrono::microseconds kPoll{50};
+constexpr std::chrono::milliseconds kWaitForOthers{20};
 constexpr std::size_t kMostLonger = 4096;  // launches of many ranks that are captured
 
 }  // namespace
@@ -113,6 +114,7 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
   call->team_ = shared_from_this();
   call->seat_ = static_cast<std::size_t>(&caller - members_.data());
   call->number_ = ++caller.numbers;
+  caller.caller = std::this_thread::get_id();
   call->deadline_ = Clock::now() + std::chrono::nanoseconds(call->timeout_ns);
   caller.waiting.push_back(call);
   const auto all_here = [&] {
@@ -156,6 +158,7 @@ Status DeviceTeam::launch_front() {
     std::atomic_ref<std::uint32_t>(members_[call->seat_].seat.words->passed)
         .store(call->number_, std::memory_order_release);
   }
+  launched_.notify_all();
   if (error.scope == ErrorScope::kCommunicator) fail_locked(error);
   return error;
 }
@@ -208,6 +211,7 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
     TUTTI_TRY(start_watchdog());
   }
   TUTTI_TRY(put_kernel(calls, *stream));
+  launched_.notify_all();
   last_stream_ = *stream;
   last_capture_ = capture;
   TUTTI_TRY((*done)->record(*stream));
@@ -281,8 +285,17 @@ Result<const device::Call*> DeviceTeam::calls_for_device(const std::vector<std::
   return reinterpret_cast<const device::Call*>(taken.memory.device_address());  // NOLINT: a device's address
 }
 
+bool DeviceTeam::others_serve_the_rest() const {
+  return std::none_of(members_.begin(), members_.end(), [](const Member& m) {
+    return m.waiting.empty() && m.caller == std::this_thread::get_id();
+  });
+}
+
 Status DeviceTeam::settle(DeviceCall& call) {
-  const std::scoped_lock lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (!call.launched_ && call.capture_ == 0 && others_serve_the_rest()) {
+    launched_.wait_for(lock, kWaitForOthers, [&] { return call.launched_ || call.outcome_; });
+  }
   if (call.outcome_) return *call.outcome_;
   const cuda::Driver& driver = device_->driver();
   auto scope = cuda::ContextScope::enter(driver, device_->context());
@@ -322,6 +335,7 @@ void DeviceTeam::fail_locked(const Error& error) {
     }
     each.waiting.clear();
   }
+  launched_.notify_all();
   changed_.notify_all();  // the watchdog lets streams go
 }
 

@@ -108,7 +108,9 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   // The rank's next call. Launches if it was the last that was missing. Errors: those of the call (kMismatch ...), the
   // driver's, those that broke the team before.
   Status submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call);
-  // Makes the call's stream wait for it; after it, and after what else its thread submits with it.
+  // Makes the call's stream wait for it; after it, and after what else its thread submits with it. Waits a little for
+  // ranks that other threads serve: as long as no stream waits for a word, those may call functions of the driver that
+  // wait for the whole device (cuMemFree), and streams that share a queue of the hardware do not hold each other up.
   Status settle(DeviceCall& call);
 
   // Ends what waits for other ranks with `error`, here and for all, and refuses everything from now on.
@@ -129,6 +131,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     bool here = false;
     std::uint64_t failure = 0;  // a device::FailureWord, as it stood when the rank left
     std::uint32_t numbers = 0;
+    std::thread::id caller{};  // of its last call
     std::deque<std::shared_ptr<DeviceCall>> waiting;  // shared with the operation
   };
   // Events that are free; outlives the team where calls still hold some.
@@ -142,6 +145,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Status check_front() const;
   Status launch(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   Result<cuda::CUstream> choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls);
+  bool others_serve_the_rest() const;
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
   Status meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream);
   void look_at_rounds();
@@ -185,6 +189,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   };
   std::deque<Underway> underway_;
   std::optional<cuda::Stream> release_stream_;
+  std::condition_variable launched_;  // or failed
   std::condition_variable changed_;
   bool ending_ = false;
   std::thread watchdog_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -18,6 +19,13 @@ namespace tutti::emu {
 namespace {
 
 namespace port = device::port;
+
+// ThreadSanitizer takes fibers for threads, and so sees races where they are meant.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kReportsRaces = true;
+#else
+constexpr bool kReportsRaces = false;
+#endif
 using ::testing::HasSubstr;
 
 TEST(World, RunsEveryThreadOfEveryBlockOnce) {
@@ -28,7 +36,7 @@ TEST(World, RunsEveryThreadOfEveryBlockOnce) {
       TUTTI_SHARED(int, sum);
       if (port::thread() == 0) sum = 0;
       port::block_barrier();
-      ++sum;
+      std::atomic_ref(sum).fetch_add(1);
       port::block_barrier();
       runs[port::block() * 64 + port::thread()] += sum;
     });
@@ -122,6 +130,7 @@ TEST(World, OnTheRealClockIsStuckAfterSoManyMilliseconds) {
 }
 
 TEST(World, NamesThePlacesOfThreadsThatWaitForNobody) {
+  if (kReportsRaces) GTEST_SKIP() << "nothing comes after threads that never end";
   World world({});
   std::uint64_t never = 0;
   world.launch(3, 1, 32, [&never] {
@@ -135,6 +144,7 @@ TEST(World, NamesThePlacesOfThreadsThatWaitForNobody) {
 }
 
 TEST(World, NamesTheBarrierAtWhichAThreadIsMissing) {
+  if (kReportsRaces) GTEST_SKIP() << "nothing comes after threads that never end";
   World world({});
   world.launch(0, 2, 64, [] {
     if (port::thread() != 5) port::block_barrier();
@@ -153,6 +163,7 @@ std::vector<unsigned> order_of(std::uint64_t seed, Policy policy) {
   world.launch(0, 2, 32, [&] {
     for (int i = 0; i < 3; ++i) {
       port::store_relaxed(&word, i);
+      const Unwatched unwatched;  // in no order but the turns'
       order.push_back(port::block() * 32 + port::thread());
     }
   });
@@ -203,6 +214,7 @@ TEST(WeakMemory, ShowsAMissingReleaseAndAMissingAcquire) {
   EXPECT_EQ(stale_reads(Order::kReleaseAcquire, true), 0);
   EXPECT_GT(stale_reads(Order::kRelaxedStore, true), 0);
   EXPECT_GT(stale_reads(Order::kRelaxedLoad, true), 0);
+  if (kReportsRaces) return;  // it would report the next, and be right
   EXPECT_EQ(stale_reads(Order::kRelaxedStore, false), 0) << "memory in program order hides it";
 }
 

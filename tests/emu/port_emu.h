@@ -69,6 +69,9 @@ inline void store_relaxed(std::uint64_t* to, std::uint64_t value, Here here = He
   atomic(to).store(value, std::memory_order_relaxed);
   world().stored();
 }
+inline void store_together(std::uint32_t* to, std::uint32_t value) {
+  std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_relaxed);
+}
 inline std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t expected, std::uint64_t wanted,
                                       Here here = Here::current()) {
   world().access(here);

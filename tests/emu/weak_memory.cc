@@ -4,6 +4,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "emu/fiber.h"
+
 namespace tutti::emu {
 namespace {
 
@@ -25,6 +27,7 @@ void WeakMemory::write_out(const Pending& store) {
 }
 
 void WeakMemory::store(const Fiber& owner, void* to, const void* value, std::size_t bytes) {
+  const Unwatched unwatched;
   const auto at = reinterpret_cast<std::uintptr_t>(to);
   std::erase_if(pending_, [&](const Pending& other) {  // what it overlaps comes before it
     const bool overlaps = other.at < at + bytes && at < other.at + other.bytes;
@@ -45,6 +48,7 @@ void WeakMemory::store(const Fiber& owner, void* to, const void* value, std::siz
 }
 
 void WeakMemory::load(const Fiber& owner, const void* from, void* value, std::size_t bytes) {
+  const Unwatched unwatched;
   const auto at = reinterpret_cast<std::uintptr_t>(from);
   const std::uintptr_t start = at / kWidest * kWidest;
   auto line = cache_.find(start);
@@ -62,10 +66,17 @@ void WeakMemory::load(const Fiber& owner, const void* from, void* value, std::si
 }
 
 void WeakMemory::barrier() {
+  const Unwatched unwatched;
   for (Pending& store : pending_) store.known_to_block = true;
 }
 
+void WeakMemory::acquire() {
+  const Unwatched unwatched;
+  cache_.clear();
+}
+
 void WeakMemory::release(const Fiber& owner) {
+  const Unwatched unwatched;
   std::erase_if(pending_, [&](const Pending& store) {
     const bool covered = store.known_to_block || store.owner == &owner;
     if (covered) write_out(store);
@@ -74,6 +85,7 @@ void WeakMemory::release(const Fiber& owner) {
 }
 
 void WeakMemory::drift(std::uint64_t random) {
+  const Unwatched unwatched;
   if (!pending_.empty() && random % 8 == 0) {
     const std::size_t index = random / 8 % pending_.size();
     write_out(pending_[index]);
@@ -83,6 +95,7 @@ void WeakMemory::drift(std::uint64_t random) {
 }
 
 void WeakMemory::write_all() {
+  const Unwatched unwatched;
   for (const Pending& store : pending_) write_out(store);
   pending_.clear();
 }

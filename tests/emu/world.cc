@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -23,13 +24,21 @@ constexpr int kPrioritySamples = 7;  // a step stays cheap with thousands of thr
 constexpr std::uint64_t kRestsBeforeSleep = 64;
 constexpr std::chrono::microseconds kSleep{50};
 
-thread_local World* running_world = nullptr;
-thread_local Fiber* running_fiber = nullptr;
+// Atomic for the same reason as Tally.
+thread_local std::atomic<World*> running_world = nullptr;
+thread_local std::atomic<Fiber*> running_fiber = nullptr;
+
+World* this_world() { return running_world.load(std::memory_order_relaxed); }
+Fiber* this_fiber() { return running_fiber.load(std::memory_order_relaxed); }
+void set_running(World* world, Fiber* fiber) {
+  running_world.store(world, std::memory_order_relaxed);
+  running_fiber.store(fiber, std::memory_order_relaxed);
+}
 
 }  // namespace
 
-World& World::current() { return *running_world; }
-Fiber& World::self() { return *running_fiber; }
+World& World::current() { return *this_world(); }
+Fiber& World::self() { return *this_fiber(); }
 
 Fiber::Fiber(Block& its_block, unsigned its_thread, Stack stack, std::size_t colour, void (*entry)())
     : block(its_block), thread(its_thread), context(stack, colour, entry) {}
@@ -37,7 +46,11 @@ Fiber::Fiber(Block& its_block, unsigned its_thread, Stack stack, std::size_t col
 World::World(const Options& options)
     : options_(options), random_state_(options.seed * 0x9E3779B97F4A7C15u + 1), stacks_(options.stack_bytes) {}
 
-World::~World() = default;
+World::~World() {
+  const Unwatched unwatched;  // threads of a world that is stuck never end
+  launches_.clear();
+  blocks_.clear();
+}
 
 std::uint64_t World::draw() {  // SplitMix64
   random_state_ += 0x9E3779B97F4A7C15u;
@@ -84,10 +97,11 @@ void World::start_block(std::uint64_t number) {
 }
 
 World::End World::run_until(const std::function<bool()>& reached) {
-  World* const outer_world = std::exchange(running_world, this);
-  Fiber* const outer_fiber = std::exchange(running_fiber, nullptr);
+  World* const outer_world = this_world();
+  Fiber* const outer_fiber = this_fiber();
+  set_running(this, nullptr);
   runner_ = std::make_unique<Context>();
-  quiet_turns_ = 0;
+  quiet_turns_.set(0);
   End end = End::kStuck;
   while (report_.empty()) {
     acquired(&ended_);
@@ -109,15 +123,14 @@ World::End World::run_until(const std::function<bool()>& reached) {
     released(&ended_);
     switch_to(next);
   }
-  running_world = outer_world;
-  running_fiber = outer_fiber;
+  set_running(outer_world, outer_fiber);
   return end;
 }
 
 void World::thread_entry() {
-  Fiber& fiber = *running_fiber;
-  World& world = *running_world;
+  World& world = current();
   acquired(&world.ended_);
+  const Fiber& fiber = self();
   (*fiber.block.body)();
   released(&world.ended_);
   world.end_thread();
@@ -126,9 +139,9 @@ void World::thread_entry() {
 void World::end_thread() {
   {
     const Unwatched unwatched;
-    Block& block = running_fiber->block;
-    running_fiber->state = Fiber::State::kDone;
-    quiet_turns_ = 0;
+    Block& block = self().block;
+    self().state = Fiber::State::kDone;
+    quiet_turns_.set(0);
     --alive_;
     if (--block.alive == 0) {
       block.memory.write_all();  // the end of a kernel is a release
@@ -163,11 +176,19 @@ void World::bury_finished() {
 }
 
 void World::switch_to(Fiber* fiber) {
-  ++switches_;
-  Fiber* const from = std::exchange(running_fiber, fiber);
-  Context& from_context = from == nullptr ? *runner_ : from->context;
-  Context& to_context = fiber == nullptr ? *runner_ : fiber->context;
-  switch_contexts(from_context, to_context, from != nullptr && from->state == Fiber::State::kDone);
+  Context* from_context = nullptr;
+  Context* to_context = nullptr;
+  bool is_finished = false;
+  {
+    const Unwatched unwatched;
+    switches_.count_one();
+    Fiber* const from = this_fiber();
+    set_running(this, fiber);
+    from_context = from == nullptr ? runner_.get() : &from->context;
+    to_context = fiber == nullptr ? runner_.get() : &fiber->context;
+    is_finished = from != nullptr && from->state == Fiber::State::kDone;
+  }
+  switch_contexts(*from_context, *to_context, is_finished);
 }
 
 void World::switch_away() {
@@ -179,7 +200,7 @@ void World::switch_away() {
       next = pick();
     }
   }
-  if (next != running_fiber) switch_to(next);
+  if (next != this_fiber()) switch_to(next);
 }
 
 void World::make_ready(Fiber& fiber) {
@@ -200,7 +221,7 @@ Fiber* World::pick() {
   if (ready_.empty()) return nullptr;
   std::size_t best = draw() % ready_.size();
   // Where nobody gets on, waiting threads of high priority may be in the way of those that they wait for.
-  if (options_.policy == Policy::kPriority && quiet_turns_ <= alive_) {
+  if (options_.policy == Policy::kPriority && quiet_turns_.get() <= alive_) {
     for (int i = 0; i < kPrioritySamples; ++i) {
       const std::size_t other = draw() % ready_.size();
       if (ready_[other]->priority > ready_[best]->priority) best = other;
@@ -215,16 +236,16 @@ Fiber* World::pick() {
 void World::yield(Here here, bool waits) {
   {
     const Unwatched unwatched;
-    Fiber& fiber = *running_fiber;
+    Fiber& fiber = self();
     fiber.here = here;
-    ++quiet_turns_;
+    const std::uint64_t quiet = quiet_turns_.count_one();
     if (options_.clock == Clock::kReal) {
-      if (quiet_turns_ == 1) {
+      if (quiet == 1) {
         next_rest_ = alive_;
         rests_ = 0;
       }
-      if (waits && quiet_turns_ > next_rest_) rest();
-    } else if (quiet_turns_ > options_.stall_factor * (alive_ + 8)) {
+      if (waits && quiet > next_rest_) rest();
+    } else if (quiet > options_.stall_factor * (alive_ + 8)) {
       report_ = describe("stall: nothing was stored for too long");
     }
     if (options_.policy == Policy::kPriority) {
@@ -240,7 +261,7 @@ void World::yield(Here here, bool waits) {
 }
 
 void World::rest() {
-  next_rest_ = quiet_turns_ + ready_.size() + queue_.size();  // a turn of each that waits
+  next_rest_ = quiet_turns_.get() + ready_.size() + queue_.size();  // a turn of each that waits
   const std::uint64_t now = real_ns();
   if (rests_++ == 0) quiet_since_ns_ = now;
   if (now - quiet_since_ns_ > options_.stall_ms * 1'000'000) {
@@ -270,7 +291,7 @@ void World::access(Here here) {
 void World::pause(Here here) { yield(here, true); }
 
 void World::arrive(Barrier& barrier, unsigned count, Here here, const std::function<void()>& last) {
-  Fiber& fiber = *running_fiber;
+  Fiber& fiber = self();
   char* order = &barrier.order[barrier.generation & 1];
   released(order);
   bool is_last = false;
@@ -303,7 +324,7 @@ void World::arrive(Barrier& barrier, unsigned count, Here here, const std::funct
 
 void* World::shared_memory(unsigned key, std::size_t bytes) {
   const Unwatched unwatched;
-  auto& memory = running_fiber->block.shared[key];
+  auto& memory = self().block.shared[key];
   // Not zeros: on a GPU they are not either.
   if (memory.empty()) memory.assign((bytes + 7) / 8 + 1, 0xCDCDCDCDCDCDCDCDu);
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());

@@ -13,6 +13,7 @@
 // the functions of port.h have no argument to pass them in.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -57,6 +58,21 @@ struct Options {
   std::uint64_t stall_factor = 2000;  // kEmulated: stuck after so many turns of every thread without a store
   std::uint64_t stall_ms = 60'000;    // kReal: stuck after so long without one
   unsigned resident_blocks = 0;       // of a launch that run at once, the others after them; 0: all
+};
+
+// A number that fibers count in without any order among them. Atomic for ThreadSanitizer's sake alone, to which fibers
+// are threads.
+class Tally {
+ public:
+  std::uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+  void set(std::uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  std::uint64_t count_one() {
+    set(get() + 1);
+    return get();
+  }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
 };
 
 class World;
@@ -127,14 +143,14 @@ class World {
     return run_until([] { return false; });
   }
   const std::string& report() const { return report_; }
-  std::uint64_t switches() const { return switches_; }
+  std::uint64_t switches() const { return switches_.get(); }
 
   // --- for device code, by port_emu.h ---
   static World& current();
   static Fiber& self();
   const Options& options() const { return options_; }
-  std::uint64_t now_ns() const { return options_.clock == Clock::kReal ? real_ns() : 10 * switches_; }
-  void stored() { quiet_turns_ = 0; }
+  std::uint64_t now_ns() const { return options_.clock == Clock::kReal ? real_ns() : 10 * switches_.get(); }
+  void stored() { quiet_turns_.set(0); }
   void access(Here here);  // before a load or store
   void pause(Here here);   // of a waiting loop
   // Returns when `count` threads are at `barrier`; the last of them runs `last` before any goes on.
@@ -167,8 +183,8 @@ class World {
 
   const Options options_;
   std::uint64_t random_state_;
-  std::uint64_t switches_ = 0;
-  std::uint64_t quiet_turns_ = 0;
+  Tally switches_;
+  Tally quiet_turns_;
   std::uint64_t next_rest_ = 0;  // kReal: at so many quiet turns
   std::uint64_t rests_ = 0;      // since the last store
   std::uint64_t quiet_since_ns_ = 0;
