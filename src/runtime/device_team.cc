@@ -41,14 +41,7 @@ DeviceTeam::DeviceTeam(std::shared_ptr<RankDevice> device, std::vector<std::uint
   }
 }
 
-DeviceTeam::~DeviceTeam() {
-  {
-    const std::scoped_lock lock(mutex_);
-    ending_ = true;
-    changed_.notify_all();
-  }
-  if (watchdog_.joinable()) watchdog_.join();
-}
+DeviceTeam::~DeviceTeam() { TUTTI_ASSERT(!watchdog_.joinable(), "ranks have not left"); }
 
 DeviceTeam::Member& DeviceTeam::member(std::uint32_t rank) {
   const auto found =
@@ -400,10 +393,17 @@ void DeviceTeam::leave(std::uint32_t rank) {
 }
 
 void DeviceTeam::forget(std::uint32_t rank) {
-  const std::scoped_lock lock(mutex_);
-  Member& its = member(rank);
-  its.failure = failure_word(its);
-  its.here = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    Member& its = member(rank);
+    its.failure = failure_word(its);
+    its.here = false;
+    if (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.here; })) return;
+    ending_ = true;
+    underway_.clear();  // their calls hold the team
+    changed_.notify_all();
+  }
+  if (watchdog_.joinable()) watchdog_.join();
 }
 
 }  // namespace tutti::detail

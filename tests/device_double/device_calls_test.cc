@@ -274,7 +274,7 @@ TEST(DeviceGraphs, AreReplayed) {
     const auto call = [&] {
       return rank.all_reduce(pointer(memory), pointer(memory), 30'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
     };
-    ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kGlobal), cuda::CUresult::kSuccess);
+    ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
     for (int i = 0; i < 2; ++i) {
       const Status status = call();
       ASSERT_TRUE(status.ok()) << to_string(status.error());
@@ -319,7 +319,7 @@ TEST(DeviceGraphs, TakeAGroupOfRanksOnOneGpu) {
     EXPECT_TRUE(status.ok()) << to_string(status.error());
   };
   both();  // plans may be made now
-  ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kGlobal), cuda::CUresult::kSuccess);
+  ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
   ASSERT_TRUE(fork.record(gpu.stream()).ok());
   ASSERT_EQ(api.stream_wait_event(second.stream(), fork.handle(), 0), cuda::CUresult::kSuccess);
   both();
