@@ -18,11 +18,13 @@
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "cuda/driver.h"
 #include "runtime/launcher.h"
 #include "tools/bound.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
 #include "tools/launch.h"
+#include "tools/perf_buffer.h"
 #include "tools/perf_options.h"
 #include "tools/perf_rank.h"
 #include "tools/perf_report.h"
@@ -53,6 +55,14 @@ CommunicatorOptions communicator_options(const PerfOptions& options) {
   return result;
 }
 
+// How many GPUs there are; 0 where none can be used: whoever opens one says why.
+int count_devices(const PerfOptions& options) {
+  if (options.memory != MemoryKind::kCuda) return 0;
+  auto driver = cuda::Driver::open();
+  if (!driver) return 0;
+  return (*driver)->device_count().ok() ? *(*driver)->device_count() : 0;
+}
+
 Status write_files(const PerfOptions& options, const PerfReport& report) {
   if (!options.json_path.empty()) TUTTI_TRY(write_file(options.json_path, report.to_json(utc_now())));
   if (!options.csv_path.empty()) TUTTI_TRY(write_file(options.csv_path, report.to_csv()));
@@ -67,7 +77,8 @@ Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& opt
   PerfReport report(options, {.ranks = communicator.size(),
                               .nodes = communicator.nodes(),
                               .cores = usable_cores(),
-                              .transport = *std::move(transport)});
+                              .transport = *std::move(transport),
+                              .on_devices = communicator.runs_on_devices()});
   Result<std::uint64_t> wrong = run_sweep(communicator, options, &report);
   if (wrong) TUTTI_TRY(write_files(options, report));
   return wrong;
@@ -90,6 +101,8 @@ int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
     const std::int64_t node = std::int64_t{*launch.rank} * options.nodes / *launch.size;  // as create_all() splits
     how.node_id = fmt::format("node {}", node);
   }
+  const int devices = count_devices(options);
+  if (devices > 0 && launch.rank) how.device = device_of(*launch.rank, options.ranks_per_gpu, devices);
   Result<std::unique_ptr<Communicator>> communicator = Communicator::create(how);
   if (!communicator) {
     print_error(launch.rank.value_or(-1), communicator.error());
@@ -103,8 +116,13 @@ int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
 }
 
 int run_as_threads(const PerfOptions& options) {
+  CommunicatorOptions how = communicator_options(options);
+  const int devices = count_devices(options);
+  for (std::int32_t rank = 0; rank < options.ranks && devices > 0; ++rank) {
+    how.devices.push_back(device_of(rank, options.ranks_per_gpu, devices));
+  }
   Result<std::vector<std::unique_ptr<Communicator>>> ranks =
-      Communicator::create_all(options.ranks, communicator_options(options), std::max(options.nodes, 1));
+      Communicator::create_all(options.ranks, how, std::max(options.nodes, 1));
   if (!ranks) {
     print_error(-1, ranks.error());
     return kExitFailure;

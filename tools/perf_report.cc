@@ -80,6 +80,9 @@ Status PerfReport::print_header() const {
   if (has_root(options_.collective)) text += fmt::format("root {}, ", options_.root);
   text += fmt::format("{} memory, {} transport, {} cores{}\n", to_string(options_.memory), job_.transport, job_.cores,
                       job_.nodes > 1 ? fmt::format(", {} nodes", job_.nodes) : "");
+  if (options_.memory == MemoryKind::kCuda) {
+    text += fmt::format("# calls on device memory are carried out by {}\n", job_.on_devices ? "the GPUs" : "the host");
+  }
   text += fmt::format("# warm-up calls: {}, timed calls: {}, results checked: {}\n", options_.warmup_iterations,
                       options_.iterations > 0 ? std::to_string(options_.iterations) : "by time",
                       options_.check ? "yes" : "no");
@@ -162,6 +165,7 @@ std::vector<nlohmann::ordered_json> PerfReport::json_rows() const {
       item["algorithm"] = to_string(row.algorithm);
       item["transport"] = job_.transport;
       item["memory"] = to_string(options_.memory);
+      if (options_.memory == MemoryKind::kCuda) item["carried_out_by"] = job_.on_devices ? "devices" : "host";
       item["in_place"] = in_place;
       item["type"] = type_text(row);
       item["op"] = op_text(row);

@@ -37,9 +37,10 @@ struct PerfRow {
 // Who takes part, and how the ranks reach each other.
 struct PerfJob {
   std::int32_t ranks = 1;
-  std::int32_t nodes = 1;  // machines, or what --nodes and TUTTI_NODE_ID make of them
-  int cores = 1;           // that rank 0 may use
-  std::string transport;   // "shm", "tcp", "mixed"
+  std::int32_t nodes = 1;   // machines, or what --nodes and TUTTI_NODE_ID make of them
+  int cores = 1;            // that rank 0 may use
+  std::string transport;    // "shm", "tcp", "mixed"
+  bool on_devices = false;  // calls on device memory run on the GPUs
 };
 
 // Whether a row has a bound: that of tools/bound.h is one for an all-reduce within one machine's memory only.

@@ -258,6 +258,8 @@ class TUTTI_API Communicator {
   // How this rank reaches the others: "shm" (shared memory), "tcp", or "mixed" (the one inside its machine, the other
   // across). Alone it has "shm".
   std::string transport() const;
+  // Whether calls on device memory run on the ranks' GPUs; else the host carries them out. The same on every rank.
+  bool runs_on_devices() const;
   // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
 

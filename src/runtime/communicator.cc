@@ -447,6 +447,7 @@ Communicator::~Communicator() {
 std::int32_t Communicator::rank() const { return static_cast<std::int32_t>(impl_->rank()); }
 std::int32_t Communicator::size() const { return static_cast<std::int32_t>(impl_->ranks()); }
 std::int32_t Communicator::nodes() const { return static_cast<std::int32_t>(impl_->nodes()); }
+bool Communicator::runs_on_devices() const { return impl_->runs_on_devices(); }
 std::string Communicator::transport() const { return impl_->transport_name(); }
 Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
   return impl_->auto_algorithm(kind, count, type);

@@ -73,6 +73,7 @@ class CommunicatorImpl {
   std::uint32_t nodes() const {  // they are numbered 0, 1, ...
     return world_.nodes.empty() ? 1 : *std::max_element(world_.nodes.begin(), world_.nodes.end()) + 1;
   }
+  bool runs_on_devices() const { return device_way_ != nullptr; }
   std::string transport_name() const { return std::string(world_.transport->name()); }
   Status run(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
