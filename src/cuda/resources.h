@@ -29,6 +29,21 @@ class [[nodiscard]] ContextScope {
   const Driver* driver_;
 };
 
+// While it lives, a capture that some thread has under way does not forbid this thread calls that have nothing to do
+// with it (allocating, asking an event), and these do not end it. In its own thread.
+class [[nodiscard]] RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() { static_cast<void>(driver_.api().thread_exchange_capture_mode(&mode_)); }
+  const Driver& driver_;
+  CaptureMode mode_ = CaptureMode::kRelaxed;
+};
+
 // A device's primary context, the one that the CUDA runtime and the programs built on it use.
 class PrimaryContext {
  public:

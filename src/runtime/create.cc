@@ -93,7 +93,7 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<F
   const std::vector<std::uint32_t> members = everybody(ranks);
   auto world = make_world(fabric, members, rank, *id, gather);
   if (!world) return world.error();
-  auto devices = detail::make_device_world(*fabric, members, rank, *id, world->nodes.empty(), gather);
+  auto devices = detail::make_device_world(*fabric, members, rank, *id, *world, gather);
   if (!devices) return devices.error();
   return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
       rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices)));

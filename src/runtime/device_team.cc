@@ -195,13 +195,14 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   }
   auto done = take_event();
   if (!done) return done.error();
-  std::shared_ptr<cuda::Event> begun;
-  if (calls.front()->launch.rounds > 0 && capture == 0) {
+  std::shared_ptr<cuda::Event> begun;  // of calls in rounds
+  const bool watched = !whole_ && capture == 0;
+  if (watched) TUTTI_TRY(start_watchdog());
+  if (watched && calls.front()->launch.rounds > 0) {
     auto event = take_event();
     if (!event) return event.error();
     begun = std::move(*event);
     TUTTI_TRY(begun->record(*stream));
-    TUTTI_TRY(start_watchdog());
   }
   TUTTI_TRY(put_kernel(calls, *stream));
   launched_.notify_all();
@@ -211,11 +212,11 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   last_done_ = *done;
   if (capture == 0) last_plain_done_ = *done;
   if (!longer_.empty() && capture == 0) longer_.back().done = *done;
+  if (watched) underway_.push_back({.call = calls.front(), .done = *done, .begun = begun});
   for (const auto& call : calls) {
     call->launched_ = true;
     call->launched_in_ = *stream;
     call->done_ = *done;
-    if (begun != nullptr) underway_.push_back({.call = call, .begun = begun});
     if (!call->by_word_) continue;
     const Seat& seat = members_[call->seat_].seat;
     TUTTI_TRY(
@@ -279,9 +280,8 @@ Result<const device::Call*> DeviceTeam::calls_for_device(const std::vector<std::
 }
 
 bool DeviceTeam::others_serve_the_rest() const {
-  return std::none_of(members_.begin(), members_.end(), [](const Member& m) {
-    return m.waiting.empty() && m.caller == std::this_thread::get_id();
-  });
+  return std::none_of(members_.begin(), members_.end(),
+                      [](const Member& m) { return m.waiting.empty() && m.caller == std::this_thread::get_id(); });
 }
 
 Status DeviceTeam::settle(DeviceCall& call) {
@@ -338,6 +338,7 @@ std::uint64_t DeviceTeam::failure_word(const Member& its) {
 }
 
 std::optional<Status> DeviceTeam::look(DeviceCall& call) {
+  const cuda::RelaxedCapture relaxed(device_->driver());
   const std::scoped_lock lock(mutex_);
   if (call.outcome_) return call.outcome_;
   if (!call.launched_) return std::nullopt;
@@ -348,7 +349,9 @@ std::optional<Status> DeviceTeam::look(DeviceCall& call) {
   const Member& its = members_[call.seat_];
   const std::uint64_t failure = failure_word(its);
   if (finished.ok() && failure != 0) {
-    call.outcome_ = device_failure(device::FailureWord::of(failure), its.seat.rank, &call.tag, call.timeout_ns);
+    const auto found = device::FailureWord::of(failure);
+    const bool ended_here = found.cause == device::Failure::kAborted && broken_;
+    call.outcome_ = ended_here ? *broken_ : device_failure(found, its.seat.rank, &call.tag, call.timeout_ns);
   }
   if (broken_ && call.launch.rounds > 0) call.outcome_ = *broken_;  // its stream was let go
   if (!call.outcome_->ok()) fail_locked(call.outcome_->error());
@@ -356,6 +359,7 @@ std::optional<Status> DeviceTeam::look(DeviceCall& call) {
 }
 
 std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
+  const cuda::RelaxedCapture relaxed(device_->driver());
   const std::scoped_lock lock(mutex_);
   if (broken_) return broken_;
   std::optional<Error> failed;
@@ -377,6 +381,7 @@ bool DeviceTeam::drain(std::chrono::milliseconds limit) {
     last = last_plain_done_;
   }
   if (last == nullptr) return true;
+  const cuda::RelaxedCapture relaxed(device_->driver());
   const auto deadline = Clock::now() + limit;
   for (;;) {
     const Result<bool> finished = last->finished();

@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,7 @@
 #include "kernels/device/call.h"
 #include "runtime/engine.h"
 #include "runtime/rank_device.h"
+#include "transports/transport.h"
 
 namespace tutti::detail {
 
@@ -92,7 +94,9 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
  public:
   struct Seat {
     std::uint32_t rank = 0;
-    const DeviceMeeting* meeting = nullptr;  // where some GPU has ranks of several processes
+    std::uint32_t ranks = 1;
+    std::function<PeerLife(std::uint32_t rank)> life{};  // of a peer, asked by any thread; empty: not known
+    const DeviceMeeting* meeting = nullptr;              // where some GPU has ranks of several processes
     RankWords* words = nullptr;
     cuda::CUdeviceptr words_on_device = 0;
   };
@@ -131,13 +135,21 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     bool here = false;
     std::uint64_t failure = 0;  // a device::FailureWord, as it stood when the rank left
     std::uint32_t numbers = 0;
-    std::thread::id caller{};  // of its last call
+    std::thread::id caller{};                         // of its last call
     std::deque<std::shared_ptr<DeviceCall>> waiting;  // shared with the operation
   };
   // Events that are free; outlives the team where calls still hold some.
   struct Pool {
     std::mutex mutex;
     std::vector<std::unique_ptr<cuda::Event>> free;
+  };
+  // Launches that wait for ranks elsewhere and have not ended, as far as is known: the watchdog ends them where a rank
+  // has gone.
+  struct Underway {
+    std::shared_ptr<DeviceCall> call;                              // one of them, shared with its operation
+    std::shared_ptr<cuda::Event> done;                             // shared with the calls
+    std::shared_ptr<cuda::Event> begun;                            // in rounds: recorded before the first meeting
+    std::optional<std::chrono::steady_clock::time_point> since{};  // in rounds: it has begun
   };
   Result<std::shared_ptr<cuda::Event>> take_event();
   Member& member(std::uint32_t rank);
@@ -148,7 +160,9 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   bool others_serve_the_rest() const;
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
   Status meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream);
-  void look_at_rounds();
+  void look_at_underway();
+  void look_at_rounds(Underway& first);
+  void look_at_peers(const DeviceCall& call);
   void release_rounds();
   Status start_watchdog();
   Status put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
@@ -180,14 +194,8 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     std::shared_ptr<cuda::Event> done;  // null: it stays
   };
   std::vector<Longer> longer_;
-  // Calls in rounds that have not ended, as far as is known: the watchdog lets their streams go where a peer is
-  // missing.
-  struct Underway {
-    std::shared_ptr<DeviceCall> call;                              // shared with its operation
-    std::shared_ptr<cuda::Event> begun;                            // recorded before the first meeting
-    std::optional<std::chrono::steady_clock::time_point> since{};  // it has begun
-  };
   std::deque<Underway> underway_;
+  std::optional<std::chrono::steady_clock::time_point> gone_since_;  // a peer has left, or ended
   std::optional<cuda::Stream> release_stream_;
   std::condition_variable launched_;  // or failed
   std::condition_variable changed_;

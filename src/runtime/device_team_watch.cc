@@ -1,4 +1,4 @@
-// Of a team: calls in rounds, and the watchdog, which ends what waits for ranks that do not come.
+// Of a team: calls in rounds; and the watchdog, which ends what waits for ranks that do not come.
 #include <fmt/format.h>
 
 #include <string>
@@ -15,7 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLooking{20};  // at calls in rounds
+constexpr std::chrono::milliseconds kLooking{20};  // at launches that wait for ranks elsewhere
+constexpr std::chrono::milliseconds kGrace{200};   // for a peer that has gone
 constexpr std::chrono::milliseconds kReleasing{1};
 
 }  // namespace
@@ -97,27 +98,56 @@ Error DeviceTeam::missing(const DeviceCall& call) const {
                  first));
 }
 
-// Forgets calls in rounds that have ended; one that has begun and takes too long, or whose team is broken, is ended.
-void DeviceTeam::look_at_rounds() {
+// A peer that has called abort() ends the call; one that has left or died too, unless it had done its part before: then
+// the call ends by itself, soon.
+void DeviceTeam::look_at_peers(const DeviceCall& call) {
+  const Seat& seat = members_[call.seat_].seat;
+  if (!seat.life) return;
+  const auto ends = [&](ErrorCode code, std::uint32_t peer, const char* what) {
+    fail_locked(broken_error(call_error(code, fmt::format("{}: rank {} {}", describe(call.tag), peer, what),
+                                        static_cast<std::int32_t>(peer))));
+  };
+  for (std::uint32_t peer = 0; peer < seat.ranks; ++peer) {
+    const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
+    if (life == PeerLife::kLive) continue;
+    if (life == PeerLife::kAborted) return ends(ErrorCode::kAborted, peer, "called abort()");
+    const auto now = Clock::now();
+    if (!gone_since_) gone_since_ = now;
+    if (now - *gone_since_ < kGrace) return;
+    return ends(ErrorCode::kPeerLost, peer, life == PeerLife::kLeft ? "has left the communicator" : "has ended");
+  }
+}
+
+// Forgets launches that have ended. One that cannot end is ended.
+void DeviceTeam::look_at_underway() {
   while (!underway_.empty()) {
-    const auto finished = underway_.front().call->done_->finished();
+    const auto finished = underway_.front().done->finished();
     if (finished.ok() && !*finished) break;
     underway_.pop_front();
   }
-  if (underway_.empty()) return;
+  if (underway_.empty()) return gone_since_.reset();
   Underway& first = underway_.front();
+  if (!broken_) look_at_peers(*first.call);
+  if (first.begun != nullptr) look_at_rounds(first);
+  if (!broken_) return;
+  for (Member& each : members_) {
+    if (each.here) std::atomic_ref<std::uint64_t>(each.seat.words->status.abort).store(1, std::memory_order_release);
+  }
+  if (first.begun != nullptr) release_rounds();
+}
+
+// Streams wait without an end: the time is taken here.
+void DeviceTeam::look_at_rounds(Underway& first) {
   const auto begun = first.begun->finished();
   const auto now = Clock::now();
   if (!first.since && begun.ok() && *begun) first.since = now;
-  if (!broken_ && first.since && now - *first.since >= std::chrono::nanoseconds(first.call->timeout_ns)) {
-    fail_locked(broken_error(call_error(
-        ErrorCode::kTimeout,
-        fmt::format("{}: rank {} waited {} ms in its stream for the ranks that share GPUs with it: some have not made "
-                    "the call, or have ended",
-                    describe(first.call->tag), members_[first.call->seat_].seat.rank,
-                    first.call->timeout_ns / 1'000'000))));
-  }
-  if (broken_) release_rounds();
+  if (broken_ || !first.since || now - *first.since < std::chrono::nanoseconds(first.call->timeout_ns)) return;
+  fail_locked(broken_error(call_error(
+      ErrorCode::kTimeout,
+      fmt::format(
+          "{}: rank {} waited {} ms in its stream for the ranks that share GPUs with it: some have not made the "
+          "call",
+          describe(first.call->tag), members_[first.call->seat_].seat.rank, first.call->timeout_ns / 1'000'000))));
 }
 
 // Sets all words that the streams wait for: again and again, since each meeting takes them back.
@@ -146,11 +176,12 @@ void DeviceTeam::release_rounds() {
 
 // Ends calls for which some rank does not come.
 void DeviceTeam::watch() {
+  const cuda::RelaxedCapture relaxed(device_->driver());
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    look_at_rounds();
+    look_at_underway();
     if (!underway_.empty()) {
-      changed_.wait_for(lock, broken_ ? kReleasing : kLooking);
+      changed_.wait_for(lock, broken_ && underway_.front().begun != nullptr ? kReleasing : kLooking);
       continue;
     }
     const DeviceCall* first = nullptr;

@@ -116,48 +116,42 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
   const cuda::Driver& driver = world_->device().driver();
   auto scope = cuda::ContextScope::enter(driver, world_->device().context());
   if (!scope) return scope.error();
-  // A capture that is under way would forbid what follows, though it has nothing to do with it.
-  auto mode = cuda::CaptureMode::kRelaxed;
-  TUTTI_TRY(driver.check(driver.api().thread_exchange_capture_mode(&mode), "beginning to set up a plan"));
-  auto made = [&]() -> Result<std::unique_ptr<Plan>> {
-    auto stream = cuda::Stream::create(driver);
-    if (!stream) return stream.error();
-    const auto allocate = [&](std::uint64_t bytes) { return cuda::DeviceMemory::allocate(driver, bytes); };
-    const std::uint32_t slices = std::max(1u, world_->blocks());
-    auto program = allocate(own->bytes().size());
-    if (!program) return program.error();
-    auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
-    if (!states) return states.error();
-    TUTTI_TRY(driver.check(
-        driver.api().memcpy_htod_async(program->address(), own->bytes().data(), own->bytes().size(), stream->handle()),
-        "writing a plan"));
-    TUTTI_TRY(driver.check(driver.api().memset_d8_async(states->address(), 0, states->bytes(), stream->handle()),
-                           "zeroing a plan's counters"));
-    auto plan = std::unique_ptr<Plan>(new Plan{.shape = shape,
-                                               .channels = channels,
-                                               .program = std::move(*program),
-                                               .states = std::move(*states),
-                                               .scratch = std::nullopt,
-                                               .scratch_bytes = std::nullopt});
-    if (shape.scratch_chunks > 0) {
-      const std::uint64_t payload = device::payload_bytes(p, world_->arena().connections(p).slot_bytes);
-      const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;
-      plan->scratch_room =
-          std::min(payload, kMostScratchBytes / chunks / device::kChunkUnitBytes * device::kChunkUnitBytes);
-      if (plan->scratch_room == 0) return std::unique_ptr<Plan>();
-      auto scratch = allocate(chunks * plan->scratch_room);
-      if (!scratch) return scratch.error();
-      auto bytes = allocate(chunks * sizeof(std::uint64_t));
-      if (!bytes) return bytes.error();
-      plan->scratch.emplace(std::move(*scratch));
-      plan->scratch_bytes.emplace(std::move(*bytes));
-    }
-    if (world_->in_rounds()) plan->rounds.emplace(generator, world_->arena().connections(p).slots);
-    TUTTI_TRY(stream->synchronize());
-    return plan;
-  }();
-  static_cast<void>(driver.api().thread_exchange_capture_mode(&mode));
-  return made;
+  const cuda::RelaxedCapture relaxed(driver);
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return stream.error();
+  const auto allocate = [&](std::uint64_t bytes) { return cuda::DeviceMemory::allocate(driver, bytes); };
+  const std::uint32_t slices = std::max(1u, world_->blocks());
+  auto program = allocate(own->bytes().size());
+  if (!program) return program.error();
+  auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
+  if (!states) return states.error();
+  TUTTI_TRY(driver.check(
+      driver.api().memcpy_htod_async(program->address(), own->bytes().data(), own->bytes().size(), stream->handle()),
+      "writing a plan"));
+  TUTTI_TRY(driver.check(driver.api().memset_d8_async(states->address(), 0, states->bytes(), stream->handle()),
+                         "zeroing a plan's counters"));
+  auto plan = std::unique_ptr<Plan>(new Plan{.shape = shape,
+                                             .channels = channels,
+                                             .program = std::move(*program),
+                                             .states = std::move(*states),
+                                             .scratch = std::nullopt,
+                                             .scratch_bytes = std::nullopt});
+  if (shape.scratch_chunks > 0) {
+    const std::uint64_t payload = device::payload_bytes(p, world_->arena().connections(p).slot_bytes);
+    const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;
+    plan->scratch_room =
+        std::min(payload, kMostScratchBytes / chunks / device::kChunkUnitBytes * device::kChunkUnitBytes);
+    if (plan->scratch_room == 0) return std::unique_ptr<Plan>();
+    auto scratch = allocate(chunks * plan->scratch_room);
+    if (!scratch) return scratch.error();
+    auto bytes = allocate(chunks * sizeof(std::uint64_t));
+    if (!bytes) return bytes.error();
+    plan->scratch.emplace(std::move(*scratch));
+    plan->scratch_bytes.emplace(std::move(*bytes));
+  }
+  if (world_->in_rounds()) plan->rounds.emplace(generator, world_->arena().connections(p).slots);
+  TUTTI_TRY(stream->synchronize());
+  return plan;
 }
 
 Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::uint32_t digest,

@@ -113,13 +113,13 @@ std::shared_ptr<DeviceTeam> DeviceProcess::team(const std::shared_ptr<RankDevice
 class DeviceWorldMaker {
  public:
   DeviceWorldMaker(const Fabric& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
-                   std::uint64_t communicator, bool one_machine, const Gather& gather)
+                   std::uint64_t communicator, const World& world, const Gather& gather)
       : fabric_(fabric),
         members_(members),
         ranks_(static_cast<std::uint32_t>(members.size())),
         rank_(rank),
         communicator_(communicator),
-        one_machine_(one_machine),
+        world_of_host_(world),
         gather_(gather),
         log_(fabric.config.log_level, static_cast<std::int32_t>(rank)) {}
 
@@ -162,7 +162,7 @@ class DeviceWorldMaker {
 
   std::string introduce() {
     const Config& config = fabric_.config;
-    if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || !one_machine_ ||
+    if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || !world_of_host_.nodes.empty() ||
         ranks_ > kMostDeviceRanks) {
       return "-";
     }
@@ -293,10 +293,19 @@ class DeviceWorldMaker {
       for (const DeviceArena::Peer& peer : peers) world_->meeting_.arenas.push_back(peer.arena);
     }
     world_->team_->take_seat({.rank = rank_,
+                              .ranks = ranks_,
+                              .life = life_of_peers(),
                               .meeting = in_rounds_ ? &world_->meeting_ : nullptr,
                               .words = world_->words_,
                               .words_on_device = world_->pinned_->device_address()});
     return write_links(peers);
+  }
+
+  // The boards of shared memory can be read by any thread.
+  std::function<PeerLife(std::uint32_t)> life_of_peers() const {
+    Transport* transport = world_of_host_.transport.get();
+    if (transport->name() != "shm") return {};
+    return [transport](std::uint32_t peer) { return transport->peer_status(peer).life; };
   }
 
   Status reach_here(std::uint32_t peer, DeviceArena::Peer& found) {
@@ -336,7 +345,7 @@ class DeviceWorldMaker {
   const std::uint32_t ranks_;
   const std::uint32_t rank_;
   const std::uint64_t communicator_;
-  const bool one_machine_;
+  const World& world_of_host_;
   const Gather& gather_;
   const Log log_;
   RankDevice::Code code_;
@@ -349,10 +358,10 @@ class DeviceWorldMaker {
 };
 
 Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, const std::vector<std::uint32_t>& members,
-                                                       std::uint32_t rank, std::uint64_t communicator, bool one_machine,
-                                                       const Gather& gather) {
+                                                       std::uint32_t rank, std::uint64_t communicator,
+                                                       const World& world, const Gather& gather) {
   if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
-  return DeviceWorldMaker(fabric, members, rank, communicator, one_machine, gather).make();
+  return DeviceWorldMaker(fabric, members, rank, communicator, world, gather).make();
 }
 
 device::Link* DeviceWorld::links(device::Protocol protocol) const {

@@ -107,11 +107,11 @@ class DeviceWorld {
 // Rounds that make_device_world() takes, whatever happens in them.
 inline constexpr int kDeviceRounds = 3;
 
-// The device world of `rank` among the job ranks `members`; null: calls on device memory are carried out by the host.
-// `one_machine`: all ranks are on one, and may share memory. Rounds over the members, where Fabric::devices. Errors:
-// those of a rank whose device has too little memory, told to all.
+// The device world of `rank` among the job ranks `members`, whose world this is; null: the host carries out calls on
+// device memory. Rounds over the members, where Fabric::devices. The world's transport outlives it. Errors: those of a
+// rank whose device has too little memory, told to all.
 Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, const std::vector<std::uint32_t>& members,
-                                                       std::uint32_t rank, std::uint64_t communicator, bool one_machine,
-                                                       const Gather& gather);
+                                                       std::uint32_t rank, std::uint64_t communicator,
+                                                       const World& world, const Gather& gather);
 
 }  // namespace tutti::detail

@@ -151,7 +151,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
     for (int round = 0; round < kDeviceRounds && fabric_->devices; ++round) static_cast<void>(among("!"));
     return world.error();
   }
-  auto devices = make_device_world(*fabric_, members, rank, std::get<2>(chosen.front()), world->nodes.empty(), among);
+  auto devices = make_device_world(*fabric_, members, rank, std::get<2>(chosen.front()), *world, among);
   if (!devices) return devices.error();
   return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, fabric_, members,
                                                  std::move(*devices)));

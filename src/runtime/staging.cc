@@ -21,21 +21,6 @@ bool says_lost(cuda::CUresult result) {
   return cuda::is_lost(result) || result == cuda::CUresult::kInvalidContext || result == cuda::CUresult::kInvalidHandle;
 }
 
-// Pins memory and asks events though somebody captures: such calls would end the capture, were it not for this.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const cuda::Driver& driver) : driver_(driver) { exchange(); }
-  ~RelaxedCapture() { exchange(); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  // Fails where the driver is gone, and then there is no capture either.
-  void exchange() { static_cast<void>(driver_.api().thread_exchange_capture_mode(&mode_)); }
-  const cuda::Driver& driver_;
-  cuda::CaptureMode mode_ = cuda::CaptureMode::kRelaxed;
-};
-
 }  // namespace
 
 StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool)
@@ -105,7 +90,7 @@ void StagedCall::copy_out(std::size_t piece, std::size_t offset, std::size_t byt
 
 // The word stands before the pieces.
 Status StagedCall::allocate() {
-  const RelaxedCapture relaxed(driver_);
+  const cuda::RelaxedCapture relaxed(driver_);
   auto block = pool_->take(pieces_.back().offset + pieces_.back().bytes, parts_.front().device);
   if (!block) return block.error();
   block_ = std::move(*block);
@@ -230,7 +215,7 @@ cuda::CUresult StagedCall::ask(const Part& part) const {
   cuda::CUresult result = api.ctx_push_current(part.context);
   if (result != cuda::CUresult::kSuccess) return result;
   {
-    const RelaxedCapture relaxed(driver_);
+    const cuda::RelaxedCapture relaxed(driver_);
     result = api.event_query(part.event->handle());
   }
   cuda::CUcontext popped = nullptr;

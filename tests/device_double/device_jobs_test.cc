@@ -160,9 +160,28 @@ void check_graphs(Communicator& rank, const Gpu& gpu) {
 TEST(DeviceJobs, GraphsOfProcessesWithGpusOfTheirOwn) { EXPECT_TRUE(Job({0, 1}).run(check_graphs)); }
 TEST(DeviceJobs, GraphsOfProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0}).run(check_graphs)); }
 
-// A rank that never comes, or has died: the others' streams go on, and the error names what was waited for.
+// A rank that has died: the others' streams go on, and the error names what was waited for.
 void check_missing(Communicator& rank, const Gpu& gpu) {
   if (rank.rank() == 1) _exit(0);
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kPeerLost && status.error().rank == 1,
+       status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+  must(!rank.async_status().ok(), "it was forgotten");
+}
+
+TEST(DeviceJobs, AProcessThatDiedAmongThoseWithGpusOfTheirOwn) { EXPECT_TRUE(Job({0, 1, 2}).run(check_missing)); }
+TEST(DeviceJobs, AProcessThatDiedAmongThoseOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_missing)); }
+
+// A rank that lives and does not come.
+void check_late(Communicator& rank, const Gpu& gpu) {
+  if (rank.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return;
+  }
   const cuda::DeviceMemory memory = gpu.allocate(4'096);
   auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
   must(work.ok(), "start");
@@ -170,14 +189,33 @@ void check_missing(Communicator& rank, const Gpu& gpu) {
   must(!status.ok() && status.error().code == ErrorCode::kTimeout,
        status.ok() ? "no error" : to_string(status.error()));
   gpu.synchronize();
-  must(!rank.async_status().ok(), "it was forgotten");
 }
 
-TEST(DeviceJobs, AProcessThatDiedAmongThoseWithGpusOfTheirOwn) {
-  EXPECT_TRUE(Job({0, 1, 2}).run(check_missing, std::chrono::milliseconds(500)));
+TEST(DeviceJobs, AProcessThatDoesNotCome) {
+  EXPECT_TRUE(Job({0, 1, 2}).run(check_late, std::chrono::milliseconds(500)));
+  EXPECT_TRUE(Job({0, 0, 0}).run(check_late, std::chrono::milliseconds(500)));
 }
-TEST(DeviceJobs, AProcessThatDiedAmongThoseOnOneGpu) {
-  EXPECT_TRUE(Job({0, 0, 0}).run(check_missing, std::chrono::milliseconds(500)));
+
+// An abort reaches GPUs that wait for the rank.
+void check_abort(Communicator& rank, const Gpu& gpu) {
+  if (rank.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    rank.abort();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return;
+  }
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kAborted && status.error().rank == 1,
+       status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+}
+
+TEST(DeviceJobs, AnAbortEndsCallsOfThePeers) {
+  EXPECT_TRUE(Job({0, 1}).run(check_abort));
+  EXPECT_TRUE(Job({0, 0}).run(check_abort));
 }
 
 }  // namespace
