@@ -17,6 +17,13 @@
 
 namespace tutti::testing {
 
+// By how much large launches are made smaller: a fiber costs ThreadSanitizer milliseconds.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr unsigned kThinner = 4;
+#else
+inline constexpr unsigned kThinner = 1;
+#endif
+
 struct DeviceDoubleOptions {
   std::uint64_t seed = 1;  // the first launch's, each later one's is one more
   emu::Policy policy = emu::Policy::kRoundRobin;

@@ -16,13 +16,6 @@
 
 namespace tutti::testing {
 
-// By how much large launches are made smaller: a fiber costs ThreadSanitizer milliseconds.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr unsigned kThinner = 4;
-#else
-inline constexpr unsigned kThinner = 1;
-#endif
-
 struct Shape {
   unsigned blocks = 1;
   unsigned threads = 32;
