@@ -66,6 +66,7 @@ class DeviceCall final : public Gate {
 
   bool open() const override { return true; }
   void ended(const Status& /*result*/) override {}
+  void dropped() override {}
   // Of a captured call: at once.
   std::optional<Error> lost() override { return std::nullopt; }
   bool finished() override;
@@ -131,7 +132,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     bool here = false;
     std::uint64_t failure = 0;  // a device::FailureWord, as it stood when the rank left
     std::uint32_t numbers = 0;
-    std::thread::id caller{};  // of its last call
+    std::thread::id caller{};                         // of its last call
     std::deque<std::shared_ptr<DeviceCall>> waiting;  // shared with the operation
   };
   // Events that are free; outlives the team where calls still hold some.
