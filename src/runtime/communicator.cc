@@ -25,6 +25,11 @@ constexpr std::size_t kMostShortBytes = 256 * 1024;  // of a block; above, prepa
 
 }  // namespace
 
+void WorkImpl::add(Engine& engine, const std::shared_ptr<Operation>& operation, std::vector<Part>& parts) {
+  parts.push_back({.engine = &engine, .operation = operation});
+  for (const auto& piece : operation->rest) parts.push_back({.engine = &engine, .operation = piece});
+}
+
 Status WorkImpl::wait() {
   const bool one = parts_.size() == 1 && parts_[0].operation->gate == nullptr;
   if (one && !done(parts_[0])) return parts_[0].engine->wait(*parts_[0].operation);
@@ -65,7 +70,8 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       knows_driver_(cuda::Driver::loaded() != nullptr),
       device_way_(devices == nullptr ? nullptr
                                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),
-      engine_(rank, ranks, world_, connections_) {}
+      cutting_(fabric_ != nullptr && fabric_->devices && device_way_ == nullptr ? Cutting::kLongCalls : Cutting::kNone),
+      engine_(rank, ranks, world_, connections_, cutting_) {}
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
   return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));  // private constructor
@@ -171,113 +177,6 @@ Status CommunicatorImpl::refuse_in_group() const {
       "a Group holds calls on this communicator: run() or drop the group first, or add this call to it");
 }
 
-// Null where the buffers are host memory.
-template <class Checked>
-Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, const CallOptions& options) {
-  const cuda::Driver* driver = cuda::Driver::loaded();
-  if (driver == nullptr) {
-    if (!options.stream) return std::shared_ptr<Gate>();
-    return invalid_argument("a stream was given, but this process has not loaded the CUDA driver: it cannot be one");
-  }
-  if (device_side_ == nullptr) device_side_ = std::make_unique<DeviceSide>(*driver, *world_.transport, world_.log);
-  auto staged = device_side_->stage(checked, options);
-  if (staged) return std::shared_ptr<Gate>(std::move(*staged));
-  if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
-  return staged.error();
-}
-
-Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const CollectiveCall& call,
-                                                                        const CallOptions& options) {
-  auto checked = check_call(call, options, caller());
-  if (!checked) return checked.error();
-  checked->collective.nodes = world_.nodes;
-  const std::uint64_t bytes = checked->call.tag.count / (call.variable ? ranks_ : 1) * checked->call.element_bytes;
-  const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
-  const bool may_be_direct = options.reduction.combine == nullptr && call.op != ReduceOp::kPreMulSum && !call.variable;
-  if (auto broken = engine_.broken()) return *broken;
-  const ChosenPlan* chosen = user_plans_.empty() && options.algorithm != Algorithm::kUser
-                                 ? nullptr
-                                 : find_user_plan(checked->collective, bytes, options.algorithm);
-  if (chosen == nullptr && options.algorithm == Algorithm::kUser) {
-    return invalid_argument(
-        fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
-  }
-  const Algorithm algorithm =
-      chosen != nullptr ? Algorithm::kUser
-      : options.algorithm == Algorithm::kAuto
-          ? choose(checked->collective, {.bytes = bytes, .in_rank_order = in_rank_order, .attached = may_be_direct})
-          : options.algorithm;
-  auto by_device = goes_by_device(call, options, *checked);
-  if (!by_device) return by_device.error();
-  if (*by_device) {
-    auto operation = prepare_on_device(*checked, options, algorithm, chosen);
-    if (!operation || *operation != nullptr) return operation;
-  }
-  auto staged = staged_for(*checked, options);
-  if (!staged) return staged.error();
-  auto plan = plan_for(checked->collective, algorithm, chosen);
-  if (!plan) return plan.error();
-  if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
-    return invalid_argument(
-        fmt::format("{} of {} ranks does not combine them in rank order, which this reduction needs",
-                    to_string(algorithm), ranks_));
-  }
-  auto operation = std::make_shared<Operation>();
-  operation->plan = *plan;
-  operation->by_slates = chosen == nullptr && options.reduction.combine == nullptr && !call.variable &&
-                         world_.transport->slates() != nullptr &&
-                         SlateRun::takes(checked->collective, algorithm, bytes);
-  operation->direct = !operation->by_slates && chosen == nullptr && options.reduction.combine == nullptr &&
-                      !call.variable && world_.transport->slates() != nullptr &&
-                      DirectRun::takes(checked->collective, algorithm, call.op);
-  ShortPlans& short_plans = short_plans_[static_cast<std::size_t>(call.kind)];
-  if (operation->by_slates) short_plans.by_slates = *plan;
-  if (operation->direct) short_plans.direct = *plan;
-  operation->timeout_ns = timeout_ns(options);
-  operation->gate = std::move(*staged);
-  operation->call = std::move(checked->call);
-  Call& made = operation->call;
-  made.tag.algorithm = static_cast<std::uint8_t>(algorithm);
-  if (chosen != nullptr) made.tag.digest ^= chosen->plan.digest();
-  made.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
-  made.input_window = world_.transport->find_window(made.input, checked->input_bytes);
-  // Peers that store straight into an output take its blocks to follow each other.
-  if (made.lengths.displacements.empty()) {
-    made.output_window = world_.transport->find_window(made.output, checked->output_bytes);
-  }
-  return operation;
-}
-
-Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExchange exchange,
-                                                                      const CallOptions& options) {
-  if (options.timeout.count() < 0)
-    return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
-  if (auto broken = engine_.broken()) return *broken;
-  auto staged = staged_for(exchange, options);
-  if (!staged) return staged.error();
-  for (Transfer& transfer : exchange.transfers) {
-    transfer.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
-  }
-  auto operation = std::make_shared<Operation>();
-  operation->timeout_ns = timeout_ns(options);
-  operation->gate = std::move(*staged);
-  if (!exchange.transfers.empty()) operation->call.tag = exchange.transfers.front().tag;
-  operation->transfers = std::move(exchange.transfers);
-  operation->own = std::move(exchange.own);
-  return operation;
-}
-
-Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_v_exchange(const CollectiveCall& call,
-                                                                        const CallOptions& options) {
-  auto checked = check_exchange(call, options, caller());
-  if (!checked) return checked.error();
-  return prepare_exchange(std::move(*checked), options);
-}
-
-Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare(const CollectiveCall& call, const CallOptions& options) {
-  return is_exchange(call) ? prepare_v_exchange(call, options) : prepare_collective(call, options);
-}
-
 // The shortest way of short calls: of those whose arguments are plainly right, when the plan has been proved and
 // nothing else is under way. Nothing: go the ordinary way, which says what is wrong, if anything is.
 std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, const CallOptions& options,
@@ -354,7 +253,13 @@ Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& opti
     operation = std::move(*prepared);
     TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
   }
-  return operation->gate == nullptr ? engine_.wait(*operation) : settle(*operation);
+  if (operation->gate != nullptr) return settle(*operation);
+  Status result = engine_.wait(*operation);
+  for (const auto& piece : operation->rest) {  // which have the caller's buffers until they have ended
+    Status one = engine_.wait(*piece);
+    if (result.ok()) result = std::move(one);
+  }
+  return result;
 }
 
 Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptions& options) {
@@ -364,7 +269,9 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   if (!prepared) return prepared.error();
   TUTTI_TRY(submit(*prepared, Engine::Progress::kInBackground));
   TUTTI_TRY(settle(**prepared));
-  return Work(std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>{{&engine_, std::move(*prepared)}}));
+  std::vector<WorkImpl::Part> parts;
+  WorkImpl::add(engine_, *prepared, parts);
+  return Work(std::make_shared<WorkImpl>(std::move(parts)));
 }
 
 Status CommunicatorImpl::transfer(Direction direction, const void* data, std::size_t count, DataType type,

@@ -37,6 +37,8 @@ class WorkImpl {
     std::shared_ptr<Operation> operation;  // shared with the engine's queue
   };
   explicit WorkImpl(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  // All pieces of a call.
+  static void add(Engine& engine, const std::shared_ptr<Operation>& operation, std::vector<Part>& parts);
   // Both leave an engine alone once its operation is done, so that a Work may outlive its communicators, which end
   // everything.
   Status wait();
@@ -82,7 +84,8 @@ class CommunicatorImpl {
   Status use_plan(const UserPlan& plan, const PlanUse& use);
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
 
-  // Ready to be submitted. The operation has no number yet, and nothing has happened.
+  // Ready to be submitted, of a call in pieces the first, which has the others. The operation has no number yet, and
+  // nothing has happened.
   Result<std::shared_ptr<Operation>> prepare(const CollectiveCall& call, const CallOptions& options);
   Result<std::shared_ptr<Operation>> prepare_exchange(CheckedExchange exchange, const CallOptions& options);
   Engine& engine() { return engine_; }
@@ -120,6 +123,9 @@ class CommunicatorImpl {
   };
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked) const;
   Result<std::shared_ptr<Operation>> prepare_collective(const CollectiveCall& call, const CallOptions& options);
+  Result<std::shared_ptr<Operation>> make_pieces(const CheckedCall& whole, const CallOptions& options, BoundPlan& plan);
+  Result<std::shared_ptr<Operation>> make_operation(CheckedCall checked, const CallOptions& options, BoundPlan& plan,
+                                                    std::uint64_t bytes);
   std::optional<Status> run_at_once(const CollectiveCall& call, const CallOptions& options,
                                     std::unique_lock<std::mutex>& lock);
   Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
@@ -169,7 +175,9 @@ class CommunicatorImpl {
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine
   std::unique_ptr<DeviceWay> device_way_;    // where the ranks' GPUs carry out calls; else null
-  Engine engine_;                            // last: ends before what it uses
+  // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.
+  const Cutting cutting_;
+  Engine engine_;  // last: ends before what it uses
 };
 
 // Longer timeouts are taken as this one.

@@ -153,7 +153,8 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange,
   return staged;
 }
 
-Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
+Status DeviceSide::submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation,
+                                Engine::Progress progress) {
   if (operation->gate == nullptr) return engine.submit(operation, progress);
   auto& staged = static_cast<StagedCall&>(*operation->gate);
   const bool by_stream = staged.submits_itself();
@@ -167,6 +168,39 @@ Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& oper
   Status submitted = engine.submit(operation, Engine::Progress::kInBackground);
   if (!submitted.ok()) staged.cancel();
   return submitted;
+}
+
+Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
+  if (operation->rest.empty()) return submit_piece(engine, operation, progress);
+  std::vector<std::shared_ptr<Operation>> pieces = {operation};
+  pieces.insert(pieces.end(), operation->rest.begin(), operation->rest.end());
+  if (engine.room() < pieces.size()) {
+    return invalid_argument(
+        fmt::format("this call goes in {} pieces, and {} operations more are all that the communicator takes at the "
+                    "moment: wait for some of them first",
+                    pieces.size(), engine.room()));
+  }
+  const auto staged = [&](std::size_t piece) { return static_cast<StagedCall*>(pieces[piece]->gate.get()); };
+  Status status;
+  std::size_t submitted = 0;
+  for (; submitted < pieces.size(); ++submitted) {
+    if (staged(submitted) != nullptr) status = staged(submitted)->part_ways();
+    if (status) status = submit_piece(engine, pieces[submitted], progress);
+    if (!status) break;
+  }
+  for (std::size_t piece = 0; piece < std::min(submitted + 1, pieces.size()); ++piece) {
+    if (staged(piece) == nullptr) continue;
+    Status joined = staged(piece)->join();
+    if (status) status = std::move(joined);
+  }
+  if (status || submitted == 0) return status;
+  Error error = status.error();
+  error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // its peers have numbers for all
+  engine.fail(error);
+  for (std::size_t piece = 0; piece < submitted; ++piece) {  // which have the caller's buffers until they have ended
+    if (staged(piece) == nullptr) static_cast<void>(engine.wait(*pieces[piece]));
+  }
+  return error;
 }
 
 }  // namespace tutti::detail

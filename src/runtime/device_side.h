@@ -32,12 +32,14 @@ class DeviceSide {
   // The first error since it was last asked for. Looks first whether streams have lost their contexts.
   std::optional<Error> take_error();
 
-  // Puts an operation into its stream, if it has one, and then into the engine's queue. Where the stream's context is
-  // lost, the engine has failed.
+  // Puts an operation, with the other pieces of its call, into its stream, if it has one, and then into the engine's
+  // queue. The engine has failed where the stream's context is lost, or where some pieces have their place and others
+  // cannot have one.
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
  private:
   std::shared_ptr<StagedCall> new_call();
+  static Status submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
   const cuda::Driver& driver_;
   Log& log_;

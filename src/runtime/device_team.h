@@ -68,6 +68,7 @@ class DeviceCall final : public Gate {
 
   bool open() const override { return true; }
   void ended(const Status& /*result*/) override {}
+  void dropped() override {}
   // Of a captured call: at once.
   std::optional<Error> lost() override { return std::nullopt; }
   bool finished() override;

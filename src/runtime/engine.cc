@@ -34,11 +34,12 @@ Error cost_of_one_call(Error error) {
 
 }  // namespace
 
-Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections)
+Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections, Cutting cutting)
     : rank_(rank),
       ranks_(ranks),
       world_(world),
       connections_(connections),
+      cutting_(cutting),
       entrance_(std::make_shared<Entrance>(*this)),
       numbers_(ranks) {
   if (world.transport->slates() == nullptr) return;
@@ -216,6 +217,7 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
   lock.unlock();
   Ended ended = broken ? break_off(*broken) : drive_active(until, submitted);
+  if (ended.error) weigh(*ended.operation, *ended.error);
   if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*ended.error) : Status());
   lock.lock();
   if (ended.operation == nullptr) return;
@@ -271,6 +273,7 @@ Engine::Ended Engine::poll_active(bool& moved) {
   bool exchanges_wait = false;  // they begin in the order of their numbers
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) {
+      if (falls_with_call(*operation)) return {.operation = operation, .error = drop(*operation)};
       const bool exchange = operation->plan == nullptr;
       if ((operation->gate != nullptr && !operation->gate->open()) || (exchange && exchanges_wait)) {
         exchanges_wait |= exchange;
@@ -394,21 +397,6 @@ Engine::Ended Engine::look_around() {
   return {};
 }
 
-// Of an operation that has not begun: its stream may never come to it. Then this rank is lost to its peers.
-std::optional<Error> Engine::look_at_gate(Operation& operation) {
-  auto error = operation.gate == nullptr || operation.gate->open() ? std::nullopt : operation.gate->lost();
-  if (!error) return std::nullopt;
-  error->scope = std::max(error->scope, ErrorScope::kCommunicator);
-  error->rank = static_cast<std::int32_t>(rank_);
-  error->message = fmt::format("{}: {}", describe(operation.call.tag), error->message);
-  if (operation.plan != nullptr) {
-    world_.transport->enter_call(operation.call.tag, {});
-    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
-  }
-  world_.transport->announce_abort();
-  return error;
-}
-
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
   const bool late = now_ns >= operation.deadline_ns;
   const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
@@ -468,7 +456,9 @@ void Engine::finish(Operation& operation, Status result) {
       });
     }
   }
-  if (operation.gate != nullptr) operation.gate->ended(result);
+  const bool fell = !operation.started && falls_with_call(operation);
+  if (operation.gate != nullptr) fell ? operation.gate->dropped() : operation.gate->ended(result);
+  if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(result.error());
   operation.result = std::move(result);
 }
 

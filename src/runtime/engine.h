@@ -40,6 +40,8 @@ class Gate {
   virtual std::optional<Error> lost() = 0;
   // By the driver, once, when the operation has ended, however it did.
   virtual void ended(const Status& result) = 0;
+  // By the driver, instead: it never began, since an earlier piece of the same call failed.
+  virtual void dropped() = 0;
   // From any thread: what follows the operation's end has happened, too, or never will.
   virtual bool finished() = 0;
   virtual Status outcome() = 0;  // how that went, once it is finished
@@ -57,6 +59,9 @@ struct Operation {
   std::unique_ptr<Exchange> exchange;
   std::shared_ptr<Gate> gate;  // null: it begins at once
   bool on_device = false;      // a GPU carries it out, the engine never sees it: the gate is a DeviceCall
+  // A call in pieces (pieces.h) is that many operations, which follow each other in the queue.
+  bool follows = false;                          // a piece, and not the first
+  std::vector<std::shared_ptr<Operation>> rest;  // of the first: the others, in order; shared as this one
   std::int64_t timeout_ns = 0;
   bool started = false;
   std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress
@@ -85,10 +90,13 @@ class Entrance {
   Engine* engine_;    // null: closed
 };
 
+// Whether the communicator's calls may be cut in pieces.
+enum class Cutting : std::uint8_t { kNone, kLongCalls };
+
 class Engine {
  public:
   // `world` and `connections` outlive the engine.
-  Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections);
+  Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections, Cutting cutting);
   // Ends what is under way with kAborted.
   ~Engine();
 
@@ -143,6 +151,9 @@ class Engine {
   std::optional<Error> poll(Operation& operation, bool& moved);
   Ended look_around();
   std::optional<Error> look_at_gate(Operation& operation);
+  bool falls_with_call(const Operation& operation) const { return operation.follows && last_error_.has_value(); }
+  Error drop(const Operation& operation);
+  void weigh(const Operation& operation, Error& error);
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   Ended pause(Idle& idle);
   void finish(Operation& operation, Status result);
@@ -154,6 +165,7 @@ class Engine {
   std::uint32_t ranks_;
   World& world_;
   Connections& connections_;
+  const Cutting cutting_;
   std::atomic<bool> aborted_{false};
   const std::shared_ptr<Entrance> entrance_;  // shared with streams, which may keep it for longer
 
@@ -179,9 +191,10 @@ class Engine {
   std::unique_ptr<SlateMarks> marks_;
   std::unique_ptr<SlateRun> slates_;
   std::unique_ptr<DirectRun> direct_;
-  Running* running_ = nullptr;     // the front collective: one of the three kinds; the driver's
-  bool last_failed_ = false;       // the driver's
-  std::int64_t last_look_ns_ = 0;  // the driver's
+  Running* running_ = nullptr;       // the front collective: one of the three kinds; the driver's
+  bool last_failed_ = false;         // the driver's
+  std::optional<Error> last_error_;  // why the collective that ended last failed; the driver's
+  std::int64_t last_look_ns_ = 0;    // the driver's
 };
 
 }  // namespace tutti

@@ -12,6 +12,7 @@ std::shared_ptr<Operation> Operation::again() const {
   operation->transfers = transfers;
   operation->own = own;
   operation->gate = gate;
+  operation->follows = follows;
   operation->timeout_ns = timeout_ns;
   return operation;
 }

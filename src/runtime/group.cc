@@ -152,7 +152,9 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
         fmt::format("a {} this rank itself ({}) has no counterpart in the group", what, communicator->rank()));
   }
   for (auto& [communicator, member] : members_) {
-    if (member.collectives.size() + 1 > communicator->engine().room()) {
+    std::size_t places = 1;  // for its exchange
+    for (const auto& operation : member.collectives) places += 1 + operation->rest.size();
+    if (places > communicator->engine().room()) {
       return invalid_argument(
           fmt::format("{} collectives are more than the communicator of rank {} takes at the moment: "
                       "wait for some first, or make the group smaller",
@@ -173,7 +175,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     }
     for (const std::shared_ptr<Operation>& operation : operations) {
       const Status submitted = communicator->submit(operation, progress);
-      if (submitted.ok()) parts.push_back({.engine = &communicator->engine(), .operation = operation});
+      if (submitted.ok()) WorkImpl::add(communicator->engine(), operation, parts);
       if (!submitted.ok() && !refused) refused = submitted.error();
     }
   }

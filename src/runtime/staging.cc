@@ -30,6 +30,8 @@ StagedCall::~StagedCall() {
   for (Part& part : parts_) {
     if (part.event && !retires_) pool_->give_back(part.context, *std::move(part.event));
     if (part.event && retires_) pool_->retire(*std::move(part.event));
+    if (part.fork && !retires_) pool_->give_back(part.context, *std::move(part.fork));
+    if (part.fork && retires_) pool_->retire(*std::move(part.fork));
   }
   retires_ ? pool_->retire(std::move(block_)) : pool_->give_back(std::move(block_));
 }
@@ -124,29 +126,72 @@ Status StagedCall::enqueue(std::size_t number) {
   auto event = pool_->take_event(part.context);
   if (!event) return event.error();
   part.event.emplace(std::move(*event));
-  TUTTI_TRY(copy(copies_in_, number, true));
-  auto ticket = call_back(number, on_staged);
+  TUTTI_TRY(copy(Way::kIn, number, part.stream));
+  auto ticket = call_back(number, part.stream, on_staged);
   if (!ticket) return ticket.error();
   part.staged = *ticket;
+  auto stream = stream_of_output(part);
+  if (!stream) return stream.error();
+  return enqueue_output(number, *stream);
+}
+
+// The driver's documentation asks that work which is ordered by words be ordered by events, too, as far as it is a
+// device's own, since streams may share a queue of the device. So the copies out wait for the copies in by an event; it
+// also keeps them behind whatever the caller's stream does with the output before the call.
+Result<cuda::CUstream> StagedCall::stream_of_output(Part& part) {
+  if (part.out == nullptr) return part.stream;
+  auto fork = pool_->take_event(part.context);
+  if (!fork) return fork.error();
+  part.fork.emplace(std::move(*fork));
+  TUTTI_TRY(part.fork->record(part.stream));
+  TUTTI_TRY(driver_.check(driver_.api().stream_wait_event(part.out, part.fork->handle(), 0),
+                          "making copies out wait for copies in"));
+  return part.out;
+}
+
+Status StagedCall::enqueue_output(std::size_t number, cuda::CUstream stream) {
+  Part& part = parts_[number];
   const cuda::CUdeviceptr word = block_.pin->device_address();
-  TUTTI_TRY(driver_.check(driver_.api().stream_wait_value32(part.stream, word, kGoOn, cuda::kWaitEqual),
+  TUTTI_TRY(driver_.check(driver_.api().stream_wait_value32(stream, word, kGoOn, cuda::kWaitEqual),
                           "making the stream wait for the ranks"));
-  TUTTI_TRY(copy(copies_out_, number, false));
-  ticket = call_back(number, on_finished);
+  TUTTI_TRY(copy(Way::kOut, number, stream));
+  auto ticket = call_back(number, stream, on_finished);
   if (!ticket) return ticket.error();
   part.finished = *ticket;
-  if (!captured_) return part.event->record(part.stream);
-  return driver_.check(driver_.api().event_record_with_flags(part.event->handle(), part.stream, cuda::kEventExternal),
+  if (!captured_) return part.event->record(stream);
+  return driver_.check(driver_.api().event_record_with_flags(part.event->handle(), stream, cuda::kEventExternal),
                        "recording an event in each replay");
 }
 
-Status StagedCall::copy(const std::vector<Copy>& copies, std::size_t part, bool in) {
-  for (const Copy& copy : copies) {
+Status StagedCall::part_ways() {
+  if (parts_.size() != 1 || submits_itself()) return {};
+  Part& part = parts_.front();
+  auto scope = cuda::ContextScope::enter(driver_, part.context);
+  if (!scope) return scope.error();
+  auto own = pool_->stream_for(part.context);
+  if (!own) return own.error();
+  part.out = *own;
+  return {};
+}
+
+// The event anew, since a call that could not be put into the streams as a whole did not come to it.
+Status StagedCall::join() {
+  const Part& part = parts_.front();
+  if (part.out == nullptr || !part.event) return {};
+  auto scope = cuda::ContextScope::enter(driver_, part.context);
+  if (!scope) return scope.error();
+  TUTTI_TRY(part.event->record(part.out));
+  return driver_.check(driver_.api().stream_wait_event(part.stream, part.event->handle(), 0),
+                       "making the stream wait for its output");
+}
+
+Status StagedCall::copy(Way way, std::size_t part, cuda::CUstream stream) {
+  const bool in = way == Way::kIn;
+  for (const Copy& copy : in ? copies_in_ : copies_out_) {
     const Piece& piece = pieces_[copy.piece];
     if (piece.part != part) continue;
     std::byte* host = staged(copy.piece) + copy.offset;
     const cuda::CUdeviceptr device = piece.device + copy.offset;
-    const cuda::CUstream stream = parts_[part].stream;
     const cuda::CUresult result = in ? driver_.api().memcpy_dtoh_async(host, device, copy.bytes, stream)
                                      : driver_.api().memcpy_htod_async(device, host, copy.bytes, stream);
     TUTTI_TRY(driver_.check(result, in ? "copying a call's input from the device" : "copying its output back"));
@@ -154,11 +199,11 @@ Status StagedCall::copy(const std::vector<Copy>& copies, std::size_t part, bool 
   return {};
 }
 
-Result<std::uint64_t> StagedCall::call_back(std::size_t part, cuda::CUhostFn function) {
+Result<std::uint64_t> StagedCall::call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function) {
   const auto use = captured_ ? StagingPool::Use::kInEachReplay : StagingPool::Use::kOnce;
   StagingPool::Ticket& ticket = pool_->issue(shared_from_this(), part, use);
   const std::uint64_t number = ticket.number;
-  const cuda::CUresult result = driver_.api().launch_host_func(parts_[part].stream, function, &ticket);
+  const cuda::CUresult result = driver_.api().launch_host_func(stream, function, &ticket);
   if (result == cuda::CUresult::kSuccess) return number;
   pool_->not_handed_out(ticket);
   return driver_.error(result, "putting a call into the stream");
@@ -281,6 +326,14 @@ void StagedCall::ended(const Status& result) {
     } else if (lost_) {
       report(*lost_);
     }
+  }
+  let_streams_go();
+}
+
+void StagedCall::dropped() {
+  {
+    const std::scoped_lock lock(mutex_);
+    ended_ = true;
   }
   let_streams_go();
 }

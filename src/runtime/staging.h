@@ -9,6 +9,14 @@
 // asked now and then: by the engine's driver while the input is missing, by whoever waits for the end after that, by
 // async_status(), and when the communicator ends.
 //
+// The pieces of a call that is cut (pieces.h) are a StagedCall each. Their copies out, and the waits before them, go by
+// a stream of the communicator's own, so that they do not wait behind the copies in of later pieces; the caller's
+// stream goes on when all are done.
+//
+//   caller's stream   copy in 0 | "staged" | copy in 1 | "staged" | copy in 2 | "staged"        wait for copy out 2 |
+//   own stream                   wait for word 0 | copy out 0 | wait for word 1 | copy out 1 | wait for word 2 | copy
+//   out 2
+//
 // A call that is captured in a graph is submitted anew in each replay, by the callback that says "staged", and so takes
 // its place among the communicator's calls when the stream comes to it. So do, for the sake of their order, all calls
 // on device memory that follow a captured one on its communicator.
@@ -52,6 +60,11 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   bool captured() const { return captured_; }
   bool submits_itself() { return captured_ || pool_->has_graphs(); }
   void submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation);
+  // Of a piece, before enqueue(), which it makes put the copies out into the communicator's own stream; then, whether
+  // or not that went well, join() makes the caller's stream wait for them. Both do nothing where the streams submit the
+  // call, or several take part: then pieces go in turn.
+  Status part_ways();
+  Status join();
   // Puts everything into the streams, once. On an error the streams go on and nothing will be staged.
   Status enqueue();
   // The operation will not be submitted: lets the streams go on.
@@ -60,6 +73,7 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   bool open() const override { return captured_ || to_stage_.load(std::memory_order_acquire) == 0; }
   std::optional<Error> lost() override;
   void ended(const Status& result) override;
+  void dropped() override;
   bool finished() override;
   Status outcome() override;
 
@@ -85,14 +99,19 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
     cuda::CUcontext context = nullptr;
     int device = 0;
     std::optional<cuda::Event> event{};  // behind all of the call
+    cuda::CUstream out = nullptr;        // of the copies out, where that is another stream
+    std::optional<cuda::Event> fork{};   // then: behind what goes by `stream`
     // Tickets of its callbacks; 0: none was handed out.
     std::uint64_t staged = 0;
     std::uint64_t finished = 0;
   };
   Result<std::size_t> part_of(const cuda::PointerInfo& where, cuda::CUstream stream);
   Status enqueue(std::size_t part);
-  Status copy(const std::vector<Copy>& copies, std::size_t part, bool in);
-  Result<std::uint64_t> call_back(std::size_t part, cuda::CUhostFn function);
+  Result<cuda::CUstream> stream_of_output(Part& part);
+  Status enqueue_output(std::size_t part, cuda::CUstream stream);
+  enum class Way : std::uint8_t { kIn, kOut };
+  Status copy(Way way, std::size_t part, cuda::CUstream stream);
+  Result<std::uint64_t> call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function);
   cuda::CUresult ask(const Part& part) const;
   void give_up(const Part& part, cuda::CUresult why);
   void report(const Error& error);

@@ -77,6 +77,16 @@ void StagingPool::retire(Block block) {
   abandon(std::move(block));
 }
 
+// It waits for nothing that the caller's own default stream does: see StreamOptions.
+Result<cuda::CUstream> StagingPool::stream_for(cuda::CUcontext context) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = resources_.streams.find(context);
+  if (found != resources_.streams.end()) return found->second.handle();
+  auto made = cuda::Stream::create(driver_);
+  if (!made) return made.error();
+  return resources_.streams.emplace(context, std::move(*made)).first->second.handle();
+}
+
 Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
   {
     const std::scoped_lock lock(mutex_);

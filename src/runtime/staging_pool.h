@@ -1,6 +1,7 @@
 // StagingPool: what the staged calls (staging.h) of one communicator share: pinned host memory, events, and the tickets
 // by which streams call back. Made by DeviceSide; kept by the calls and tickets, which streams may hold for longer than
-// the communicator lives. Thread-safe, but for take() and take_event(), which are for the callers of collectives.
+// the communicator lives. Thread-safe, but for take(), stream_for() and take_event(), which are for the callers
+// of collectives.
 //
 // Blocks are windows of the transport, so that peers of the machine reach them in place, and are used again. Nothing
 // that a stream may still use is freed, and no callback that may still come finds its ticket gone.
@@ -52,6 +53,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   void give_back(Block block);
   void retire(Block block);  // not used again: a stream may still copy to it; freed by close()
 
+  // The stream of the context, which is current, for copies out of calls in pieces: one for each context.
+  Result<cuda::CUstream> stream_for(cuda::CUcontext context);
   // An event of the context, which is current.
   Result<cuda::Event> take_event(cuda::CUcontext context);
   void give_back(cuda::CUcontext context, cuda::Event event);
@@ -86,6 +89,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     std::optional<cuda::PrimaryContext> context;
     std::array<std::vector<Block>, kClasses> free;
     std::vector<Block> retired;
+    std::map<cuda::CUcontext, cuda::Stream> streams;
     std::map<cuda::CUcontext, std::vector<cuda::Event>> free_events;
     std::vector<cuda::Event> retired_events;
   };

@@ -58,6 +58,12 @@ struct Control {
   void (*forget_faults)();
   unsigned (*calls)(const char* function);  // so far
 
+  // Copies, by the function that was called for them. One at a time is held: the nth from now, 1 the next; its stream
+  // waits for release().
+  void (*hold_copy)(const char* function, unsigned nth);
+  void (*release)();
+  unsigned (*copies_done)(const char* function);  // so far
+
   void (*set_memory_limit)(int device, std::size_t bytes);
   void (*set_peer_access)(int device, int peer, bool can);  // one direction
   void (*set_stuck_ms)(unsigned milliseconds);              // after which a wait gives up and says so

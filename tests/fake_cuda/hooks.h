@@ -52,4 +52,9 @@ void inject_fault(const char* function, unsigned nth, CUresult result);
 void forget_faults();
 unsigned calls_of(const char* function);
 
+// See control.h; in work.cc.
+void hold_copy(const char* function, unsigned nth);
+void release_copy();
+unsigned copies_done(const char* function);
+
 }  // namespace tutti::cuda::fake

@@ -1,5 +1,8 @@
 // What runs in streams, but kernels: copies, sets, waits and writes of words, host functions.
+#include <array>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "hooks.h"
@@ -33,8 +36,28 @@ CUresult check_end(const Context& context, CUdeviceptr address, std::size_t byte
 // Memory that was given back before a replayed graph used it again is what a device would trip over, too.
 bool is_gone(const End& end) { return end.known && end.memory.expired(); }
 
+// The copies that one function was called for, in the order of the calls.
+struct Copies {
+  const char* name;
+  std::atomic<unsigned> begun{0};
+  std::atomic<unsigned> done{0};  // release after the copy
+  std::atomic<unsigned> held{0};  // which waits for release_copy(); 0: none
+};
+std::array<Copies, 4> all_copies = {Copies{"cuMemcpyAsync"}, Copies{"cuMemcpyHtoDAsync"}, Copies{"cuMemcpyDtoHAsync"},
+                                    Copies{"cuMemcpyDtoDAsync"}};
+
+Copies& copies_of(const char* function) {
+  for (Copies& copies : all_copies) {
+    if (std::strcmp(copies.name, function) == 0) return copies;
+  }
+  std::fprintf(stderr, "fake cuda: %s copies nothing\n", function);
+  std::abort();
+}
+
 CUresult copy(CUdeviceptr target, Place target_place, CUdeviceptr source, Place source_place, std::size_t bytes,
               CUstream handle, const char* what) {
+  Copies& copies = copies_of(what);
+  const unsigned number = copies.begun.fetch_add(1) + 1;
   std::shared_ptr<Stream> stream;
   std::uint64_t ticket = 0;
   bool pageable = false;
@@ -53,9 +76,11 @@ CUresult copy(CUdeviceptr target, Place target_place, CUdeviceptr source, Place 
       return result;
     }
     pageable = !to.known || !from.known;
-    const auto run = [=] {
+    const auto run = [=, &copies] {
+      if (!wait_until([&] { return copies.held.load() != number; }, what)) return CUresult::kLaunchTimeout;
       if (is_gone(to) || is_gone(from)) return CUresult::kIllegalAddress;
       std::memmove(std::bit_cast<void*>(target), std::bit_cast<const void*>(source), bytes);
+      copies.done.fetch_add(1, std::memory_order_release);
       return CUresult::kSuccess;
     };
     if (const CUresult result = submit(stream, {what, run, {}}, &ticket); result != CUresult::kSuccess) return result;
@@ -172,6 +197,17 @@ CUresult launch_host_func(CUstream handle, CUhostFn function, void* user_data) {
 }
 
 }  // namespace
+
+void hold_copy(const char* function, unsigned nth) {
+  Copies& copies = copies_of(function);
+  copies.held = copies.begun + nth;
+}
+
+void release_copy() {
+  for (Copies& copies : all_copies) copies.held = 0;
+}
+
+unsigned copies_done(const char* function) { return copies_of(function).done.load(std::memory_order_acquire); }
 
 void bind_work(DriverApi& api) {
   bind<&memcpy_async>(api.memcpy_async);
