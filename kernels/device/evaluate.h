@@ -299,6 +299,7 @@ class Evaluator {
 
   // How the value leaves, by the rules of plan/windows.h; `to` is where a pushed one is written.
   TUTTI_DEVICE Way way_of(std::uint32_t entry, const Link& link, std::byte*& to) {
+    if (link.windows == nullptr) return {Carrier::kSlot, 0, kNoWindow, 0};
     const Route route = route_of(entry);
     const bool input = step_.source == Space::kInput;
     const std::uint32_t own_window = input ? call_.input_window : call_.output_window;
@@ -307,7 +308,7 @@ class Evaluator {
       return {Carrier::kPublished, start + (range(step_.source, step_.source_chunk).offset << element_log2()),
               own_window, 0};
     }
-    if (route.unpublished == Carry::kPush && port::load_acquire(&link.own->offer_number) == link.call_begin + 1) {
+    if (route.unpublished == Carry::kPush && offered(link)) {
       const std::uint64_t window = port::load_relaxed(&link.own->offer_window);
       const std::uint64_t offset = port::load_relaxed(&link.own->offer_offset);
       const std::uint64_t base = link.windows[window];
@@ -323,6 +324,13 @@ class Evaluator {
   // Whether this rank's memory of that window is mapped at the link's other end.
   TUTTI_DEVICE static bool shares(const Link& link, std::uint32_t window) {
     return link.windows != nullptr && window != kNoWindow && window >= link.first_window;
+  }
+
+  // Whether the peer has offered its output for this call. Mostly it has not, where it is not registered: then without
+  // the cost of an acquire.
+  TUTTI_DEVICE static bool offered(const Link& link) {
+    const std::uint64_t* number = &link.own->offer_number;
+    return port::load_relaxed(number) == link.call_begin + 1 && port::load_acquire(number) == link.call_begin + 1;
   }
 
   TUTTI_DEVICE bool may_publish() const {
