@@ -29,7 +29,8 @@ namespace tutti::device {
 
 inline constexpr std::uint64_t kForever = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoWindow = ~std::uint32_t{0};
-inline constexpr std::size_t kLineBytes = 128;  // words that different sides write share none
+inline constexpr std::uint64_t kNoWindowBase = ~std::uint64_t{0};  // in Link::windows: it is not mapped here
+inline constexpr std::size_t kLineBytes = 128;                     // words that different sides write share none
 
 struct alignas(kLineBytes) Mailbox {
   std::uint64_t counter = 0;  // of a sending end: messages released; of a receiving end: messages posted
@@ -62,11 +63,14 @@ struct alignas(16) Link {
   Mailbox* peer = nullptr;       // the other end's
   std::byte* slots = nullptr;    // in the receiver's memory, like the envelopes; aligned to kLineBytes
   Envelope* envelopes = nullptr;
-  // Where the peer's registered memory begins, by window; null: this connection has no windows.
+  // Where the peer's registered memory begins, by window, or kNoWindowBase; null: this connection has no windows. The
+  // host may write it between launches.
   const std::uint64_t* windows = nullptr;
-  std::uint64_t slot_bytes = 0;  // a multiple of kLineBytes
-  std::uint32_t slot_mask = 0;   // slots - 1; their number is a power of two
-  std::uint32_t published = 0;   // a message of the call at hand is read in this rank's memory
+  std::uint64_t slot_bytes = 0;    // a multiple of kLineBytes
+  std::uint32_t slot_mask = 0;     // slots - 1; their number is a power of two
+  std::uint32_t published = 0;     // a message of the call at hand is read in this rank's memory
+  std::uint32_t first_window = 0;  // neither end maps the other's windows of lower numbers
+  std::uint32_t unused = 0;
 };
 static_assert(sizeof(Link) == 80);
 
@@ -97,6 +101,7 @@ enum class Failure : std::uint8_t {
   kMismatch = 3,  // the peer's message belongs to another call
   kCorrupt = 4,   // the peer's message has a length or a carrier that the step does not allow
   kMisused = 5,   // a call begun before the last one had ended, or too few slots
+  kClosed = 6,    // the peer's message lies in a window that this rank has no more
 };
 
 // The first failure of a rank in one word.

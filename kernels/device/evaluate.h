@@ -86,7 +86,7 @@ class Evaluator {
       link.call_begin = link.number;
       link.published = 0;
       if (link.slot_mask + 1 < program_->least_slots) fail(Failure::kMisused, ports_[p].peer, shared_.prepared);
-      if (!offers || ports_[p].sends != 0 || link.windows == nullptr) continue;
+      if (!offers || ports_[p].sends != 0 || !shares(link, call_.output_window)) continue;
       port::store_relaxed(&link.peer->offer_window, call_.output_window);
       port::store_relaxed(&link.peer->offer_offset, call_.output_offset);
       port::store_release(&link.peer->offer_number, link.call_begin + 1);
@@ -256,7 +256,9 @@ class Evaluator {
     if (digest != call_.digest) return fail(Failure::kMismatch, peer_of(entry), shared_.prepared);
     const std::uint32_t operand = operand_of_receive(entry);
     if (kSimple && envelope.carrier == Carrier::kPublished) {
-      data = at_address(link.windows[envelope.window] + envelope.offset);
+      const std::uint64_t base = link.windows[envelope.window];
+      if (base == kNoWindowBase) return fail(Failure::kClosed, peer_of(entry), shared_.prepared);
+      data = at_address(base + envelope.offset);
     } else if (kSimple && envelope.carrier == Carrier::kDelivered) {
       if (step_.receive_count != 1 || step_.source != Space::kNone || step_.sink != Space::kOutput)
         return fail(Failure::kCorrupt, peer_of(entry), shared_.prepared);
@@ -297,28 +299,41 @@ class Evaluator {
 
   // How the value leaves, by the rules of plan/windows.h; `to` is where a pushed one is written.
   TUTTI_DEVICE Way way_of(std::uint32_t entry, const Link& link, std::byte*& to) {
-    const Route route = route_of(entry);
     if (link.windows == nullptr) return {Carrier::kSlot, 0, kNoWindow, 0};
-    if (route.carry == Carry::kPublish && may_publish()) {
-      const bool input = step_.source == Space::kInput;
+    const Route route = route_of(entry);
+    const bool input = step_.source == Space::kInput;
+    const std::uint32_t own_window = input ? call_.input_window : call_.output_window;
+    if (route.carry == Carry::kPublish && shares(link, own_window) && may_publish()) {
       const std::uint64_t start = input ? call_.input_offset : call_.output_offset;
       return {Carrier::kPublished, start + (range(step_.source, step_.source_chunk).offset << element_log2()),
-              input ? call_.input_window : call_.output_window, 0};
+              own_window, 0};
     }
-    if (route.unpublished == Carry::kPush && port::load_acquire(&link.own->offer_number) == link.call_begin + 1) {
+    if (route.unpublished == Carry::kPush && offered(link)) {
       const std::uint64_t window = port::load_relaxed(&link.own->offer_window);
       const std::uint64_t offset = port::load_relaxed(&link.own->offer_offset);
+      const std::uint64_t base = link.windows[window];
+      if (base == kNoWindowBase) return {Carrier::kSlot, 0, kNoWindow, 0};
       const Range there =
           peer_output_range(call_.geometry, ports_[route.port].peer_output, tile_of_call(), route.peer_chunk);
-      to = at_address(link.windows[window] + offset + (there.offset << element_log2()));
+      to = at_address(base + offset + (there.offset << element_log2()));
       return {Carrier::kDelivered, 0, kNoWindow, 0};
     }
     return {Carrier::kSlot, 0, kNoWindow, 0};
   }
 
+  // Whether this rank's memory of that window is mapped at the link's other end.
+  TUTTI_DEVICE static bool shares(const Link& link, std::uint32_t window) {
+    return link.windows != nullptr && window != kNoWindow && window >= link.first_window;
+  }
+
+  // Whether the peer has offered its output for this call. Mostly it has not, where it is not registered: then without
+  // the cost of an acquire.
+  TUTTI_DEVICE static bool offered(const Link& link) {
+    const std::uint64_t* number = &link.own->offer_number;
+    return port::load_relaxed(number) == link.call_begin + 1 && port::load_acquire(number) == link.call_begin + 1;
+  }
+
   TUTTI_DEVICE bool may_publish() const {
-    const bool input = step_.source == Space::kInput;
-    if ((input ? call_.input_window : call_.output_window) == kNoWindow) return false;
     if (call_.in_place != 0 && program_->windows_in_place == 0) return false;
     if (scaled_operand() >= 0 || divisor() != 1 || step_.receive_count != 0) return false;
     return range(step_.source, step_.source_chunk).count << element_log2() >= call_.least_published_bytes;

@@ -7,12 +7,13 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kHeadBytes = 4096;
-constexpr std::uint64_t kZerosAt = 2048;  // after the ranks' words
+constexpr std::uint64_t kWindowsAt = 1024;  // after the ranks' words
+constexpr std::uint64_t kHeadBytes = 28 * 1024;
 constexpr std::uint64_t kLlPayload = 16 * 1024;
 constexpr std::uint64_t kLl128Payload = 15 * 1024;  // 128 lines of 120 bytes
 constexpr std::uint32_t kFewConnections = 4;        // LL carries short messages, by one copy of a plan
-static_assert(3 * kMostDeviceRanks * sizeof(std::uint32_t) <= kZerosAt);
+static_assert(3 * kMostDeviceRanks * sizeof(std::uint32_t) <= kWindowsAt);
+static_assert(kWindowsAt + kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kHeadBytes);
 
 std::uint64_t to_lines(std::uint64_t bytes) {
   return (bytes + device::kLineBytes - 1) / device::kLineBytes * device::kLineBytes;
@@ -53,6 +54,11 @@ DeviceArena::DeviceArena(std::uint32_t ranks, const std::array<DeviceConnections
   }
 }
 
+std::uint64_t DeviceArena::window_word(std::uint32_t peer, std::uint32_t window) {
+  TUTTI_ASSERT(peer < kMostDeviceRanks && window <= kMostDeviceWindows, "window {} of rank {}", window, peer);
+  return kWindowsAt + (std::uint64_t{peer} * (kMostDeviceWindows + 1) + window) * sizeof(std::uint64_t);
+}
+
 DeviceArena::Place DeviceArena::place(device::Protocol protocol, std::uint32_t number, std::uint32_t rank,
                                       std::uint32_t peer) const {
   const auto p = static_cast<std::size_t>(protocol);
@@ -86,8 +92,8 @@ std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uin
         link.slots = at(sends ? there + theirs.slots : here + own.slots);
         link.envelopes =
             reinterpret_cast<device::Envelope*>(at(sends ? there + theirs.envelopes : here + own.envelopes));
-        // One window, from address 0 on.
-        if (peers[peer].all_of_memory) link.windows = reinterpret_cast<const std::uint64_t*>(at(here + kZerosAt));
+        link.windows = reinterpret_cast<const std::uint64_t*>(at(here + window_word(peer, 0)));
+        link.first_window = peers[peer].all_of_memory ? 0 : 1;
         link.slot_bytes = how.slot_bytes;
         link.slot_mask = how.slots - 1;
       }

@@ -1,7 +1,7 @@
 // Where the connections between the devices of a communicator lie: every rank has one arena in its device's memory, in
 // which its peers write. Arithmetic on addresses; nothing here touches memory. All ranks make the same one.
 //
-//   head        words of each rank (closed_word(), met_word()), a line of zeros
+//   head        words of each rank (closed_word(), met_word()), and where the peers' windows begin (window_word())
 //   connections for each protocol, number and peer: mailboxes of both ends that this rank has, envelopes, slots
 #pragma once
 
@@ -18,6 +18,9 @@ namespace tutti {
 
 inline constexpr std::uint32_t kDeviceProtocols = 3;   // device::Protocol
 inline constexpr std::uint32_t kMostDeviceRanks = 48;  // a channel to and from all others has kMaxPorts connections
+
+// Windows of a rank are numbered 1 .. kMostDeviceWindows; window 0 is all of its memory, from address 0 on.
+inline constexpr std::uint32_t kMostDeviceWindows = 64;
 
 // The connections of one protocol.
 struct DeviceConnections {
@@ -45,6 +48,8 @@ class DeviceArena {
   static std::uint64_t met_word(std::uint32_t peer, std::uint32_t parity) {
     return (parity + 1) * kMostDeviceRanks * sizeof(std::uint32_t) + closed_word(peer);
   }
+  // device::Link::windows of the connections with that peer: written and read by the owner alone, 64 bits.
+  static std::uint64_t window_word(std::uint32_t peer, std::uint32_t window);
 
   // What `rank` knows of one peer.
   struct Peer {

@@ -317,6 +317,7 @@ Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {
 Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) {
   if (data == nullptr || bytes == 0)
     return invalid_argument("there is no memory to register: data is null or bytes is 0");
+  if (bytes <= kMaxBytes && DeviceSide::is_device_memory(data, bytes)) return register_on_device(data, bytes);
   const std::size_t page = page_size();
   if (reinterpret_cast<std::uintptr_t>(data) % page != 0 || bytes % page != 0 || bytes > kMaxBytes) {
     return invalid_argument(

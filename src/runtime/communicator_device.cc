@@ -1,4 +1,6 @@
 // The part of a communicator that has to do with devices: which calls they carry out, and what becomes of those.
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "algorithms/algorithms.h"
@@ -33,6 +35,27 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const Che
   operation->call.tag = tagged.call.tag;
   operation->gate = std::move(*on_device);
   return operation;
+}
+
+// All ranks come to the rounds, with their memory or with what is wrong with it, so that none is waited for in vain.
+Result<Memory> CommunicatorImpl::register_on_device(void* data, std::size_t bytes) {
+  if (device_way_ == nullptr) {
+    return Error{
+        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+        fmt::format("{} bytes at {} are memory of a GPU, but the host carries out this communicator's calls on "
+                    "such memory, for which registering has no use: leave it out, or give every rank a GPU of "
+                    "one machine that reaches the others (TUTTI_LOG=info says what is missing)",
+                    bytes, data)};
+  }
+  const std::shared_ptr<DeviceWindows>& windows = device_way_->world().windows();
+  auto number = windows->add(data, bytes, [this](const std::string& blob) { return all_gather_blobs(blob); });
+  if (number) {
+    return Memory(std::make_unique<MemoryImpl>(std::make_unique<DeviceWindow>(windows, *number), data, bytes));
+  }
+  Error error = std::move(number).error();
+  error.message = fmt::format("register_memory: {}", error.message);
+  if (!engine_.broken()) error.scope = ErrorScope::kCall;
+  return error;
 }
 
 Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {

@@ -22,6 +22,7 @@
 #include "runtime/choose.h"
 #include "runtime/device_side.h"
 #include "runtime/device_way.h"
+#include "runtime/device_windows.h"
 #include "runtime/engine.h"
 #include "runtime/fabric.h"
 #include "runtime/world.h"
@@ -51,13 +52,18 @@ class WorkImpl {
 
 class MemoryImpl {
  public:
-  MemoryImpl(std::unique_ptr<Window> window, std::size_t bytes) : window_(std::move(window)), bytes_(bytes) {}
-  std::byte* data() const { return window_->data(); }
+  MemoryImpl(std::unique_ptr<Window> window, std::size_t bytes)
+      : data_(window->data()), bytes_(bytes), window_(std::move(window)) {}
+  MemoryImpl(std::unique_ptr<DeviceWindow> window, void* data, std::size_t bytes)
+      : data_(static_cast<std::byte*>(data)), bytes_(bytes), device_window_(std::move(window)) {}
+  std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
 
  private:
-  std::unique_ptr<Window> window_;
+  std::byte* data_;
   std::size_t bytes_;  // as asked for; the window may be longer
+  std::unique_ptr<Window> window_;
+  std::unique_ptr<DeviceWindow> device_window_;  // in place of the other
 };
 
 class CommunicatorImpl {
@@ -131,6 +137,7 @@ class CommunicatorImpl {
   Result<std::shared_ptr<Operation>> prepare_v_exchange(const CollectiveCall& call, const CallOptions& options);
   Result<BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
   Result<Generator> generator_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen) const;
+  Result<Memory> register_on_device(void* data, std::size_t bytes);
   Result<std::shared_ptr<Operation>> prepare_on_device(const CheckedCall& checked, const CallOptions& options,
                                                        Algorithm algorithm, const ChosenPlan* chosen);
   Result<bool> goes_by_device(const CollectiveCall& call, const CallOptions& options, const CheckedCall& checked);

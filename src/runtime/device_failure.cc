@@ -43,6 +43,12 @@ Error device_failure(const device::FailureWord& failure, std::uint32_t rank, con
     case device::Failure::kMisused:
       return told(ErrorCode::kSystem, "a call began before the last one had ended: was a graph replayed beside it?",
                   rank);
+    case device::Failure::kClosed:
+      return told(ErrorCode::kInvalidArgument,
+                  fmt::format("rank {} used registered memory whose registration has ended here: release it on all "
+                              "ranks between the same two calls",
+                              failure.peer),
+                  failure.peer);
     case device::Failure::kNone: break;
   }
   return told(ErrorCode::kSystem, "the device's words cannot be read", rank);

@@ -48,13 +48,17 @@ struct DeviceMeeting {
 
 // What all ranks of a call must have alike for one launch, beside the call itself.
 struct DeviceLaunch {
-  cuda::CUfunction kernel = nullptr;
+  cuda::CUfunction kernel = nullptr;  // of `protocol`; ranks that were made apart have loaded it each for itself
+  device::Protocol protocol = device::Protocol::kSimple;
   std::uint32_t channels = 1;
   std::uint32_t slices = 1;
   std::uint32_t threads = 512;
   std::uint64_t rounds = 0;  // 0: kernels may wait; else how many that do not, with a meeting of all ranks before each
 
-  bool operator==(const DeviceLaunch&) const = default;
+  bool operator==(const DeviceLaunch& other) const {
+    return protocol == other.protocol && channels == other.channels && slices == other.slices &&
+           threads == other.threads && rounds == other.rounds;
+  }
 };
 
 // One call of one rank. Made by the caller's thread; then the team's.

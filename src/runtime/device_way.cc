@@ -208,12 +208,19 @@ Status DeviceWay::check_stream(cuda::CUstream stream) {
   return {};
 }
 
-// A buffer that peers may read or write in place is a window of them all: the one that begins at address 0.
-void DeviceWay::place_windows(device::Call& call) const {
-  if (!windows_) return;
-  call.input_window = call.output_window = 0;
-  call.input_offset = reinterpret_cast<std::uintptr_t>(call.input);
-  call.output_offset = reinterpret_cast<std::uintptr_t>(call.output);
+// A buffer that ranks of this process may read or write in place is a window of them all, the one that begins at
+// address 0; one that is registered is a window of all ranks.
+void DeviceWay::place_windows(const CheckedCall& checked, device::Call& call) const {
+  const auto place = [&](const void* data, std::size_t bytes) -> DeviceWindows::Place {
+    if (const auto found = world_->windows()->find(data, bytes)) return *found;
+    return {windows_ ? 0 : device::kNoWindow, reinterpret_cast<std::uintptr_t>(data)};
+  };
+  const DeviceWindows::Place input = place(call.input, checked.input_bytes);
+  call.input_window = input.window;
+  call.input_offset = input.offset;
+  const DeviceWindows::Place output = place(call.output, checked.output_bytes);
+  call.output_window = output.window;
+  call.output_offset = output.offset;
 }
 
 Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checked, const Generator& generator,
@@ -234,6 +241,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
   TUTTI_TRY(check_stream(made->stream));
   made->launch = {.kernel = world_->evaluator(protocol),
+                  .protocol = protocol,
                   .channels = (*plan)->channels,
                   .slices = cutting.slices,
                   .threads = protocol == device::Protocol::kSimple ? world_->threads()
@@ -254,7 +262,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
                     .geometry;
   to.arithmetic = {
       .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
-  place_windows(to);
+  place_windows(checked, to);
   to.in_place = call.in_place ? 1 : 0;
   to.digest = digest_of(call.tag);
   to.timeout_ns = static_cast<std::uint64_t>(timeout_ns);

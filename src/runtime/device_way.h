@@ -36,6 +36,7 @@ class DeviceWay {
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
   Status submit(const std::shared_ptr<DeviceCall>& call);
+  DeviceWorld& world() const { return *world_; }
 
   std::optional<Error> failure(bool asks_driver) { return world_->team().failure(rank_, asks_driver); }
   void abort();
@@ -68,7 +69,7 @@ class DeviceWay {
   device::Protocol choose_protocol(std::uint64_t bytes) const;
   Cutting cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
   Status check_stream(cuda::CUstream stream);
-  void place_windows(device::Call& call) const;
+  void place_windows(const CheckedCall& checked, device::Call& call) const;
 
   const std::unique_ptr<DeviceWorld> world_;
   const std::uint32_t rank_;

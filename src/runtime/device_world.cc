@@ -272,8 +272,10 @@ class DeviceWorldMaker {
     auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
     if (!scope) return scope.error();
     std::vector<DeviceArena::Peer> peers(ranks_);
+    std::vector<DeviceWindows::Reach> reach;
     std::vector<std::uint32_t> team;
     for (std::uint32_t r = 0; r < ranks_; ++r) {
+      reach.push_back(reach_of(r));
       if (offers_[r].same_process(offers_[rank_])) {
         TUTTI_TRY(reach_here(r, peers[r]));
         if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) team.push_back(r);
@@ -287,6 +289,9 @@ class DeviceWorldMaker {
       world_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
       world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
+    auto windows = DeviceWindows::make(fabric_.device, rank_, std::move(reach), world_->own_arena_->address());
+    if (!windows) return windows.error();
+    world_->windows_ = std::move(*windows);
     world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
     if (in_rounds_) {
       world_->meeting_.rank = rank_;
@@ -306,6 +311,12 @@ class DeviceWorldMaker {
     Transport* transport = world_of_host_.transport.get();
     if (transport->name() != "shm") return {};
     return [transport](std::uint32_t peer) { return transport->peer_status(peer).life; };
+  }
+
+  DeviceWindows::Reach reach_of(std::uint32_t peer) const {
+    if (!offers_[peer].same_process(offers_[rank_])) return DeviceWindows::Reach::kElsewhere;
+    return offers_[peer].same_device(offers_[rank_]) ? DeviceWindows::Reach::kSameDevice
+                                                     : DeviceWindows::Reach::kSameProcess;
   }
 
   Status reach_here(std::uint32_t peer, DeviceArena::Peer& found) {
@@ -385,6 +396,7 @@ DeviceWorld::~DeviceWorld() {
     team_->forget(rank_);
   }
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+  if (windows_ != nullptr) windows_->end(idle);  // before peers are told that nothing of theirs is used any more
   close_peers();
   const bool closed = idle && scope.ok() && peers_have_closed(kClosing);
   if (closed) return;

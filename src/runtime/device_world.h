@@ -19,6 +19,7 @@
 #include "cuda/resources.h"
 #include "executor/device_arena.h"
 #include "runtime/device_team.h"
+#include "runtime/device_windows.h"
 #include "runtime/fabric.h"
 #include "runtime/rank_device.h"
 
@@ -54,6 +55,7 @@ class DeviceWorld {
 
   RankDevice& device() const { return *device_; }
   DeviceTeam& team() const { return *team_; }
+  const std::shared_ptr<DeviceWindows>& windows() const { return windows_; }
   const DeviceArena& arena() const { return arena_; }
   cuda::CUfunction evaluator(device::Protocol protocol) const {
     return code_.evaluate[static_cast<std::size_t>(protocol)];
@@ -93,6 +95,7 @@ class DeviceWorld {
   std::vector<Elsewhere> elsewhere_;           // ranks of other processes
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the fabric: tells who has ended
   std::vector<Opened> opened_;
+  std::shared_ptr<DeviceWindows> windows_;   // shared with registrations, which may end later
   std::optional<cuda::DeviceMemory> links_;  // of all protocols
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;

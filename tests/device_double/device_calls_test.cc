@@ -273,6 +273,7 @@ TEST(DeviceGraphs, AreReplayed) {
     const cuda::DriverApi& api = driver().api();
     const cuda::DeviceMemory memory = gpu.allocate(30'000);
     gpu.put(memory, Bytes(30'000, std::byte{1}));
+    ASSERT_TRUE(rank.barrier().ok());  // while one thread captures, another may not allocate
     const auto call = [&] {
       return rank.all_reduce(pointer(memory), pointer(memory), 30'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
     };

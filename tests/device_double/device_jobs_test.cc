@@ -1,91 +1,13 @@
 // Calls that the GPUs carry out between processes: each with a GPU of its own, and several on one, where no kernel may
-// wait for another process's. Every process is a fork of this one, which never touches the driver itself.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// wait for another process's.
 #include <chrono>
-#include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "device_double/calls_support.h"
+#include "device_double/jobs_support.h"
 
 namespace tutti::testing {
 namespace {
-
-using Kind = CollectiveKind;
-using Devices = std::vector<std::int32_t>;
-
-// Ends the process of a rank: what it found wrong has been printed.
-void must(bool holds, const std::string& what) {
-  if (holds) return;
-  fprintf(stderr, "rank failed: %s\n", what.c_str());
-  _exit(1);
-}
-
-using Body = std::function<void(Communicator& rank, const Gpu& gpu)>;
-
-class Job {
- public:
-  explicit Job(const Devices& devices) : devices_(devices), listening_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(listening_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listening_, 64), 0);
-    EXPECT_EQ(getsockname(listening_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    root_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  }
-
-  // Runs `body` as every rank. True: all have ended well.
-  bool run(const Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-    std::vector<pid_t> processes;
-    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      const pid_t process = fork();
-      if (process == 0) be(rank, body, timeout);
-      processes.push_back(process);
-    }
-    close(listening_);
-    bool all = true;
-    for (const pid_t process : processes) {
-      int status = 0;
-      EXPECT_EQ(waitpid(process, &status, 0), process);
-      all &= WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    }
-    return all;
-  }
-
- private:
-  [[noreturn]] void be(std::size_t rank, const Body& body, std::chrono::milliseconds timeout) {
-    setenv("TUTTI_ROOT", root_.c_str(), 1);
-    setenv("TUTTI_JOB_ID", "device jobs", 1);
-    if (rank == 0) setenv("TUTTI_ROOT_FD", std::to_string(listening_).c_str(), 1);
-    {
-      driver();
-      const Gpu gpu(devices_[rank]);
-      CommunicatorOptions options;
-      options.rank = static_cast<std::int32_t>(rank);
-      options.size = static_cast<std::int32_t>(devices_.size());
-      options.timeout = timeout;
-      options.setup_timeout = std::chrono::seconds(60);
-      auto communicator = Communicator::create(options);  // the GPU is that of the current context
-      must(communicator.ok(), communicator.ok() ? "" : to_string(communicator.error()));
-      body(**communicator, gpu);
-    }
-    const std::string leaks = small_devices().leaks();
-    must(leaks.empty(), leaks);
-    _exit(0);
-  }
-
-  const Devices devices_;
-  const int listening_;
-  std::string root_;
-};
 
 unsigned launches() { return small_devices().calls("cuLaunchKernel"); }
 

@@ -112,7 +112,8 @@ CUresult ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsign
   if (ticket.owner == getpid()) return CUresult::kInvalidContext;  // its own memory: a driver refuses that, too
   if (!own.reaches(context->device, ticket.device)) return CUresult::kPeerAccessUnsupported;
   for (const auto& [base, memory] : own.memory) {
-    if (memory->kind != MemKind::kOpened || memory->owner != ticket.owner || memory->id != ticket.inode) continue;
+    const bool opened = memory->kind == MemKind::kOpened && memory->context == context;
+    if (!opened || memory->owner != ticket.owner || memory->id != ticket.inode) continue;
     ++memory->references;
     *address = base;
     return CUresult::kSuccess;

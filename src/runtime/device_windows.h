@@ -1,0 +1,95 @@
+// DeviceWindows: the registered device memory of one communicator, as one rank has it: which of its own buffers lie in
+// which window, and the peers' memory, mapped here. A window has one number, the same on all ranks; the table by which
+// kernels find where a peer's begins lies in the rank's arena (executor/device_arena.h). At most kMostDeviceWindows.
+//
+// add() is collective, in the order of the communicator's calls; remove() is local. A number is given again when no
+// rank has a registration under it any more. Thread-safe; add() by one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cuda/resources.h"
+#include "executor/device_arena.h"
+#include "runtime/fabric.h"
+#include "runtime/rank_device.h"
+
+namespace tutti::detail {
+
+class DeviceWindows {
+ public:
+  // What the ranks are to this one.
+  enum class Reach : std::uint8_t {
+    kSameDevice,   // in this process, on this GPU
+    kSameProcess,  // in this process, on another GPU
+    kElsewhere,    // in another process
+  };
+  // `arena`: of this rank, in which it writes until end(). Writes the table. With a current context.
+  static Result<std::shared_ptr<DeviceWindows>> make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
+                                                     std::vector<Reach> reach, cuda::CUdeviceptr arena);
+  DeviceWindows(const DeviceWindows&) = delete;
+  DeviceWindows& operator=(const DeviceWindows&) = delete;
+
+  // Two rounds over the ranks; returns the window's number. bytes > 0. Errors, the same on all ranks: kInvalidArgument
+  // (not memory of this rank's GPU and context), kUnsupported (of a kind that peers cannot map; too many windows), the
+  // driver's.
+  Result<std::uint32_t> add(const void* data, std::size_t bytes, const Gather& gather);
+  void remove(std::uint32_t number);
+
+  struct Place {
+    std::uint32_t window = 0;
+    std::uint64_t offset = 0;
+  };
+  // The window in which these bytes lie, all of them.
+  std::optional<Place> find(const void* data, std::size_t bytes) const;
+
+  // Nothing is added from now on; the peers' memory is closed, or left open for good where kernels may still use it.
+  void end(bool idle);
+
+ private:
+  struct Offer;
+  struct Window {
+    bool taken = false;
+    std::uintptr_t begin = 0;
+    std::size_t bytes = 0;
+    std::vector<cuda::PeerMemory> opened;
+  };
+  DeviceWindows(std::shared_ptr<RankDevice> device, std::uint32_t rank, std::vector<Reach> reach,
+                cuda::CUdeviceptr arena)
+      : device_(std::move(device)), rank_(rank), reach_(std::move(reach)), arena_(arena) {}
+  Result<std::string> offer(const void* data, std::size_t bytes) const;
+  Status check(const void* data, std::size_t bytes) const;
+  Status open(std::uint32_t number, const std::vector<Offer>& offers);
+  void close(std::uint32_t number);
+  Status write_bases(std::uint32_t number, const std::vector<std::uint64_t>& bases) const;
+
+  const std::shared_ptr<RankDevice> device_;  // shared with the world; ends last
+  const std::uint32_t rank_;
+  const std::vector<Reach> reach_;  // by rank
+  const cuda::CUdeviceptr arena_;
+  mutable std::mutex mutex_;
+  bool ended_ = false;
+  std::uint32_t last_ = 0;                              // no number above it is taken
+  std::array<Window, kMostDeviceWindows + 1> windows_;  // by number, from 1 on
+};
+
+// A registration, as long as it lives.
+class DeviceWindow {
+ public:
+  DeviceWindow(std::shared_ptr<DeviceWindows> windows, std::uint32_t number)
+      : windows_(std::move(windows)), number_(number) {}
+  ~DeviceWindow() { windows_->remove(number_); }
+  DeviceWindow(const DeviceWindow&) = delete;
+  DeviceWindow& operator=(const DeviceWindow&) = delete;
+
+ private:
+  const std::shared_ptr<DeviceWindows> windows_;  // shared with the communicator; whichever ends last
+  const std::uint32_t number_;
+};
+
+}  // namespace tutti::detail
