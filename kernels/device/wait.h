@@ -38,7 +38,7 @@ class Patience {
     if (port::load_relaxed(&bounds_.status->abort, here) != 0) return Outcome::kAborted;
     if (port::load_relaxed(&bounds_.status->failure, here) != 0) return Outcome::kGivenUp;
     const std::uint64_t now = port::now_ns();
-    if (spins_ == kSpinsPerLook) start_ns_ = now;
+    if (start_ns_ == 0) start_ns_ = now;
     if (now - start_ns_ >= bounds_.timeout_ns) return Outcome::kTimedOut;
     if (now - start_ns_ >= bounds_.patience_ns) return Outcome::kStopped;
     return Outcome::kReady;

@@ -67,6 +67,7 @@ struct DriverApi {
   CUresult (*stream_synchronize)(CUstream stream) = nullptr;
   CUresult (*stream_query)(CUstream stream) = nullptr;
   CUresult (*stream_get_ctx)(CUstream stream, CUcontext* context) = nullptr;
+  CUresult (*stream_get_flags)(CUstream stream, unsigned* flags) = nullptr;
   CUresult (*stream_wait_event)(CUstream stream, CUevent event, unsigned flags) = nullptr;
   CUresult (*stream_wait_value32)(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned flags) = nullptr;
   CUresult (*stream_wait_value64)(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned flags) = nullptr;
@@ -202,6 +203,7 @@ void visit_streams(Api& api, Visitor& visit) {
   visit("cuStreamSynchronize", 2000, api.stream_synchronize);
   visit("cuStreamQuery", 2000, api.stream_query);
   visit("cuStreamGetCtx", 9020, api.stream_get_ctx);
+  visit("cuStreamGetFlags", 7000, api.stream_get_flags);
   visit("cuStreamWaitEvent", 3020, api.stream_wait_event);
   visit("cuStreamWaitValue32", 11070, api.stream_wait_value32);
   visit("cuStreamWaitValue64", 11070, api.stream_wait_value64);

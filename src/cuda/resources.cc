@@ -26,6 +26,7 @@ CUresult current_context(const Driver& driver, CUcontext& context) { return driv
 void end_in_context(const Driver& driver, CUcontext context, std::string_view call,
                     CUresult (*end)(const DriverApi&, void*), void* argument) {
   const DriverApi& api = driver.api();
+  const RelaxedCapture relaxed(driver);  // some other thread may capture
   CUresult result = api.ctx_push_current(context);
   if (result == CUresult::kSuccess) {
     result = end(api, argument);

@@ -92,7 +92,10 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<F
   if (!id) return id.error();
   const std::vector<std::uint32_t> members = everybody(ranks);
   auto world = make_world(fabric, members, rank, *id, gather);
-  if (!world) return world.error();
+  if (!world) {  // the others count on the rounds that would follow
+    for (int round = 0; round < detail::kDeviceRounds && fabric->devices; ++round) static_cast<void>(gather("!"));
+    return world.error();
+  }
   auto devices = detail::make_device_world(*fabric, members, rank, *id, *world, gather);
   if (!devices) return devices.error();
   return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(

@@ -17,6 +17,11 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMostWaiting = 1024;
 constexpr std::chrono::microseconds kPoll{50};
 constexpr std::chrono::milliseconds kWaitForOthers{20};
+bool is_default_stream(cuda::CUstream stream) {
+  const auto number = reinterpret_cast<std::uintptr_t>(stream);
+  return number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream;
+}
+
 constexpr std::size_t kMostLonger = 4096;  // launches of many ranks that are captured
 
 }  // namespace
@@ -80,6 +85,7 @@ Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
 }
 
 Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
+  const cuda::RelaxedCapture relaxed(device_->driver());
   const std::scoped_lock lock(mutex_);
   if (broken_) return *broken_;
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
@@ -91,14 +97,14 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
         fmt::format("{} calls of rank {} wait for the other ranks of its process already: call on those too",
                     kMostWaiting, rank));
   }
-  const cuda::DriverApi& api = device_->driver().api();
-  auto status = cuda::CaptureStatus::kNone;
-  std::uint64_t capture = 0;
-  TUTTI_TRY(
-      device_->driver().check(api.stream_get_capture_info(call->stream, &status, &capture, nullptr, nullptr, nullptr),
-                              "looking at the stream of a call"));
-  call->capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
-  if (members_.size() > 1) {
+  for (const Member& other : members_) {
+    if (!other.left) continue;
+    return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(other.seat.rank),
+                 fmt::format("rank {}, of this process and GPU, has left the communicator", other.seat.rank)};
+  }
+  TUTTI_TRY(look_at_stream(*call));
+  TUTTI_TRY(check_word_waits(*call));
+  if (members_.size() > 1 || call->launch.rounds > 0) {
     auto ready = take_event();
     if (!ready) return ready.error();
     TUTTI_TRY((*ready)->record(call->stream));
@@ -115,6 +121,49 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
   };
   while (all_here()) TUTTI_TRY(launch_front());
   return {};
+}
+
+Status DeviceTeam::look_at_stream(DeviceCall& call) {
+  const cuda::Driver& driver = device_->driver();
+  const cuda::DriverApi& api = driver.api();
+  auto status = cuda::CaptureStatus::kNone;
+  std::uint64_t capture = 0;
+  TUTTI_TRY(driver.check(api.stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
+                         "looking at the stream of a call"));
+  call.capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
+  if (is_default_stream(call.stream)) return {};
+  unsigned flags = 0;
+  TUTTI_TRY(driver.check(api.stream_get_flags(call.stream, &flags), "looking at the stream of a call"));
+  call.non_blocking_ = (flags & cuda::kStreamNonBlocking) != 0;
+  return {};
+}
+
+// What this call waits for would stand behind its own stream's wait.
+Status DeviceTeam::check_word_waits(const DeviceCall& call) {
+  for (const Member& other : members_) {
+    for (const auto& waiting : other.waiting) {
+      if (!waiting->by_word_ || waiting->stream != call.stream) continue;
+      const Error error = broken_error(call_error(
+          ErrorCode::kUnsupported,
+          fmt::format(
+              "{}: a call of rank {} waits in this very stream for the other ranks of its process and GPU: make "
+              "the calls of all of them in a Group, or give each rank a stream of its own",
+              describe(call.tag), other.seat.rank)));
+      fail_locked(error);
+      return error;
+    }
+  }
+  return {};
+}
+
+cuda::CUdeviceptr DeviceTeam::word_on_device(const DeviceCall& call) const {
+  const std::size_t at = offsetof(RankWords, passed) + call.number_ % RankWords::kWords * sizeof(std::uint32_t);
+  return members_[call.seat_].seat.words_on_device + at;
+}
+
+void DeviceTeam::let_go(const DeviceCall& call) {
+  std::uint32_t& word = members_[call.seat_].seat.words->passed[call.number_ % RankWords::kWords];
+  std::atomic_ref<std::uint32_t>(word).store(call.number_, std::memory_order_release);
 }
 
 // The first that differs from the first rank's.
@@ -148,8 +197,8 @@ Status DeviceTeam::launch_front() {
   const Error error = alike.ok() || !whole_ ? broken_error(launched.error()) : launched.error();
   for (const auto& call : calls) {
     call->outcome_ = error;
-    std::atomic_ref<std::uint32_t>(members_[call->seat_].seat.words->passed)
-        .store(call->number_, std::memory_order_release);
+    members_[call->seat_].told_later = error;
+    let_go(*call);
   }
   launched_.notify_all();
   if (error.scope == ErrorScope::kCommunicator) fail_locked(error);
@@ -168,7 +217,9 @@ Result<cuda::CUstream> DeviceTeam::choose_stream(const std::vector<std::shared_p
     }
     one_stream &= call->stream == first.stream;
   }
-  if (one_stream) return first.stream;
+  // Each thread has another per-thread stream by the same handle. Rounds of a rank wait for those of another.
+  const bool shared = calls.size() > 1 && reinterpret_cast<std::uintptr_t>(first.stream) == cuda::kPerThreadStream;
+  if (one_stream && !shared && first.launch.rounds == 0) return first.stream;
   std::optional<cuda::Stream>& stream = first.capture_ == 0 ? stream_ : capture_stream_;
   if (!stream) {
     auto made = cuda::Stream::create(device_->driver());
@@ -189,16 +240,19 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   }
   // Calls run in their order, whatever their streams; what is captured and what is not are the caller's to order.
   const std::uint64_t capture = calls.front()->capture_;
-  if (last_done_ != nullptr && last_stream_ != *stream && last_capture_ == capture) {
-    TUTTI_TRY(
-        driver.check(driver.api().stream_wait_event(*stream, last_done_->handle(), 0), "waiting for the call before"));
+  const bool in_rounds = calls.front()->launch.rounds > 0;
+  const bool follows_capture = capture != 0 && capture == last_capture_;
+  std::shared_ptr<cuda::Event>& last = capture == 0 ? last_plain_done_ : last_captured_done_;
+  if (last != nullptr && (capture == 0 || follows_capture)) {
+    TUTTI_TRY(driver.check(driver.api().stream_wait_event(*stream, last->handle(), 0), "waiting for the call before"));
   }
   auto done = take_event();
   if (!done) return done.error();
-  std::shared_ptr<cuda::Event> begun;  // of calls in rounds
+  std::shared_ptr<cuda::Event> begun;
   const bool watched = !whole_ && capture == 0;
-  if (watched) TUTTI_TRY(start_watchdog());
-  if (watched && calls.front()->launch.rounds > 0) {
+  captured_rounds_ |= in_rounds && capture != 0;
+  if (watched || captured_rounds_) TUTTI_TRY(start_watchdog());
+  if (watched) {
     auto event = take_event();
     if (!event) return event.error();
     begun = std::move(*event);
@@ -206,11 +260,9 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   }
   TUTTI_TRY(put_kernel(calls, *stream));
   launched_.notify_all();
-  last_stream_ = *stream;
-  last_capture_ = capture;
+  last_capture_ = capture == 0 ? last_capture_ : capture;
   TUTTI_TRY((*done)->record(*stream));
-  last_done_ = *done;
-  if (capture == 0) last_plain_done_ = *done;
+  last = *done;
   if (!longer_.empty() && capture == 0) longer_.back().done = *done;
   if (watched) underway_.push_back({.call = calls.front(), .done = *done, .begun = begun});
   for (const auto& call : calls) {
@@ -218,11 +270,9 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
     call->launched_in_ = *stream;
     call->done_ = *done;
     if (!call->by_word_) continue;
-    const Seat& seat = members_[call->seat_].seat;
-    TUTTI_TRY(
-        driver.check(driver.api().stream_write_value32(*stream, seat.words_on_device + offsetof(RankWords, passed),
-                                                       call->number_, cuda::kWriteDefault),
-                     "letting the stream of a rank go on"));
+    TUTTI_TRY(driver.check(
+        driver.api().stream_write_value32(*stream, word_on_device(*call), call->number_, cuda::kWriteDefault),
+        "letting the stream of a rank go on"));
   }
   return {};
 }
@@ -284,11 +334,22 @@ bool DeviceTeam::others_serve_the_rest() const {
                       [](const Member& m) { return m.waiting.empty() && m.caller == std::this_thread::get_id(); });
 }
 
+// A stream that other streams of the caller's wait for, or that stands for several, may not wait for a word: the launch
+// that writes it could stand behind. Then the host waits, as long as the call may take.
+bool DeviceTeam::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
+  const auto over = [&] { return call.launched_ || call.outcome_; };
+  if (over() || call.capture_ != 0) return true;
+  const bool served_elsewhere = others_serve_the_rest();
+  if (call.non_blocking_) {
+    if (served_elsewhere) launched_.wait_for(lock, kWaitForOthers, over);
+    return true;
+  }
+  return served_elsewhere && launched_.wait_until(lock, call.deadline_, over);
+}
+
 Status DeviceTeam::settle(DeviceCall& call) {
   std::unique_lock lock(mutex_);
-  if (!call.launched_ && call.capture_ == 0 && others_serve_the_rest()) {
-    launched_.wait_for(lock, kWaitForOthers, [&] { return call.launched_ || call.outcome_; });
-  }
+  const bool may_wait = wait_for_others(lock, call);
   if (call.outcome_) return *call.outcome_;
   const cuda::Driver& driver = device_->driver();
   auto scope = cuda::ContextScope::enter(driver, device_->context());
@@ -297,19 +358,27 @@ Status DeviceTeam::settle(DeviceCall& call) {
     if (call.stream == call.launched_in_) return {};
     return driver.check(driver.api().stream_wait_event(call.stream, call.done_->handle(), 0), "waiting for a call");
   }
-  const Seat& seat = members_[call.seat_].seat;
+  const auto give_up = [&](const Error& error) -> Status {
+    fail_locked(broken_error(error));
+    return *broken_;
+  };
   if (call.capture_ != 0) {
-    const Error error = call_error(
+    return give_up(call_error(
         ErrorCode::kUnsupported,
         "the stream is capturing, and not all ranks of this process and GPU have made the call: capture the calls of "
-        "all of them in one graph, from one thread, in a Group");
-    fail_locked(broken_error(error));
-    return broken_error(error);
+        "all of them in one graph, from one thread, in a Group"));
   }
-  TUTTI_TRY(
-      driver.check(driver.api().stream_wait_value32(call.stream, seat.words_on_device + offsetof(RankWords, passed),
-                                                    call.number_, cuda::kWaitGreaterEqual),
-                   "making the stream wait for the other ranks"));
+  if (!may_wait && others_serve_the_rest()) return give_up(missing(call));
+  if (!may_wait) {
+    return give_up(call_error(
+        ErrorCode::kUnsupported,
+        "one thread serves several ranks of a GPU, by the default stream or by one that waits for it: make their calls "
+        "in a Group, or give each rank a stream made with CU_STREAM_NON_BLOCKING"));
+  }
+  const Status put = driver.check(
+      driver.api().stream_wait_value32(call.stream, word_on_device(call), call.number_, cuda::kWaitGreaterEqual),
+      "making the stream wait for the other ranks");
+  if (!put) return give_up(put.error());
   call.by_word_ = true;
   return start_watchdog();
 }
@@ -324,7 +393,7 @@ void DeviceTeam::fail_locked(const Error& error) {
   for (Member& each : members_) {
     for (const auto& call : each.waiting) {
       call->outcome_ = *broken_;
-      std::atomic_ref<std::uint32_t>(each.seat.words->passed).store(call->number_, std::memory_order_release);
+      if (each.here) let_go(*call);
     }
     each.waiting.clear();
   }
@@ -362,6 +431,7 @@ std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const std::scoped_lock lock(mutex_);
   if (broken_) return broken_;
+  if (asks_driver && member(rank).told_later) return std::exchange(member(rank).told_later, std::nullopt);
   std::optional<Error> failed;
   if (const std::uint64_t word = failure_word(member(rank)); word != 0) {
     failed = device_failure(device::FailureWord::of(word), rank, nullptr, 0);
@@ -374,18 +444,16 @@ std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
   return failed;
 }
 
-bool DeviceTeam::drain(std::chrono::milliseconds limit) {
-  std::shared_ptr<cuda::Event> last;
-  {
-    const std::scoped_lock lock(mutex_);
-    last = last_plain_done_;
-  }
-  if (last == nullptr) return true;
+bool DeviceTeam::drain(std::uint32_t rank, std::chrono::milliseconds limit) {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const auto deadline = Clock::now() + limit;
   for (;;) {
-    const Result<bool> finished = last->finished();
-    if (!finished.ok() || *finished) return true;  // what a lost context held does not run either
+    {
+      const std::scoped_lock lock(mutex_);
+      const auto finished = last_plain_done_ == nullptr ? Result<bool>(true) : last_plain_done_->finished();
+      const bool ended = !finished.ok() || *finished;  // what a lost context held does not run either
+      if (ended && member(rank).waiting.empty()) return true;
+    }
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(kPoll);
   }
@@ -393,6 +461,8 @@ bool DeviceTeam::drain(std::chrono::milliseconds limit) {
 
 void DeviceTeam::leave(std::uint32_t rank) {
   const std::scoped_lock lock(mutex_);
+  member(rank).left = true;
+  if (std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting.empty(); })) return;
   fail_locked({ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
                fmt::format("rank {}, of this process and GPU, has left the communicator", rank)});
 }

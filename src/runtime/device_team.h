@@ -37,7 +37,9 @@ namespace tutti::detail {
 // What a rank shares with its device, in pinned memory.
 struct RankWords {
   device::RankStatus status;
-  alignas(device::kLineBytes) std::uint32_t passed = 0;  // the number of the last call that streams need not wait for
+  // Of call n the word n % kWords: n once its stream need not wait for it any more.
+  static constexpr std::uint32_t kWords = 2048;
+  alignas(device::kLineBytes) std::uint32_t passed[kWords] = {};
 };
 
 // Where the streams of all ranks meet: each sets its word in every arena and waits for all words in its own.
@@ -90,7 +92,8 @@ class DeviceCall final : public Gate {
   std::shared_ptr<cuda::Event> done_;   // shared by the calls of one launch
   cuda::CUstream launched_in_ = nullptr;
   bool launched_ = false;
-  bool by_word_ = false;  // its stream waits for the rank's word
+  bool non_blocking_ = false;  // its stream may wait for a word: no other stream of the caller's waits for it with it
+  bool by_word_ = false;       // it does
   std::chrono::steady_clock::time_point deadline_{};
   std::optional<Status> outcome_;  // once it is known
 };
@@ -127,7 +130,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   // Why this rank's calls failed, if they did. With the driver asked, a lost context too.
   std::optional<Error> failure(std::uint32_t rank, bool asks_driver);
   // Waits for what was launched, at most for `limit`. True: nothing runs any more.
-  bool drain(std::chrono::milliseconds limit);
+  bool drain(std::uint32_t rank, std::chrono::milliseconds limit);
   // The rank makes no more calls; what waits for it fails.
   void leave(std::uint32_t rank);
   // Its words are not used from here on.
@@ -140,6 +143,8 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     bool here = false;
     std::uint64_t failure = 0;  // a device::FailureWord, as it stood when the rank left
     std::uint32_t numbers = 0;
+    bool left = false;
+    std::optional<Error> told_later{};                // of a call that had returned already
     std::thread::id caller{};                         // of its last call
     std::deque<std::shared_ptr<DeviceCall>> waiting;  // shared with the operation
   };
@@ -153,11 +158,16 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   struct Underway {
     std::shared_ptr<DeviceCall> call;                              // one of them, shared with its operation
     std::shared_ptr<cuda::Event> done;                             // shared with the calls
-    std::shared_ptr<cuda::Event> begun;                            // in rounds: recorded before the first meeting
-    std::optional<std::chrono::steady_clock::time_point> since{};  // in rounds: it has begun
+    std::shared_ptr<cuda::Event> begun;                            // recorded before the kernel or the first meeting
+    std::optional<std::chrono::steady_clock::time_point> since{};  // it has begun
   };
   Result<std::shared_ptr<cuda::Event>> take_event();
   Member& member(std::uint32_t rank);
+  Status look_at_stream(DeviceCall& call);
+  Status check_word_waits(const DeviceCall& call);
+  void let_go(const DeviceCall& call);
+  cuda::CUdeviceptr word_on_device(const DeviceCall& call) const;
+  bool wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call);
   Status launch_front();
   Status check_front() const;
   Status launch(const std::vector<std::shared_ptr<DeviceCall>>& calls);
@@ -169,6 +179,8 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   void look_at_rounds(Underway& first);
   void look_at_peers(const DeviceCall& call);
   void release_rounds();
+  void look_at_replays();
+  const DeviceCall* first_to_expire() const;
   Status start_watchdog();
   Status put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
   Result<const device::Call*> calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls);
@@ -189,10 +201,10 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();  // shared with events that are in use
   std::optional<cuda::Stream> stream_;                     // where the ranks have different ones
   std::optional<cuda::Stream> capture_stream_;             // the same, of captures
-  cuda::CUstream last_stream_ = nullptr;
-  std::uint64_t last_capture_ = 0;
-  std::shared_ptr<cuda::Event> last_done_;
-  std::shared_ptr<cuda::Event> last_plain_done_;  // of the last that was not captured
+  std::shared_ptr<cuda::Event> last_plain_done_;           // of the last launch that was not captured
+  std::shared_ptr<cuda::Event> last_captured_done_;        // of the last that was,
+  std::uint64_t last_capture_ = 0;                         // in this capture
+  bool captured_rounds_ = false;                           // replays may wait for peers at any time
   // Calls of launches with more ranks than fit a kernel's parameters; those of captures stay.
   struct Longer {
     cuda::PinnedMemory memory;

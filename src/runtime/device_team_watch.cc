@@ -127,20 +127,21 @@ void DeviceTeam::look_at_underway() {
   }
   if (underway_.empty()) return gone_since_.reset();
   Underway& first = underway_.front();
-  if (!broken_) look_at_peers(*first.call);
-  if (first.begun != nullptr) look_at_rounds(first);
+  const auto begun = first.begun->finished();
+  if (!first.since && begun.ok() && *begun) first.since = Clock::now();
+  if (!broken_ && first.since) look_at_peers(*first.call);
+  const bool in_rounds = first.call->launch.rounds > 0;
+  if (in_rounds) look_at_rounds(first);
   if (!broken_) return;
   for (Member& each : members_) {
     if (each.here) std::atomic_ref<std::uint64_t>(each.seat.words->status.abort).store(1, std::memory_order_release);
   }
-  if (first.begun != nullptr) release_rounds();
+  if (in_rounds) release_rounds();
 }
 
 // Streams wait without an end: the time is taken here.
 void DeviceTeam::look_at_rounds(Underway& first) {
-  const auto begun = first.begun->finished();
   const auto now = Clock::now();
-  if (!first.since && begun.ok() && *begun) first.since = now;
   if (broken_ || !first.since || now - *first.since < std::chrono::nanoseconds(first.call->timeout_ns)) return;
   fail_locked(broken_error(call_error(
       ErrorCode::kTimeout,
@@ -174,26 +175,48 @@ void DeviceTeam::release_rounds() {
   static_cast<void>(release_stream_->synchronize());
 }
 
+// Replays of graphs are not seen; where a peer has gone, or this rank gave up, their streams go on.
+void DeviceTeam::look_at_replays() {
+  const Seat& seat = members_.front().seat;
+  for (std::uint32_t peer = 0; !broken_ && seat.life && peer < seat.ranks; ++peer) {
+    const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
+    if (life != PeerLife::kAborted && life != PeerLife::kLost) continue;
+    fail_locked(broken_error(
+        call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                   fmt::format("rank {} {}", peer, life == PeerLife::kLost ? "has ended" : "called abort()"),
+                   static_cast<std::int32_t>(peer))));
+  }
+  if (broken_) release_rounds();
+}
+
+// The call that may wait for ranks of this process the shortest; null: none waits.
+const DeviceCall* DeviceTeam::first_to_expire() const {
+  const DeviceCall* first = nullptr;
+  for (const Member& each : members_) {
+    for (const auto& call : each.waiting) {
+      if (first == nullptr || call->deadline_ < first->deadline_) first = call.get();
+    }
+  }
+  return first;
+}
+
 // Ends calls for which some rank does not come.
 void DeviceTeam::watch() {
   const cuda::RelaxedCapture relaxed(device_->driver());
   std::unique_lock lock(mutex_);
   while (!ending_) {
     look_at_underway();
-    if (!underway_.empty()) {
-      changed_.wait_for(lock, broken_ && underway_.front().begun != nullptr ? kReleasing : kLooking);
+    if (captured_rounds_) look_at_replays();
+    const DeviceCall* first = first_to_expire();
+    if (first != nullptr && Clock::now() >= first->deadline_) {
+      fail_locked(missing(*first));
       continue;
     }
-    const DeviceCall* first = nullptr;
-    for (const Member& each : members_) {
-      for (const auto& call : each.waiting) {
-        if (first == nullptr || call->deadline_ < first->deadline_) first = call.get();
-      }
-    }
-    if (first == nullptr) {
+    if (!underway_.empty() || captured_rounds_) {
+      changed_.wait_for(
+          lock, broken_ && !underway_.empty() && underway_.front().call->launch.rounds > 0 ? kReleasing : kLooking);
+    } else if (first == nullptr) {
       changed_.wait(lock);
-    } else if (Clock::now() >= first->deadline_) {
-      fail_locked(missing(*first));
     } else {
       const auto until = first->deadline_;  // the call may end while this sleeps
       changed_.wait_until(lock, until);

@@ -20,7 +20,9 @@ constexpr std::uint64_t kLlBytes = 16 * 1024;
 // A slice has at least so many bytes of every chunk: below, a block more costs more than it moves. Reasoned.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
 constexpr std::uint32_t kShortThreads = 128;  // of a block, for what LL carries
-constexpr std::uint64_t kMostRounds = 65'536;
+// What a stream takes before the driver waits for room in it (about 1,024 operations, as far as is known): a call in
+// rounds may not fill it, since the streams of peers that are to let it go on are filled by the same threads.
+constexpr std::uint64_t kMostStreamOperations = 512;
 constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
 
 // Of what all ranks of a call have alike; never 0.
@@ -53,6 +55,11 @@ std::uint64_t to_units(std::uint64_t bytes) {
 
 DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, Prover& prover)
     : world_(std::move(world)), rank_(rank), ranks_(ranks), prover_(prover) {}
+
+DeviceWay::~DeviceWay() {
+  if (world_->end()) return;
+  static_cast<void>(new auto(std::move(plans_)));  // kernels may still use them
+}
 
 Result<bool> DeviceWay::takes(const CheckedCall& checked) {
   struct Used {
@@ -167,8 +174,11 @@ Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::ui
 
 std::uint64_t DeviceWay::rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const {
   if (!plan.rounds) return 0;
-  return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), Draining::kPublished);
+  // One more than is needed: a launch may see late what was posted before the meeting in front of it.
+  return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), Draining::kPublished) + 1;
 }
+
+std::uint64_t DeviceWay::most_rounds() const { return kMostStreamOperations / (3 * (ranks_ - 1) + 1); }
 
 device::Protocol DeviceWay::choose_protocol(std::uint64_t bytes) const {
   if (world_->in_rounds()) return device::Protocol::kSimple;  // the others wait for data in the middle of a step
@@ -196,7 +206,8 @@ DeviceWay::Cutting DeviceWay::cut(const Plan& plan, device::Protocol protocol, s
 }
 
 Status DeviceWay::check_stream(cuda::CUstream stream) {
-  if (stream == nullptr) return {};
+  const auto number = reinterpret_cast<std::uintptr_t>(stream);
+  if (number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream) return {};
   const cuda::Driver& driver = world_->device().driver();
   cuda::CUcontext its = nullptr;
   TUTTI_TRY(driver.check(driver.api().stream_get_ctx(stream, &its), "looking at the stream of a call"));
@@ -268,22 +279,20 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   to.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
   made->launch.rounds = rounds_of(**plan, to, cutting.slices);
   if (world_->in_rounds()) to.patience_ns = 0;
-  if (made->launch.rounds > kMostRounds) {
-    return Error{
-        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-        fmt::format("{} would take {} launches on a GPU that several processes share; at most {} are put into a "
-                    "stream: make shorter calls, or give TUTTI_DEVICE_CALLS=staged",
-                    describe(call.tag), made->launch.rounds, kMostRounds)};
-  }
+  if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
   return made;
 }
 
 Status DeviceWay::submit(const std::shared_ptr<DeviceCall>& call) { return world_->team().submit(rank_, call); }
 
 Status DeviceWay::finish() {
-  world_->team().drain(std::chrono::milliseconds(longest_ns_ / 1'000'000 + 1000));
+  const auto limit = std::chrono::milliseconds(longest_ns_ / 1'000'000 + 1000);
+  const bool ended = world_->team().drain(rank_, limit);
   if (auto failed = failure(true)) return *std::move(failed);
-  return {};
+  if (ended) return {};
+  return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
+               fmt::format("calls on device memory of rank {} still run after {} ms: synchronize its streams before",
+                           rank_, limit.count())};
 }
 
 void DeviceWay::abort() {

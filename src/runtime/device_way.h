@@ -26,6 +26,10 @@ class DeviceWay {
   // `prover` outlives it.
   DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, Prover& prover);
 
+  ~DeviceWay();
+  DeviceWay(const DeviceWay&) = delete;
+  DeviceWay& operator=(const DeviceWay&) = delete;
+
   // Whether the call's buffers are memory of this rank's GPU; false: host memory, or nothing. Errors: kInvalidArgument
   // (of another GPU or context, or some here and some there).
   Result<bool> takes(const CheckedCall& checked);
@@ -66,6 +70,7 @@ class DeviceWay {
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
   std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
+  std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
   Cutting cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
   Status check_stream(cuda::CUstream stream);

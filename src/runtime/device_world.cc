@@ -59,6 +59,8 @@ struct Offer {
   std::uint32_t blocks = 0;
   std::uint32_t slot_bytes = 0;
   std::uint32_t protocol = 0;
+  std::uint32_t threads = 0;
+  std::uint32_t reserved = 0;
 
   bool same_process(const Offer& other) const { return process == other.process; }
   bool same_device(const Offer& other) const { return uuid == other.uuid; }
@@ -178,7 +180,8 @@ class DeviceWorldMaker {
                       .blocks_at_once = code_.blocks_at_once,
                       .blocks = config.device_blocks,
                       .slot_bytes = config.device_slot_bytes,
-                      .protocol = static_cast<std::uint32_t>(config.device_protocol)});
+                      .protocol = static_cast<std::uint32_t>(config.device_protocol),
+                      .threads = config.device_threads});
   }
 
   // From what all say: whether to go by the devices, the same on all ranks.
@@ -195,7 +198,8 @@ class DeviceWorldMaker {
       }
       offers_.push_back(*offer);
       const Offer& first = offers_.front();
-      if (offer->blocks != first.blocks || offer->slot_bytes != first.slot_bytes || offer->protocol != first.protocol) {
+      if (offer->threads != first.threads || offer->blocks != first.blocks || offer->slot_bytes != first.slot_bytes ||
+          offer->protocol != first.protocol) {
         return Error{ErrorCode::kMismatch, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
                      fmt::format("rank {} has other TUTTI_DEVICE_* settings than rank 0: give all ranks the same", r)};
       }
@@ -384,27 +388,33 @@ device::RankStatus* DeviceWorld::status() const {
   return reinterpret_cast<device::RankStatus*>(pinned_->device_address() + offsetof(RankWords, status));  // NOLINT
 }
 
-DeviceWorld::~DeviceWorld() {
-  bool idle = true;
-  if (team_ != nullptr) {
-    team_->leave(rank_);
-    idle = team_->drain(kDraining);
-    if (!idle) {
-      std::atomic_ref<std::uint64_t>(words_->status.abort).store(1, std::memory_order_release);
-      idle = team_->drain(kDraining);
-    }
-    team_->forget(rank_);
+bool DeviceWorld::end() {
+  if (std::exchange(ended_, true) || team_ == nullptr) return idle_;
+  team_->leave(rank_);
+  idle_ = team_->drain(rank_, kDraining);
+  if (!idle_) {
+    std::atomic_ref<std::uint64_t>(words_->status.abort).store(1, std::memory_order_release);
+    team_->fail({ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
+                 fmt::format("rank {} ended its communicator", rank_)});
+    idle_ = team_->drain(rank_, kDraining);
   }
+  team_->forget(rank_);
+  return idle_;
+}
+
+DeviceWorld::~DeviceWorld() {
+  const bool idle = end();
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   if (windows_ != nullptr) windows_->end(idle);  // before peers are told that nothing of theirs is used any more
-  close_peers();
+  if (idle) close_peers();
   const bool closed = idle && scope.ok() && peers_have_closed(kClosing);
   if (closed) return;
   log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is not given back",
              idle ? "before its peers" : "while calls of it still run", device_->number());
   if (own_arena_ != nullptr) new std::shared_ptr<cuda::DeviceMemory>(own_arena_);  // never freed: peers may write in it
   if (idle) return;
-  static_cast<void>(new std::optional<cuda::DeviceMemory>(std::move(links_)));  // kernels may still use them
+  static_cast<void>(new std::vector<Opened>(std::move(opened_)));  // kernels may still use these
+  static_cast<void>(new std::optional<cuda::DeviceMemory>(std::move(links_)));
   static_cast<void>(new std::optional<cuda::PinnedMemory>(std::move(pinned_)));
 }
 

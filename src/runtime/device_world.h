@@ -66,7 +66,10 @@ class DeviceWorld {
   std::uint32_t blocks() const { return blocks_; }  // of one rank at most; the same on all
   std::uint32_t threads() const { return threads_; }
   bool in_rounds() const { return !meeting_.arenas.empty(); }  // kernels may not wait for other ranks'
-  bool one_device() const { return one_device_; }              // all ranks have the same
+  // Nothing of this rank runs from here on; true. False: something does, what it uses must stay. The destructor does
+  // it, too.
+  bool end();
+  bool one_device() const { return one_device_; }  // all ranks have the same
   DeviceProtocol protocol() const { return protocol_; }
 
  private:
@@ -104,6 +107,8 @@ class DeviceWorld {
   std::uint32_t blocks_ = 1;
   std::uint32_t threads_ = 32;
   bool one_device_ = true;
+  bool ended_ = false;
+  bool idle_ = true;
   DeviceProtocol protocol_ = DeviceProtocol::kAuto;
 };
 

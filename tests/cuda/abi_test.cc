@@ -88,6 +88,8 @@ static_assert(same_call<decltype(DriverApi::stream_destroy), decltype(&::cuStrea
 static_assert(same_call<decltype(DriverApi::stream_synchronize), decltype(&::cuStreamSynchronize)>());
 static_assert(same_call<decltype(DriverApi::stream_query), decltype(&::cuStreamQuery)>());
 static_assert(same_call<decltype(DriverApi::stream_get_ctx), decltype(&::cuStreamGetCtx)>());
+static_assert(same_call<decltype(DriverApi::stream_get_flags), decltype(&::cuStreamGetFlags)>());
+static_assert(same_call<decltype(DriverApi::launch_cooperative_kernel), decltype(&::cuLaunchCooperativeKernel)>());
 static_assert(same_call<decltype(DriverApi::stream_wait_event), decltype(&::cuStreamWaitEvent)>());
 static_assert(same_call<decltype(DriverApi::stream_wait_value32), decltype(&::cuStreamWaitValue32)>());
 static_assert(same_call<decltype(DriverApi::stream_wait_value64), decltype(&::cuStreamWaitValue64)>());

@@ -79,6 +79,15 @@ CUresult stream_get_ctx(CUstream handle, CUcontext* context) {
   return CUresult::kSuccess;
 }
 
+CUresult stream_get_flags(CUstream handle, unsigned* flags) {
+  if (flags == nullptr) return CUresult::kInvalidValue;
+  const std::lock_guard lock(world().mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
+  *flags = stream->flags;
+  return CUresult::kSuccess;
+}
+
 // Makes the stream part of the capture in which the event was recorded, or goes on in it.
 CUresult join_capture(Stream& stream, const Event& event) {
   if (event.capture->status == CaptureStatus::kNone) return CUresult::kCapturedEvent;
@@ -245,6 +254,7 @@ void bind_streams(DriverApi& api) {
   bind<&stream_synchronize>(api.stream_synchronize);
   bind<&stream_query>(api.stream_query);
   bind<&stream_get_ctx>(api.stream_get_ctx);
+  bind<&stream_get_flags>(api.stream_get_flags);
   bind<&stream_wait_event>(api.stream_wait_event);
   bind<&event_create>(api.event_create);
   bind<&event_record>(api.event_record);
