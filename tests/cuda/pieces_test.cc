@@ -347,6 +347,15 @@ TEST(PiecesOfCalls, RanksThatDisagreeOnALongCallAreToldThatTheyAreOutOfStep) {
 
 // The driver refuses something of the second piece: its peer hears of it, the stream goes on, nothing stays behind.
 TEST(PiecesOfCalls, FailuresOfTheDriverInTheMidst) {
+  const auto pinned = [] {  // pieces of memory
+    const std::string leaks = fake().leaks();
+    std::size_t found = 0;
+    for (std::size_t at = leaks.find("registered host memory"); at != std::string::npos; ++found) {
+      at = leaks.find("registered host memory", at + 1);
+    }
+    return found;
+  };
+  const std::size_t before = pinned();
   struct Fault {
     const char* function;
     unsigned nth;
@@ -360,8 +369,9 @@ TEST(PiecesOfCalls, FailuresOfTheDriverInTheMidst) {
       if (rank.rank() == 1) {
         const Status status = rank.run(sum_of_bytes(bytes.data(), kThree), {});
         ASSERT_FALSE(status.ok());
-        EXPECT_EQ(status.error().code, ErrorCode::kAborted) << function << ": " << to_string(status.error());
-        EXPECT_EQ(status.error().rank, 0) << function;
+        // That rank 0 aborted, or gave this call up: whichever it saw first; not that it was late.
+        EXPECT_NE(status.error().code, ErrorCode::kTimeout) << function;
+        EXPECT_THAT(status.error().message, HasSubstr(": rank 0 ")) << function;
         return;
       }
       const Gpu gpu(0);
@@ -375,7 +385,7 @@ TEST(PiecesOfCalls, FailuresOfTheDriverInTheMidst) {
       gpu.synchronize();
     });
   }
-  EXPECT_EQ(fake().leaks().find("registered host memory"), std::string::npos) << fake().leaks();
+  EXPECT_EQ(pinned(), before) << fake().leaks();  // what graphs of other tests may use is never given back
 }
 
 // A kernel of the caller's fails before the second call: the pieces of the first stand, the peer is told.
@@ -402,9 +412,8 @@ TEST(PiecesOfCalls, ALostContextIsTold) {
       ASSERT_EQ(driver().api().launch_kernel(*module.function("fails"), 1, 1, 1, 32, 1, 1, 0,
                                              static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
                 cuda::CUresult::kSuccess);
-      static_cast<void>(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)));  // it may know already
-      Status told;
-      await("the loss", [&] { return !(told = rank.async_status()).ok(); });
+      Status told = rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu));  // where it knows already, it says so
+      if (told.ok()) await("the loss", [&] { return !(told = rank.async_status()).ok(); });
       EXPECT_FALSE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
     }
     fake().destroy_context(own);
