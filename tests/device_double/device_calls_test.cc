@@ -66,7 +66,8 @@ TEST(DeviceCall, EveryAlgorithmIsRight) {
   Communicators gpus = ranks_on(devices);
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kHalvingDoubling,
                                     Algorithm::kRecursiveDoubling, Algorithm::kOneShot, Algorithm::kTwoShot}) {
-    for (const std::size_t count : {std::size_t{0}, std::size_t{5}, std::size_t{9'000}, std::size_t{70'000} / kThinner}) {
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{5}, std::size_t{9'000}, std::size_t{70'000} / kThinner}) {
       CallShape shape{.count = count, .algorithm = algorithm};
       EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {})) << to_string(algorithm) << " " << count;
     }

@@ -19,7 +19,6 @@
 namespace tutti::testing {
 namespace {
 
-
 constexpr std::size_t kCount = 20'000;  // int32: long enough for the protocol that has windows
 constexpr std::size_t kBlock = kCount * sizeof(std::int32_t);
 
