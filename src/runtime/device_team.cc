@@ -103,7 +103,7 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
                  fmt::format("rank {}, of this process and GPU, has left the communicator", other.seat.rank)};
   }
   TUTTI_TRY(look_at_stream(*call));
-  TUTTI_TRY(check_word_waits(*call));
+  TUTTI_TRY(check_word_waits(caller, *call));
   if (members_.size() > 1 || call->launch.rounds > 0) {
     auto ready = take_event();
     if (!ready) return ready.error();
@@ -138,9 +138,11 @@ Status DeviceTeam::look_at_stream(DeviceCall& call) {
   return {};
 }
 
-// What this call waits for would stand behind its own stream's wait.
-Status DeviceTeam::check_word_waits(const DeviceCall& call) {
+// Where another rank's call waits in the same stream, the two would wait for each other. (Of the caller's own calls the
+// later ones may stand behind.)
+Status DeviceTeam::check_word_waits(const Member& caller, const DeviceCall& call) {
   for (const Member& other : members_) {
+    if (&other == &caller) continue;
     for (const auto& waiting : other.waiting) {
       if (!waiting->by_word_ || waiting->stream != call.stream) continue;
       const Error error = broken_error(call_error(

@@ -164,7 +164,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Result<std::shared_ptr<cuda::Event>> take_event();
   Member& member(std::uint32_t rank);
   Status look_at_stream(DeviceCall& call);
-  Status check_word_waits(const DeviceCall& call);
+  Status check_word_waits(const Member& caller, const DeviceCall& call);
   void let_go(const DeviceCall& call);
   cuda::CUdeviceptr word_on_device(const DeviceCall& call) const;
   bool wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call);

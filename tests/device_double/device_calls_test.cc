@@ -216,6 +216,63 @@ TEST(DeviceCall, OneThreadServesAllRanks) {
   }
 }
 
+// A rank that is several calls ahead of another one on its GPU.
+TEST(DeviceCall, ARankMayBeAhead) {
+  Communicators ranks = ranks_on({0, 0});
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(3'000);
+    gpu.put(memory, Bytes(3'000, std::byte{1}));
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    for (int call = 0; call < 4; ++call) {
+      const Status status =
+          rank.all_reduce(pointer(memory), pointer(memory), 3'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+    }
+    EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{16}));
+    const Status status = rank.async_status();
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  });
+}
+
+// The default stream of the context is all ranks' own. It may not wait for a word: the host waits, or says what to do.
+TEST(DeviceCall, TheDefaultStream) {
+  const auto sum = [](Communicator& rank, const cuda::DeviceMemory& memory) {
+    CallOptions options;
+    options.stream = nullptr;
+    return rank.all_reduce(pointer(memory), pointer(memory), 1'000, DataType::kUint8, ReduceOp::kSum, options);
+  };
+  Communicators ranks = ranks_on({0, 0});
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(1'000);
+    gpu.put(memory, Bytes(1'000, std::byte{1}));
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(80));
+    for (int call = 0; call < 3; ++call) {
+      const Status status = sum(rank, memory);
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+    }
+    ASSERT_EQ(driver().api().stream_synchronize(nullptr), cuda::CUresult::kSuccess);
+    EXPECT_EQ(gpu.get(memory), Bytes(1'000, std::byte{8}));
+  });
+  const Gpu gpu(0);
+  const cuda::DeviceMemory a = gpu.allocate(1'000);
+  const cuda::DeviceMemory b = gpu.allocate(1'000);
+  Group group;
+  const auto add = [&](Communicator& rank, const cuda::DeviceMemory& memory) {
+    CallOptions options;
+    options.stream = nullptr;
+    return group.add(
+        rank, {.input = pointer(memory), .output = pointer(memory), .count = 1'000, .type = DataType::kUint8}, options);
+  };
+  ASSERT_TRUE(add(*ranks[0], a).ok());
+  ASSERT_TRUE(add(*ranks[1], b).ok());
+  ASSERT_TRUE(group.run().ok());  // and now this thread serves both
+  const Status alone = sum(*ranks[0], a);
+  ASSERT_FALSE(alone.ok());
+  EXPECT_THAT(alone.error().message, HasSubstr("in a Group"));
+}
+
 // More ranks than a kernel's parameters hold, and more blocks than there is room for if each took all that it may.
 TEST(DeviceCall, TwelveRanksShareAGpu) {
   const Devices devices(12, 0);
