@@ -4,8 +4,8 @@
 
 part_long() { run_ctest dev -L long --no-tests=ignore; }
 part_asan_whole() { build asan && run_ctest asan -LE "$not_sanitized"; }
-# Without what the emulator runs by fibers of one thread, which takes this sanitizer minutes a test: the device double runs
-# the same code among threads.
+# Without what the emulator runs by fibers of one thread, which takes this sanitizer minutes a test: the device double
+# runs the same code among threads.
 part_tsan_whole() { build tsan && run_ctest tsan -LE "$not_sanitized|emulated"; }
 
 # check COMMAND...: one check. Its output goes to a log, of which the end is shown when it fails.
