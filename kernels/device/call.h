@@ -69,10 +69,11 @@ struct alignas(16) Link {
   std::uint64_t slot_bytes = 0;    // a multiple of kLineBytes
   std::uint32_t slot_mask = 0;     // slots - 1; their number is a power of two
   std::uint32_t published = 0;     // a message of the call at hand is read in this rank's memory
+  std::uint64_t released = 0;      // of a sending end: the counter of `own` when it was last looked at
   std::uint32_t first_window = 0;  // neither end maps the other's windows of lower numbers
   std::uint32_t unused = 0;
 };
-static_assert(sizeof(Link) == 80);
+static_assert(sizeof(Link) == 96);
 
 struct alignas(16) ChannelState {
   std::uint64_t progress = 0;  // epoch and position: see position_word()
@@ -177,6 +178,7 @@ struct alignas(16) Call {
   std::uint32_t output_window = kNoWindow;  // kNoWindow also where this rank's output may not be written to
   std::uint32_t in_place = 0;
   std::uint32_t digest = 0;                 // of the call's tag; the same on all ranks
+  std::uint64_t program_bytes = 0;          // of the whole program; 0: not known, so it is read where it lies
   std::uint64_t least_published_bytes = 0;  // a shorter value is copied rather than read in place
   std::uint64_t patience_ns = kForever;     // of a wait before the block stops, to be resumed; 0: it never waits
   std::uint64_t timeout_ns = kForever;      // of a wait before the call fails

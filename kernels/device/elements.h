@@ -81,6 +81,11 @@ struct Float16 {
     if (is_nan(value)) return static_cast<Bits>((bits & 0x80000000u) >> 16 | 0x7E00u | (bits >> 13 & 0x3FFu));
     return port::float_to_half(value);
   }
+  // Of a sum: any NaN is stored as the canonical one.
+  TUTTI_DEVICE static Value widen_number(Bits bits) { return port::half_to_float(bits); }
+  TUTTI_DEVICE static Bits narrow_sum(Value value) {
+    return is_nan(value) ? Bits{0x7E00u} : port::float_to_half(value);
+  }
 };
 
 struct Bfloat16 {
@@ -93,6 +98,12 @@ struct Bfloat16 {
     if (is_nan(value)) return static_cast<Bits>((bits | kFloatQuietBit) >> 16);
     return static_cast<Bits>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);  // to nearest even
   }
+  // Of a sum: any NaN is stored as the canonical one, which needs no rounding.
+  TUTTI_DEVICE static Value widen_number(Bits bits) { return bits_as<float>(static_cast<std::uint32_t>(bits) << 16); }
+  TUTTI_DEVICE static Bits narrow_sum(Value value) {
+    const auto bits = bits_as<std::uint32_t>(canonicalized(value));
+    return static_cast<Bits>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+  }
 };
 
 // An infinity that arithmetic makes or min and max pick saturates: float8.h.
@@ -101,10 +112,14 @@ struct Float8 {
   using Bits = std::uint8_t;
   using Value = float;
   static constexpr bool kFloating = true;
-  TUTTI_DEVICE static Value widen(Bits bits) { return bits_as<float>(kernels::widened_bits(Format{bits})); }
-  TUTTI_DEVICE static Bits narrow(Value value) {
-    return kernels::narrowed_from_bits<Format>(bits_as<std::uint32_t>(value)).bits;
+  using Conversion = port::Float8Conversion<Format>;
+  TUTTI_DEVICE static Value widen(Bits bits) {
+    Value value = 0;
+    Value unused = 0;
+    Conversion::widen(bits, value, unused);
+    return value;
   }
+  TUTTI_DEVICE static Bits narrow(Value value) { return static_cast<Bits>(Conversion::narrow(value, 0)); }
 };
 
 enum class Combine : std::uint8_t { kAdd, kMultiply, kMin, kMax };
@@ -246,6 +261,72 @@ class Accumulator {
   }
 
   typename E::Value values_[kLanes];
+};
+
+// How the words of a sum are taken apart and put together: a Unit of memory at a time, one value or two. A NaN is any
+// NaN: a sum is canonicalized at its end.
+template <class E>
+struct Units {
+  using Unit = typename E::Bits;
+  static constexpr unsigned kValues = 1;
+  TUTTI_DEVICE static void widen(Unit unit, typename E::Value* values) {
+    if constexpr (sizeof(Unit) == 2)
+      values[0] = E::widen_number(unit);
+    else
+      values[0] = E::widen(unit);
+  }
+  TUTTI_DEVICE static Unit narrow(const typename E::Value* values) {
+    if constexpr (sizeof(Unit) == 2)
+      return E::narrow_sum(values[0]);
+    else
+      return E::narrow(canonicalized(values[0]));
+  }
+};
+
+template <class Format>
+struct Units<Float8<Format>> {
+  using Unit = std::uint16_t;
+  static constexpr unsigned kValues = 2;
+  using Conversion = port::Float8Conversion<Format>;
+  TUTTI_DEVICE static void widen(Unit unit, float* values) { Conversion::widen(unit, values[0], values[1]); }
+  TUTTI_DEVICE static Unit narrow(const float* values) { return Conversion::narrow(values[0], values[1]); }
+};
+
+// The sum of at least two words of 16 bytes of floating values: with the bits of Accumulator, in fewer instructions.
+template <class E>
+class Sum {
+ public:
+  TUTTI_DEVICE explicit Sum(const Word16& word) { widen(word, values_); }
+
+  TUTTI_DEVICE void add(const Word16& word) {
+    typename E::Value next[kValues];
+    widen(word, next);
+    TUTTI_UNROLL
+    for (unsigned i = 0; i < kValues; ++i) values_[i] = port::add(values_[i], next[i]);
+  }
+
+  TUTTI_DEVICE Word16 finished() const {
+    Unit units[kUnits];
+    TUTTI_UNROLL
+    for (unsigned i = 0; i < kUnits; ++i) units[i] = Units<E>::narrow(values_ + i * Units<E>::kValues);
+    Word16 word;
+    __builtin_memcpy(&word, units, sizeof(word));
+    return word;
+  }
+
+ private:
+  using Unit = typename Units<E>::Unit;
+  static constexpr unsigned kUnits = sizeof(Word16) / sizeof(Unit);
+  static constexpr unsigned kValues = kUnits * Units<E>::kValues;
+
+  TUTTI_DEVICE static void widen(const Word16& word, typename E::Value* values) {
+    Unit units[kUnits];
+    __builtin_memcpy(units, &word, sizeof(word));
+    TUTTI_UNROLL
+    for (unsigned i = 0; i < kUnits; ++i) Units<E>::widen(units[i], values + i * Units<E>::kValues);
+  }
+
+  typename E::Value values_[kValues];
 };
 
 // Calls body(E{}) with the element type.

@@ -13,7 +13,7 @@ using tutti::device::PlainWork;
 using tutti::device::Protocol;
 
 // More threads would leave a thread too few registers for the unrolled loops.
-#define TUTTI_KERNEL extern "C" __global__ void __launch_bounds__(512)
+#define TUTTI_KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
 
 TUTTI_KERNEL tutti_evaluate_simple(const __grid_constant__ Launch launch) {
   tutti::device::evaluate<Protocol::kSimple>(launch);

@@ -3,8 +3,7 @@
 //
 // A step has three parts, between block barriers:
 //   prepare   each entry of the step (operand, send, wait for another channel) is seen to by one thread: it waits for
-//             the message or the credit and finds the address. Only here may a block stop, since nothing has been
-//             moved.
+//             the message or the credit and finds the address. Only here may a block stop: nothing has been moved.
 //   move      all threads: operands to destinations.
 //   post      the threads of `prepare` hand slots back and messages over.
 //
@@ -31,21 +30,12 @@ class Evaluator {
  public:
   TUTTI_DEVICE explicit Evaluator(Shared& shared) : shared_(shared), call_(shared.call) {}
 
+  // The parts of a run, and of a step, are functions of their own: what one of them holds in registers the compiler
+  // would keep there for the others, and the loops of `move` need them all.
   TUTTI_DEVICE void run(const Launch& launch) {
-    last_ = launch.last != 0;
-    if (!load(launch) || !begin(launch.resume != 0)) return;
-    const std::uint32_t step_count = step_count_;
-    while (step_count > 0 && tile_ < shared_.part.tiles) {
-      if (!run_step()) return leave();
-      if (++step_index_ == step_count) {
-        step_index_ = 0;
-        ++tile_;
-      }
-    }
-    drain();
-    port::block_barrier();
-    if (shared_.prepared != kOn) return leave();
-    end();
+    if (!start(launch)) return;
+    const bool on = kSimple && only_sums(call_.arithmetic) ? run_steps<Moves::kSums>() : run_steps<Moves::kAny>();
+    finish(on);
   }
 
  private:
@@ -53,15 +43,40 @@ class Evaluator {
 
   // --- begin and end -------------------------------------------------------
 
-  // False: the block's call has no such channel.
-  TUTTI_DEVICE bool load(const Launch& launch) {
-    program_ = load_block(shared_, launch);
-    if (program_ == nullptr) return false;
-    step_count_ = shared_.channel.step_count;
-    ports_ = array_at<PackedPort>(program_, program_->ports_at) + shared_.channel.first_port;
-    bounds_ = {call_.status, call_.patience_ns, call_.timeout_ns};
-    mid_step_bounds_ = {call_.status, kForever, call_.timeout_ns};
+  // Two loops, since what one of them calls costs the other registers (reduce_sums()).
+  enum class Moves { kSums, kAny };
+
+  template <Moves kMoves>
+  TUTTI_DEVICE bool run_steps() {
+    while (shared_.channel.step_count > 0 && tile_ < shared_.part.tiles) {
+      if (!prepare_step()) return false;
+      const Outcome outcome = move<kMoves>(bytes_);
+      if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.moved);
+      if (!post_step()) return false;
+    }
     return true;
+  }
+
+  // False: there is nothing to run.
+  TUTTI_DEVICE_APART bool start(const Launch& launch) {
+    last_ = launch.last != 0;
+    program_ = load_block(shared_, launch);
+    return program_ != nullptr && begin(launch.resume != 0);
+  }
+
+  // `on`: all steps have run.
+  TUTTI_DEVICE_APART void finish(bool on) {
+    if (on) {
+      drain();
+      port::block_barrier();
+    }
+    if (!on || shared_.prepared != kOn) return save({position(), epoch_, tile_, step_index_, 1});
+    save({position_word(epoch_ + 1, 0), epoch_ + 1, 0, 0, 0});
+  }
+
+  // What stands in shared memory is read there, each time: a copy in registers is one that the loops of a step lack.
+  TUTTI_DEVICE const PackedPort& port_at(std::uint32_t p) const {
+    return array_at<PackedPort>(program_, program_->ports_at)[shared_.channel.first_port + p];
   }
 
   // False: there is nothing to run.
@@ -85,8 +100,8 @@ class Evaluator {
       Link& link = shared_.links[p];
       link.call_begin = link.number;
       link.published = 0;
-      if (link.slot_mask + 1 < program_->least_slots) fail(Failure::kMisused, ports_[p].peer, shared_.prepared);
-      if (!offers || ports_[p].sends != 0 || !shares(link, call_.output_window)) continue;
+      if (link.slot_mask + 1 < program_->least_slots) fail(Failure::kMisused, port_at(p).peer, shared_.prepared);
+      if (!offers || port_at(p).sends != 0 || !shares(link, call_.output_window)) continue;
       port::store_relaxed(&link.peer->offer_window, call_.output_window);
       port::store_relaxed(&link.peer->offer_offset, call_.output_offset);
       port::store_release(&link.peer->offer_number, link.call_begin + 1);
@@ -101,17 +116,18 @@ class Evaluator {
       const Link& link = shared_.links[p];
       if (link.published == 0) continue;
       const Outcome outcome =
-          wait_until(bounds_, [&] { return port::load_acquire(&link.own->counter) >= link.number; });
-      if (outcome != Outcome::kReady) give_up(outcome, ports_[p].peer, shared_.prepared);
+          wait_until(bounds_of(call_), [&] { return port::load_acquire(&link.own->counter) >= link.number; });
+      if (outcome != Outcome::kReady) give_up(outcome, port_at(p).peer, shared_.prepared);
     }
   }
 
   TUTTI_DEVICE void save(const ChannelState& state) {
     for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
-      Link& link = call_.links[link_index_of(*program_, ports_[p], shared_.part.slice)];
+      Link& link = call_.links[link_index_of(*program_, port_at(p), shared_.part.slice)];
       port::store(&link.number, shared_.links[p].number);
       port::store(&link.call_begin, shared_.links[p].call_begin);
       port::store(&link.published, shared_.links[p].published);
+      port::store(&link.released, shared_.links[p].released);
     }
     if (port::thread() != 0) return;
     ChannelState& to = shared_.part.channels[shared_.channel_index];
@@ -119,13 +135,16 @@ class Evaluator {
     port::store(&to.tile, state.tile);
     port::store(&to.step, state.step);
     port::store(&to.running, state.running);
-    port::store_release(&to.progress, state.progress);
+    // Where no channel of this rank looks at it, it need not wait until all that was written before is visible.
+    if (shared_.channel.watched != 0)
+      port::store_release(&to.progress, state.progress);
+    else
+      port::store(&to.progress, state.progress);
   }
 
-  TUTTI_DEVICE std::uint64_t position() const { return position_word(epoch_, tile_ * step_count_ + step_index_); }
-
-  TUTTI_DEVICE void leave() { save({position(), epoch_, tile_, step_index_, 1}); }
-  TUTTI_DEVICE void end() { save({position_word(epoch_ + 1, 0), epoch_ + 1, 0, 0, 0}); }
+  TUTTI_DEVICE std::uint64_t position() const {
+    return position_word(epoch_, tile_ * shared_.channel.step_count + step_index_);
+  }
 
   // --- failures ------------------------------------------------------------
 
@@ -148,91 +167,98 @@ class Evaluator {
 
   // --- one step --------------------------------------------------------------
 
-  // False: the block stops here, by verdict of `prepared` or `moved`.
-  TUTTI_DEVICE bool run_step() {
-    fetch();
-    step_ = shared_.steps[step_index_ - first_step_];
+  // False, here and below: the block stops, by verdict of `prepared` or `moved`.
+  TUTTI_DEVICE_APART bool prepare_step() {
+    step_ = fetched_step();
     const std::uint32_t entries = entry_count();
     for (std::uint32_t e = port::thread(); e < entries; e += port::threads()) prepare(e);
     port::block_barrier();
     if (shared_.prepared != kOn) return false;
-    const std::uint64_t bytes = value_bytes();
+    bytes_ = value_bytes();
     // Each entry's thread counts its message now: whoever looks at the number next does so behind a barrier.
-    for (std::uint32_t e = port::thread(); e < step_.receive_count + step_.send_count; e += port::threads()) {
-      announce(e, bytes);
+    for (std::uint32_t e = port::thread(); e < step_->receive_count + step_->send_count; e += port::threads()) {
+      announce(e, bytes_);
       ++link_of(e).number;
     }
-    if (port::thread() == 0 && step_.sink == Space::kScratch)
-      port::store(&shared_.part.scratch_bytes[step_.sink_chunk], bytes);
-    const Outcome outcome = move(bytes);
-    if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.moved);
+    if (port::thread() == 0 && step_->sink == Space::kScratch)
+      port::store(&shared_.part.scratch_bytes[step_->sink_chunk], bytes_);
+    return true;
+  }
+
+  TUTTI_DEVICE_APART bool post_step() {
     if constexpr (Faults::kBarrierBeforePost) port::block_barrier();
     if (!kSimple && shared_.moved != kOn) return false;
-    for (std::uint32_t e = port::thread(); e < step_.receive_count + step_.send_count; e += port::threads()) {
-      post(e, bytes);
+    for (std::uint32_t e = port::thread(); e < step_->receive_count + step_->send_count; e += port::threads()) {
+      post(e, bytes_);
     }
     if (port::thread() == 0 && shared_.channel.watched != 0) {
       port::store_release(&shared_.part.channels[shared_.channel_index].progress, position() + 1);
     }
     if constexpr (!Faults::kBarrierBeforePost) port::block_barrier();
+    if (++step_index_ == shared_.channel.step_count) {
+      step_index_ = 0;
+      ++tile_;
+    }
     return true;
   }
 
-  // Brings the step and its routes into shared memory, with those that follow.
-  TUTTI_DEVICE void fetch() {
-    if (step_index_ >= first_step_ && step_index_ < first_step_ + fetched_steps_) return;
-    port::block_barrier();  // others may still look at the last ones
+  // The step at hand, in shared memory. Of a program that is too long for it, the step comes there with its routes and
+  // with steps that follow.
+  TUTTI_DEVICE const PackedStep* fetched_step() {
     const PackedChannel& channel = shared_.channel;
     const auto* steps = array_at<PackedStep>(program_, program_->steps_at) + channel.first_step;
-    first_step_ = step_index_;
-    fetched_steps_ = static_cast<std::uint32_t>(lesser(kStepsAtOnce, step_count_ - step_index_));
-    copy_words_of(shared_.steps, steps + first_step_, fetched_steps_ * sizeof(PackedStep));
-    const auto* routes = array_at<Route>(program_, program_->routes_at) + channel.first_route;
-    first_route_ = steps[first_step_].first_route;
-    fetched_routes_ = static_cast<std::uint32_t>(lesser(kRoutesAtOnce, channel.route_count - first_route_));
-    copy_words_of(shared_.routes, routes + first_route_, fetched_routes_ * sizeof(Route));
-    port::block_barrier();
+    if (program_ == reinterpret_cast<const ProgramHeader*>(shared_.program)) return steps + step_index_;
+    Fetched fetched = shared_.fetched;
+    if (step_index_ - fetched.first_step >= fetched.steps) {
+      const auto* routes = array_at<Route>(program_, program_->routes_at) + channel.first_route;
+      fetched.first_step = step_index_;
+      fetched.steps = static_cast<std::uint32_t>(lesser(kStepsAtOnce, channel.step_count - step_index_));
+      fetched.first_route = steps[step_index_].first_route;
+      fetched.routes = static_cast<std::uint32_t>(lesser(kRoutesAtOnce, channel.route_count - fetched.first_route));
+      port::block_barrier();  // others may still look at the last ones
+      copy_words_of(shared_.steps, steps + step_index_, fetched.steps * sizeof(PackedStep));
+      copy_words_of(shared_.routes, routes + fetched.first_route, fetched.routes * sizeof(Route));
+      if (port::thread() == 0) shared_.fetched = fetched;
+      port::block_barrier();
+    }
+    return &shared_.steps[step_index_ - fetched.first_step];
   }
 
   // Entries: receives, sends, waits for other channels, then the source, then the sink.
   TUTTI_DEVICE std::uint32_t entry_count() const {
-    return step_.receive_count + std::uint32_t{step_.send_count} + step_.after_count + 2;
+    return step_->receive_count + std::uint32_t{step_->send_count} + step_->after_count + 2;
   }
 
   TUTTI_DEVICE Route route_of(std::uint32_t entry) const {
-    const std::uint32_t index = step_.first_route + entry;
-    const std::uint32_t fetched = index - first_route_;  // large where it lies before them
-    if (fetched < fetched_routes_) return shared_.routes[fetched];
+    const std::uint32_t index = step_->first_route + entry;
+    const std::uint32_t fetched = index - shared_.fetched.first_route;  // large where it lies before them
+    if (fetched < shared_.fetched.routes) return shared_.routes[fetched];
     return (array_at<Route>(program_, program_->routes_at) + shared_.channel.first_route)[index];
   }
   TUTTI_DEVICE Link& link_of(std::uint32_t entry) { return shared_.links[route_of(entry).port]; }
-  TUTTI_DEVICE std::uint32_t peer_of(std::uint32_t entry) const { return ports_[route_of(entry).port].peer; }
+  TUTTI_DEVICE std::uint32_t peer_of(std::uint32_t entry) const { return port_at(route_of(entry).port).peer; }
 
   TUTTI_DEVICE void prepare(std::uint32_t entry) {
-    const std::uint32_t sends_at = step_.receive_count;
-    const std::uint32_t afters_at = sends_at + step_.send_count;
-    const std::uint32_t source_at = afters_at + step_.after_count;
+    const std::uint32_t sends_at = step_->receive_count;
+    const std::uint32_t afters_at = sends_at + step_->send_count;
+    const std::uint32_t source_at = afters_at + step_->after_count;
     if (entry < sends_at) return prepare_receive(entry);
     if (entry < afters_at) return prepare_send(entry);
     if (entry < source_at) return prepare_after(entry - afters_at);
     if (entry == source_at) {
-      if (step_.source == Space::kNone) return;
-      const std::byte* from = address(step_.source, step_.source_chunk);
-      shared_.sources[step_.source_position] = from;
-      shared_.source_streams[step_.source_position] = {from, 0, 0, 0};
+      if (step_->source == Space::kNone) return;
+      const std::byte* from = address(step_->source, step_->source_chunk);
+      shared_.sources[step_->source_position] = from;
+      shared_.source_streams[step_->source_position] = {from, 0, 0, 0};
     } else {
-      std::byte* to = step_.sink == Space::kNone ? nullptr : address(step_.sink, step_.sink_chunk);
+      std::byte* to = step_->sink == Space::kNone ? nullptr : address(step_->sink, step_->sink_chunk);
       shared_.destinations[0] = to;
       shared_.destination_streams[0] = {to, 0, 0, 0};
     }
   }
 
   TUTTI_DEVICE std::uint32_t operand_of_receive(std::uint32_t receive) const {
-    return receive + (step_.source != Space::kNone && receive >= step_.source_position ? 1 : 0);
-  }
-
-  TUTTI_DEVICE std::byte* slot_of(const Link& link) const {
-    return link.slots + (link.number & link.slot_mask) * link.slot_bytes;
+    return receive + (step_->source != Space::kNone && receive >= step_->source_position ? 1 : 0);
   }
 
   TUTTI_DEVICE void prepare_receive(std::uint32_t entry) {
@@ -240,7 +266,7 @@ class Evaluator {
     std::uint64_t bytes = 0;
     std::uint32_t digest = 0;
     Envelope envelope;
-    const Outcome outcome = wait_until(bounds_, [&] {
+    const Outcome outcome = wait_until(bounds_of(call_), [&] {
       if constexpr (kSimple)
         return port::load_acquire(&link.own->counter) > link.number;
       else
@@ -260,31 +286,27 @@ class Evaluator {
       if (base == kNoWindowBase) return fail(Failure::kClosed, peer_of(entry), shared_.prepared);
       data = at_address(base + envelope.offset);
     } else if (kSimple && envelope.carrier == Carrier::kDelivered) {
-      if (step_.receive_count != 1 || step_.source != Space::kNone || step_.sink != Space::kOutput)
+      if (step_->receive_count != 1 || step_->source != Space::kNone || step_->sink != Space::kOutput)
         return fail(Failure::kCorrupt, peer_of(entry), shared_.prepared);
-      data = address(step_.sink, step_.sink_chunk);
+      data = address(step_->sink, step_->sink_chunk);
     }
-    if (step_.receive_count == 1) shared_.delivered = envelope.carrier == Carrier::kDelivered ? 1 : 0;
+    if (step_->receive_count == 1) shared_.delivered = envelope.carrier == Carrier::kDelivered ? 1 : 0;
     shared_.sources[operand] = data;
     shared_.source_streams[operand] = {data, 1, 0, link.number + 1};
     shared_.received_bytes[entry] = bytes;
   }
 
-  TUTTI_DEVICE static std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
-
-  TUTTI_DEVICE static void read_envelope(const Link& link, Envelope& envelope) {
-    const Envelope* from = link.envelopes + (link.number & link.slot_mask);
-    const Word16 words[2] = {port::load16(from), port::load16(reinterpret_cast<const std::byte*>(from) + 16)};
-    __builtin_memcpy(&envelope, words, sizeof(envelope));
-  }
-
   TUTTI_DEVICE void prepare_send(std::uint32_t entry) {
-    const Link& link = link_of(entry);
+    Link& link = link_of(entry);
     const std::uint64_t slots = link.slot_mask + std::uint64_t{1} + Faults::kExtraCredits;
-    const Outcome outcome =
-        wait_until(bounds_, [&] { return port::load_acquire(&link.own->counter) + slots > link.number; });
-    if (outcome != Outcome::kReady) return give_up(outcome, peer_of(entry), shared_.prepared);
-    const std::uint32_t destination = 1 + entry - step_.receive_count;
+    if (link.released + slots <= link.number) {
+      const Outcome outcome = wait_until(bounds_of(call_), [&] {
+        link.released = port::load_acquire(&link.own->counter);
+        return link.released + slots > link.number;
+      });
+      if (outcome != Outcome::kReady) return give_up(outcome, peer_of(entry), shared_.prepared);
+    }
+    const std::uint32_t destination = 1 + entry - step_->receive_count;
     std::byte* slot = slot_of(link);
     if constexpr (kSimple) {
       std::byte* to = nullptr;
@@ -301,11 +323,11 @@ class Evaluator {
   TUTTI_DEVICE Way way_of(std::uint32_t entry, const Link& link, std::byte*& to) {
     if (link.windows == nullptr) return {Carrier::kSlot, 0, kNoWindow, 0};
     const Route route = route_of(entry);
-    const bool input = step_.source == Space::kInput;
+    const bool input = step_->source == Space::kInput;
     const std::uint32_t own_window = input ? call_.input_window : call_.output_window;
     if (route.carry == Carry::kPublish && shares(link, own_window) && may_publish()) {
       const std::uint64_t start = input ? call_.input_offset : call_.output_offset;
-      return {Carrier::kPublished, start + (range(step_.source, step_.source_chunk).offset << element_log2()),
+      return {Carrier::kPublished, start + (range(step_->source, step_->source_chunk).offset << element_log2()),
               own_window, 0};
     }
     if (route.unpublished == Carry::kPush && offered(link)) {
@@ -314,41 +336,29 @@ class Evaluator {
       const std::uint64_t base = link.windows[window];
       if (base == kNoWindowBase) return {Carrier::kSlot, 0, kNoWindow, 0};
       const Range there =
-          peer_output_range(call_.geometry, ports_[route.port].peer_output, tile_of_call(), route.peer_chunk);
+          peer_output_range(call_.geometry, port_at(route.port).peer_output, tile_of_call(), route.peer_chunk);
       to = at_address(base + offset + (there.offset << element_log2()));
       return {Carrier::kDelivered, 0, kNoWindow, 0};
     }
     return {Carrier::kSlot, 0, kNoWindow, 0};
   }
 
-  // Whether this rank's memory of that window is mapped at the link's other end.
-  TUTTI_DEVICE static bool shares(const Link& link, std::uint32_t window) {
-    return link.windows != nullptr && window != kNoWindow && window >= link.first_window;
-  }
-
-  // Whether the peer has offered its output for this call. Mostly it has not, where it is not registered: then without
-  // the cost of an acquire.
-  TUTTI_DEVICE static bool offered(const Link& link) {
-    const std::uint64_t* number = &link.own->offer_number;
-    return port::load_relaxed(number) == link.call_begin + 1 && port::load_acquire(number) == link.call_begin + 1;
-  }
-
   TUTTI_DEVICE bool may_publish() const {
     if (call_.in_place != 0 && program_->windows_in_place == 0) return false;
-    if (scaled_operand() >= 0 || divisor() != 1 || step_.receive_count != 0) return false;
-    return range(step_.source, step_.source_chunk).count << element_log2() >= call_.least_published_bytes;
+    if (scaled_operand() >= 0 || divisor() != 1 || step_->receive_count != 0) return false;
+    return range(step_->source, step_->source_chunk).count << element_log2() >= call_.least_published_bytes;
   }
 
   TUTTI_DEVICE void prepare_after(std::uint32_t index) {
     const auto* afters = array_at<PackedAfter>(program_, program_->afters_at) + shared_.channel.first_after;
-    const PackedAfter after = afters[step_.first_after + index];
+    const PackedAfter after = afters[step_->first_after + index];
     if (tile_ < after.tiles_before) return;
     const auto* channels = array_at<PackedChannel>(program_, program_->channels_at);
     const std::uint64_t steps =
         (tile_ - after.tiles_before) * channels[after.other_channel].step_count + after.other_step + 1;
     const ChannelState& other = shared_.part.channels[after.other_channel];
     const Outcome outcome =
-        wait_until(bounds_, [&] { return has_reached(port::load_acquire(&other.progress), epoch_, steps); });
+        wait_until(bounds_of(call_), [&] { return has_reached(port::load_acquire(&other.progress), epoch_, steps); });
     if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.prepared);
   }
 
@@ -372,24 +382,24 @@ class Evaluator {
   // The length of the step's value: that of its slice of input or output, else of the value in scratch, else of the
   // message that it passes on.
   TUTTI_DEVICE std::uint64_t value_bytes() const {
-    if (step_.source == Space::kScratch) return port::load(&shared_.part.scratch_bytes[step_.source_chunk]);
-    if (step_.source != Space::kNone) return range(step_.source, step_.source_chunk).count << element_log2();
-    if (step_.sink == Space::kOutput) return range(step_.sink, step_.sink_chunk).count << element_log2();
+    if (step_->source == Space::kScratch) return port::load(&shared_.part.scratch_bytes[step_->source_chunk]);
+    if (step_->source != Space::kNone) return range(step_->source, step_->source_chunk).count << element_log2();
+    if (step_->sink == Space::kOutput) return range(step_->sink, step_->sink_chunk).count << element_log2();
     return lesser(shared_.received_bytes[0], chunk_bytes());
   }
 
   TUTTI_DEVICE std::int32_t scaled_operand() const {
-    const bool scales = call_.arithmetic.op == ReduceOp::kPreMulSum && step_.source == Space::kInput;
-    return scales ? static_cast<std::int32_t>(step_.source_position) : -1;
+    const bool scales = call_.arithmetic.op == ReduceOp::kPreMulSum && step_->source == Space::kInput;
+    return scales ? static_cast<std::int32_t>(step_->source_position) : -1;
   }
   TUTTI_DEVICE std::uint32_t divisor() const {
-    return call_.arithmetic.op == ReduceOp::kAvg && step_.completes != 0 ? program_->rank_count : 1;
+    return call_.arithmetic.op == ReduceOp::kAvg && step_->completes != 0 ? program_->rank_count : 1;
   }
 
   // By the entry's thread, before the data: a message of another length than the step's value is refused, what is sent
   // by lines gets its header.
   TUTTI_DEVICE void announce(std::uint32_t entry, std::uint64_t bytes) {
-    if (entry < step_.receive_count) {
+    if (entry < step_->receive_count) {
       if (shared_.received_bytes[entry] != bytes)
         report({Failure::kCorrupt, shared_.channel_index, peer_of(entry), step_index_});
       return;
@@ -402,50 +412,51 @@ class Evaluator {
     }
   }
 
+  template <Moves kMoves>
   TUTTI_DEVICE Outcome move(std::uint64_t bytes) {
-    const std::uint32_t sources = step_.receive_count + (step_.source != Space::kNone ? 1u : 0u);
+    const std::uint32_t sources = step_->receive_count + (step_->source != Space::kNone ? 1u : 0u);
     Arithmetic how = call_.arithmetic;
     how.scaled_source = scaled_operand();
     how.divisor = divisor();
     if constexpr (kSimple) {
-      const std::uint32_t skipped = step_.receive_count == 1 && shared_.delivered != 0 ? 1 : 0;  // the sink has it
-      if (bytes > 0) {
-        reduce({shared_.sources, shared_.destinations + skipped, sources, step_.send_count + 1 - skipped,
-                bytes >> element_log2(), how, Rung::kFast},
-               {port::thread(), port::threads()});
-      }
+      const std::uint32_t skipped = step_->receive_count == 1 && shared_.delivered != 0 ? 1 : 0;  // the sink has it
+      const Work work{shared_.sources,
+                      shared_.destinations + skipped,
+                      sources,
+                      step_->send_count + 1 - skipped,
+                      bytes >> element_log2(),
+                      how,
+                      Rung::kFast};
+      const Team team{port::anew(port::thread()), port::anew(port::threads())};
+      if (kMoves == Moves::kSums && bytes > 0) reduce_sums(work, team);
+      if (kMoves == Moves::kAny && bytes > 0) reduce_any(work, team);
       return Outcome::kReady;
     } else {
       const bool copies = sources == 1 && how.scaled_source < 0 && how.divisor == 1;
       const LineWork work = {shared_.source_streams,
                              shared_.destination_streams,
                              sources,
-                             step_.send_count + 1u,
+                             step_->send_count + 1u,
                              bytes,
-                             slot_bytes(),
+                             slot_bytes_of(shared_),
                              how,
                              copies};
       Outcome outcome = Outcome::kReady;
       with_element(how.type, [&](auto element) {
         using E = decltype(element);
         if constexpr (kProtocol == Protocol::kLl)
-          outcome = run_ll<E, Faults>(work, mid_step_bounds_);
+          outcome = run_ll<E, Faults>(work, mid_step_bounds_of(call_));
         else
-          outcome = run_ll128<E>(work, mid_step_bounds_);
+          outcome = run_ll128<E>(work, mid_step_bounds_of(call_));
       });
       return outcome;
     }
   }
 
-  // All connections of a communicator have slots of one size.
-  TUTTI_DEVICE std::uint64_t slot_bytes() const {
-    return shared_.channel.port_count == 0 ? 0 : shared_.links[0].slot_bytes;
-  }
-
   // By the entry's thread, behind all threads' moves.
   TUTTI_DEVICE void post(std::uint32_t entry, std::uint64_t bytes) {
     Link& link = link_of(entry);
-    if (entry < step_.receive_count) {
+    if (entry < step_->receive_count) {
       // Lines have been read when their flags have; a fence would cost more than they do.
       if constexpr (kSimple)
         port::store_release(&link.peer->counter, link.number);
@@ -471,19 +482,12 @@ class Evaluator {
   Shared& shared_;
   const Call& call_;
   const ProgramHeader* program_ = nullptr;
-  const PackedPort* ports_ = nullptr;
-  Bounds bounds_{};
-  Bounds mid_step_bounds_{};
-  bool last_ = false;
-  PackedStep step_;
+  const PackedStep* step_ = nullptr;
   std::uint64_t tile_ = 0;  // of the slice
   std::uint64_t epoch_ = 0;
+  std::uint64_t bytes_ = 0;  // of the step's value
   std::uint32_t step_index_ = 0;
-  std::uint32_t step_count_ = 0;
-  std::uint32_t first_step_ = 0;  // of those in shared memory
-  std::uint32_t fetched_steps_ = 0;
-  std::uint32_t first_route_ = 0;
-  std::uint32_t fetched_routes_ = 0;
+  bool last_ = false;
 };
 
 // The body of a kernel. threads() is a multiple of 32.

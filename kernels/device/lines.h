@@ -108,17 +108,64 @@ TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
   }
 }
 
+// Sources whose lines a thread asks for before it looks at the first: their trips overlap.
+inline constexpr unsigned kLinesAtOnce = 4;
+
+TUTTI_DEVICE const std::byte* ll_line(const Stream& from, std::uint64_t index) {
+  return from.memory + kHeaderBytes + index * kLlLineBytes;
+}
+
+// `line` is what one look found; looks on until it is the message's.
 template <class Faults>
-TUTTI_DEVICE Outcome poll_ll(const Stream& from, std::uint64_t index, const Bounds& bounds, std::uint64_t& word) {
-  Word16 line{};
+TUTTI_DEVICE Outcome finish_ll(const Stream& from, std::uint64_t index, const Bounds& bounds, Word16& line) {
   const auto flag = static_cast<std::uint32_t>(from.flag);
-  const std::byte* at = from.memory + kHeaderBytes + index * kLlLineBytes;
-  const Outcome outcome = wait_until(bounds, [&] {
+  if (has_flag<Faults>(line, flag)) return Outcome::kReady;
+  const std::byte* at = ll_line(from, index);
+  return wait_until(bounds, [&] {
     line = port::load16_volatile(at);
     return has_flag<Faults>(line, flag);
   });
-  word = join(line.x, line.z);
-  return outcome;
+}
+
+// The value of line `i`, from all sources.
+template <class E, class Faults>
+TUTTI_DEVICE Outcome combine_ll(const Rules<E>& rules, const LineWork& work, std::uint64_t i, const Bounds& bounds,
+                                std::uint64_t& word) {
+  const std::uint64_t left = work.bytes - i * kLlLineData;
+  Accumulator<E, std::uint64_t> sum;
+  for (std::uint32_t first = 0; first < work.source_count; first += kLinesAtOnce) {
+    Word16 lines[kLinesAtOnce];
+    TUTTI_UNROLL
+    for (unsigned b = 0; b < kLinesAtOnce; ++b) {
+      if (first + b >= work.source_count) break;
+      const Stream& from = work.sources[first + b];
+      if (from.is_slot != 0) {
+        lines[b] = port::load16_volatile(ll_line(from, i));
+      } else {
+        word = load8<typename E::Bits>(from.memory + i * kLlLineData, left);
+        lines[b] = flagged(word, 0);
+      }
+    }
+    TUTTI_UNROLL
+    for (unsigned b = 0; b < kLinesAtOnce; ++b) {
+      const std::uint32_t s = first + b;
+      if (s >= work.source_count) break;
+      const Stream& from = work.sources[s];
+      if (from.is_slot != 0) {
+        const Outcome outcome = finish_ll<Faults>(from, i, bounds, lines[b]);
+        if (outcome != Outcome::kReady) return outcome;
+      }
+      word = join(lines[b].x, lines[b].z);
+      if (work.copies) continue;
+      const bool scaled = rules.scaled_source == static_cast<std::int32_t>(s);
+      if (s == 0)
+        sum.begin(rules, word, scaled);
+      else
+        sum.add(rules, word, scaled);
+    }
+  }
+  if (!work.copies) word = sum.finished(rules);
+  return Outcome::kReady;
 }
 
 template <class E, class Faults>
@@ -127,25 +174,10 @@ TUTTI_DEVICE Outcome run_ll(const LineWork& work, const Bounds& bounds) {
   const Rules<E> rules(work.how);
   const std::uint64_t words = divide_words(work.bytes);
   for (std::uint64_t i = port::thread(); i < words; i += port::threads()) {
-    const std::uint64_t left = work.bytes - i * kLlLineData;
-    Accumulator<E, std::uint64_t> sum;
     std::uint64_t word = 0;
-    for (std::uint32_t s = 0; s < work.source_count; ++s) {
-      const Stream& from = work.sources[s];
-      if (from.is_slot != 0) {
-        const Outcome outcome = poll_ll<Faults>(from, i, bounds, word);
-        if (outcome != Outcome::kReady) return outcome;
-      } else {
-        word = load8<Bits>(from.memory + i * kLlLineData, left);
-      }
-      const bool scaled = rules.scaled_source == static_cast<std::int32_t>(s);
-      if (work.copies) continue;
-      if (s == 0)
-        sum.begin(rules, word, scaled);
-      else
-        sum.add(rules, word, scaled);
-    }
-    if (!work.copies) word = sum.finished(rules);
+    const Outcome outcome = combine_ll<E, Faults>(rules, work, i, bounds, word);
+    if (outcome != Outcome::kReady) return outcome;
+    const std::uint64_t left = work.bytes - i * kLlLineData;
     for (std::uint32_t d = 0; d < work.destination_count; ++d) {
       const Stream& to = work.destinations[d];
       if (to.memory == nullptr) continue;
@@ -205,8 +237,9 @@ TUTTI_DEVICE Outcome poll_ll128(const Stream& from, const LanePlace& place, cons
   }
 }
 
+// A function of its own for each type: in the kernel itself it spills.
 template <class E>
-TUTTI_DEVICE Outcome run_ll128(const LineWork& work, const Bounds& bounds) {
+TUTTI_DEVICE_APART Outcome run_ll128(const LineWork& work, const Bounds& bounds) {
   using Bits = typename E::Bits;
   const Rules<E> rules(work.how);
   const std::uint64_t lines = (work.bytes + kLl128LineData - 1) / kLl128LineData;

@@ -16,8 +16,10 @@ TUTTI_DEVICE Team whole_grid() {
 }
 
 TUTTI_DEVICE void reduce_plain(const PlainWork& work) {
-  reduce({work.sources, work.destinations, work.source_count, work.destination_count, work.count, work.how, work.rung},
-         whole_grid());
+  const Work all{work.sources, work.destinations, work.source_count, work.destination_count,
+                 work.count,   work.how,          work.rung};
+  if (only_sums(work.how)) return reduce_sums(all, whole_grid());
+  reduce_any(all, whole_grid());
 }
 
 TUTTI_DEVICE void copy(const CopyWork& work) {

@@ -5,6 +5,7 @@
 // Both offer the same names in tutti::device::port:
 //
 //   thread() threads() block() blocks()   of the block, of the grid; threads() is a multiple of 32
+//   anew(value)                           the value, so that what is made of it is not made ahead of a loop and kept
 //   block_barrier() warp_barrier()        all threads of the block, of the warp
 //   warp_any(bool)                        a vote of the whole warp
 //   load_acquire load_relaxed             64-bit words that other GPUs and the host write
@@ -16,11 +17,13 @@
 //   load_line store_line                  8 neighbouring lanes, 16 bytes each: 128 bytes as one
 //   now_ns() pause()                      a clock; the body of a waiting loop
 //   add multiply divide                   rounded to nearest even, never fused
-//   half_to_float float_to_half           of numbers and infinities
+//   half_to_float float_to_half           of numbers and infinities; of a NaN, some NaN
+//   Float8Conversion<Format>              widen, narrow: two values of kernels/float8.h at a time
+//   kConvertsFloat8                       whether these are an instruction or two: on GPUs from 8.9 on
 //   Here                                  the place in the source of a barrier or wait, for the emulator's reports
 //
-// TUTTI_DEVICE stands before a function, TUTTI_SHARED(Type, name) declares what a block's threads share, TUTTI_UNROLL
-// stands before a loop.
+// TUTTI_DEVICE stands before a function, TUTTI_DEVICE_APART before one that is called and not inlined.
+// TUTTI_SHARED(Type, name) declares what a block's threads share, TUTTI_UNROLL stands before a loop.
 #pragma once
 
 #include <cstdint>

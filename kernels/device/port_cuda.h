@@ -6,7 +6,10 @@
 
 #include <cstdint>
 
+#include "kernels/float8.h"
+
 #define TUTTI_DEVICE __device__ __forceinline__
+#define TUTTI_DEVICE_APART __device__ __noinline__
 #define TUTTI_SHARED(Type, name)                                      \
   __shared__ __align__(16) unsigned char name##_memory[sizeof(Type)]; \
   Type& name = *reinterpret_cast<Type*>(name##_memory)
@@ -22,6 +25,11 @@ TUTTI_DEVICE unsigned thread() { return threadIdx.x; }
 TUTTI_DEVICE unsigned threads() { return blockDim.x; }
 TUTTI_DEVICE unsigned block() { return blockIdx.x; }
 TUTTI_DEVICE unsigned blocks() { return gridDim.x; }
+
+TUTTI_DEVICE unsigned anew(unsigned value) {
+  asm volatile("mov.u32 %0, %0;" : "+r"(value));
+  return value;
+}
 
 TUTTI_DEVICE void block_barrier(Here = {}) { __syncthreads(); }
 TUTTI_DEVICE void warp_barrier(Here = {}) { __syncwarp(); }
@@ -143,6 +151,45 @@ TUTTI_DEVICE std::uint16_t float_to_half(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+inline constexpr bool kConvertsFloat8 = true;
+#else
+inline constexpr bool kConvertsFloat8 = false;
+#endif
+
+// The first value stands in the lower byte.
+template <class Format>
+struct Float8Conversion {
+  TUTTI_DEVICE static void widen(std::uint16_t pair, float& first, float& second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    std::uint32_t halves;
+    if constexpr (Format::kFractionBits == 3)
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
+    else
+      asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(pair));
+    first = half_to_float(static_cast<std::uint16_t>(halves));
+    second = half_to_float(static_cast<std::uint16_t>(halves >> 16));
+#else
+    first = __uint_as_float(kernels::widened_bits(Format{static_cast<std::uint8_t>(pair)}));
+    second = __uint_as_float(kernels::widened_bits(Format{static_cast<std::uint8_t>(pair >> 8)}));
+#endif
+  }
+  TUTTI_DEVICE static std::uint16_t narrow(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    std::uint16_t pair;
+    if constexpr (Format::kFractionBits == 3)
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+    else
+      asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    const std::uint32_t low = kernels::narrowed_from_bits<Format>(__float_as_uint(first)).bits;
+    const std::uint32_t high = kernels::narrowed_from_bits<Format>(__float_as_uint(second)).bits;
+    return static_cast<std::uint16_t>(low | high << 8);
+#endif
+  }
+};
 
 }  // namespace tutti::device::port
 

@@ -259,6 +259,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
                                                                    : std::min(world_->threads(), kShortThreads)};
   device::Call& to = made->call;
   to.program = at<const device::ProgramHeader>((*plan)->program);
+  to.program_bytes = (*plan)->program.bytes();
   to.channels = at<device::ChannelState>((*plan)->states);
   to.links = world_->links(protocol);
   to.status = world_->status();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,8 +12,10 @@
 #include "emu/world.h"
 #include "kernels/cpu/float16.h"
 #include "kernels/device/port.h"
+#include "kernels/float8.h"
 
 #define TUTTI_DEVICE inline
+#define TUTTI_DEVICE_APART inline
 #define TUTTI_SHARED(Type, name) \
   Type& name = *static_cast<Type*>(::tutti::emu::World::current().shared_memory(__LINE__, sizeof(Type)))
 #define TUTTI_UNROLL
@@ -27,6 +30,7 @@ inline emu::Fiber& self() { return emu::World::self(); }
 inline unsigned thread() { return self().thread; }
 inline unsigned threads() { return self().block.threads; }
 inline unsigned block() { return self().block.index; }
+inline unsigned anew(unsigned value) { return value; }
 inline unsigned blocks() { return self().block.count; }
 
 inline void block_barrier(Here here = Here::current()) { world().arrive(self().block.whole, threads(), here, nullptr); }
@@ -184,5 +188,20 @@ inline double divide(double a, double b) { return a / b; }
 
 inline float half_to_float(std::uint16_t bits) { return kernels::widen(kernels::Float16{bits}); }
 inline std::uint16_t float_to_half(float value) { return kernels::narrow_to_float16(value).bits; }
+
+inline constexpr bool kConvertsFloat8 = true;
+
+template <class Format>
+struct Float8Conversion {
+  static void widen(std::uint16_t pair, float& first, float& second) {
+    first = std::bit_cast<float>(kernels::widened_bits(Format{static_cast<std::uint8_t>(pair)}));
+    second = std::bit_cast<float>(kernels::widened_bits(Format{static_cast<std::uint8_t>(pair >> 8)}));
+  }
+  static std::uint16_t narrow(float first, float second) {
+    const unsigned low = kernels::narrowed_from_bits<Format>(std::bit_cast<std::uint32_t>(first)).bits;
+    const unsigned high = kernels::narrowed_from_bits<Format>(std::bit_cast<std::uint32_t>(second)).bits;
+    return static_cast<std::uint16_t>(low | high << 8);
+  }
+};
 
 }  // namespace tutti::device::port

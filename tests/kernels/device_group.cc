@@ -175,6 +175,9 @@ void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>&
         shape, rank, options.lengths, static_cast<std::uint32_t>(size_of(options.type)), max_chunk_bytes()));
     device::Call& call = calls_[rank] = {};
     call.program = &plans_[plan].parts[rank].program.header();
+    // Half of the programs are read in parts.
+    const bool whole = (options.seed + rank) % 2 == 0;
+    call.program_bytes = whole ? plans_[plan].parts[rank].program.bytes().size() : 0;
     call.channels = plans_[plan].parts[rank].states.data();
     call.links = links_[rank].data();
     call.status = &statuses_[rank];
