@@ -28,6 +28,16 @@ expect_one_report() { # expect_one_report RANKS FILE
   [ "$(grep -c " perf all_reduce: $1 ranks" "$2")" = 1 ] || fail "not one report of $1 ranks in ${2##*/}"
   grep -q '^# Out of bounds values : 0 OK$' "$2" || fail "no good verdict in ${2##*/}"
 }
+# For 30 s at most.
+wait_for_listener() {
+  local try
+  for try in {1..300}; do
+    if (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return 0; fi
+    sleep 0.1
+  done
+  fail "nobody listens on port $1 after $try tries"
+}
+
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
 
 # Its agent's store owns MASTER_PORT while the ranks meet.
@@ -43,12 +53,14 @@ starts_every_rank() {
 
 jobs_at_the_same_time_stay_apart() {
   local job pids=() ports
-  # Next to each other: each job's first port for Tutti is taken, by the other job's store or ranks.
+  # Next to each other: each job's first port for Tutti is taken, by the other job's store or ranks. The second job's
+  # store comes first: torchrun does not look for another port.
   ports=$(free_port)
-  for job in 0 1; do
+  for job in 1 0; do
     timeout 120 "$torchrun" --master-port $((ports + job)) --nproc-per-node $((2 + job)) --no-python "${perf[@]}" \
       >"$here/out$job" 2>"$here/err$job" &
-    pids+=($!)
+    pids[job]=$!
+    if [ "$job" = 1 ]; then wait_for_listener $((ports + 1)); fi
   done
   for job in 0 1; do wait "${pids[job]}" || fail "job $job ends with status $?"; done
   expect_one_report 2 "$here/out0"
