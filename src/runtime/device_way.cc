@@ -248,7 +248,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
   made->tag = call.tag;
   made->timeout_ns = timeout_ns;
-  longest_ns_ = std::max(longest_ns_, timeout_ns);
+  longest_ns_ = std::max(longest_ns_.load(), timeout_ns);
   made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
   TUTTI_TRY(check_stream(made->stream));
   made->launch = {.kernel = world_->evaluator(protocol),
@@ -287,7 +287,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
 Status DeviceWay::submit(const std::shared_ptr<DeviceCall>& call) { return world_->team().submit(rank_, call); }
 
 Status DeviceWay::finish() {
-  const auto limit = std::chrono::milliseconds(longest_ns_ / 1'000'000 + 1000);
+  const auto limit = std::chrono::milliseconds(longest_ns_.load() / 1'000'000 + 1000);
   const bool ended = world_->team().drain(rank_, limit);
   if (auto failed = failure(true)) return *std::move(failed);
   if (ended) return {};

@@ -3,6 +3,7 @@
 // but for failure() and abort().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -82,7 +83,7 @@ class DeviceWay {
   Prover& prover_;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: devices cannot run it
   bool windows_ = true;                             // peers may use the buffers looked at last in place
-  std::int64_t longest_ns_ = 0;                     // timeout of any call so far
+  std::atomic<std::int64_t> longest_ns_ = 0;        // timeout of any call so far; finish() is not under the mutex
 };
 
 }  // namespace tutti::detail

@@ -274,18 +274,23 @@ TEST_P(DeviceWindows, OutliveTheirCommunicator) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Processes, DeviceWindows,
-                         ::testing::Values(std::vector<Devices>{{0}, {1}, {2}}, std::vector<Devices>{{0}, {0}, {0}},
-                                           std::vector<Devices>{{0}, {0}, {1}}, std::vector<Devices>{{0, 1}, {2}},
-                                           std::vector<Devices>{{0, 0}, {1, 1}}),
-                         [](const auto& its) {
-                           std::string name;
-                           for (const Devices& devices : its.param) {
-                             name += "With";
-                             for (const std::int32_t device : devices) name += std::to_string(device);
-                           }
-                           return name;
-                         });
+// By process. ThreadSanitizer sees one process: where what a rank reads and what another one of its process writes
+// later are ordered by a rank elsewhere (a ring), it reports a race. So it gets no process with two GPUs beside
+// another.
+const std::vector<std::vector<Devices>> kProcesses = {
+    {{0}, {1}, {2}}, {{0}, {0}, {0}}, {{0}, {0}, {1}}, {{0, 0}, {1, 1}},
+#if !defined(__SANITIZE_THREAD__)
+    {{0, 1}, {2}},
+#endif
+};
+INSTANTIATE_TEST_SUITE_P(Processes, DeviceWindows, ::testing::ValuesIn(kProcesses), [](const auto& its) {
+  std::string name;
+  for (const Devices& devices : its.param) {
+    name += "With";
+    for (const std::int32_t device : devices) name += std::to_string(device);
+  }
+  return name;
+});
 
 bool refused(const Result<Memory>& memory, ErrorCode code, const std::string& words) {
   if (memory.ok()) return false;
