@@ -131,6 +131,12 @@ struct PlanUse {
   std::size_t max_bytes = SIZE_MAX;
 };
 
+// Bytes of GPU memory that a communicator holds.
+struct DeviceMemoryUse {
+  std::uint64_t suspendable = 0;  // suspend() gives it back
+  std::uint64_t lasting = 0;
+};
+
 // Any collective, as a value: what the functions below spell out. Fields that the kind does not use are not looked at.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -230,6 +236,7 @@ class TUTTI_API Communicator {
   // says otherwise.
   static constexpr std::int32_t kNoColour = -1;
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
+  Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
   // A new communicator of the same ranks. Collective.
   Result<std::unique_ptr<Communicator>> duplicate();
 
@@ -314,6 +321,14 @@ class TUTTI_API Communicator {
   // On device memory both return at once; Work::wait() then waits for the stream, too.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
+
+  // Gives back the GPU memory that the communicator holds for its calls, when those of this rank have ended; until
+  // resume() the host carries out calls on device memory. Both are collective, and do nothing more where the host does
+  // that anyway. Not in a Group, and with no other call under way. Errors: as a collective's; suspend():
+  // kInvalidArgument (device memory is registered); resume(): as create()'s, told to all ranks, which stay suspended.
+  Status suspend();
+  Status resume();
+  DeviceMemoryUse device_memory_use() const;  // local
 
   // The first error, since this was last asked, of a call on device memory that failed after it had returned.
   Status async_status();

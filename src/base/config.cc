@@ -188,6 +188,14 @@ Environment process_environment() {
   return environment;
 }
 
+Variables with_defaults(Variables own, const Variables& defaults) {
+  for (const auto& [name, value] : defaults) {
+    const auto same = [&](const auto& pair) { return pair.first == name; };
+    if (std::none_of(own.begin(), own.end(), same)) own.emplace_back(name, value);
+  }
+  return own;
+}
+
 Variables environment_variables() {
   Variables variables;
   for (const auto& [name, value] : process_environment()) {

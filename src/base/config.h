@@ -80,6 +80,9 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // The TUTTI_* variables of this process.
 Variables environment_variables();
 
+// `own`, and of `defaults` those whose names it lacks.
+Variables with_defaults(Variables own, const Variables& defaults);
+
 // Errors (kConfig): an unknown TUTTI_* name (the nearest known one is suggested), a value out of range.
 Result<Config> parse_config(const Variables& variables);
 

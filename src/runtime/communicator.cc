@@ -381,6 +381,9 @@ Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t colour, s
 }
 Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0, "duplicate"); }
 Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
+Status Communicator::suspend() { return impl_->suspend(); }
+Status Communicator::resume() { return impl_->resume(); }
+DeviceMemoryUse Communicator::device_memory_use() const { return impl_->device_memory_use(); }
 Status Communicator::async_status() { return impl_->async_status(); }
 Status Communicator::finalize() { return impl_->finalize(); }
 void Communicator::abort() { impl_->abort(); }

@@ -107,6 +107,9 @@ class CommunicatorImpl {
   // `name`: of the function that was called, for errors.
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key, std::string_view name);
   Status async_status();
+  Status suspend();
+  Status resume();
+  DeviceMemoryUse device_memory_use();
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
   // After submit(), and after whatever else the same thread submits with it.
   static Status settle(const Operation& operation);
@@ -181,7 +184,9 @@ class CommunicatorImpl {
   std::atomic<bool> group_open_ = false;
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine
+  std::mutex device_mutex_;                  // taken after mutex_: held where device_way_ changes, and by abort()
   std::unique_ptr<DeviceWay> device_way_;    // where the ranks' GPUs carry out calls; else null
+  bool suspended_ = false;                   // it is null until resume()
   // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.
   const Cutting cutting_;
   Engine engine_;  // last: ends before what it uses

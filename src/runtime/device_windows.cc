@@ -209,6 +209,12 @@ void DeviceWindows::remove(std::uint32_t number) {
   close(number);
 }
 
+std::size_t DeviceWindows::used() const {
+  const std::scoped_lock lock(mutex_);
+  return static_cast<std::size_t>(
+      std::count_if(windows_.begin(), windows_.end(), [](const Window& window) { return window.taken; }));
+}
+
 std::optional<DeviceWindows::Place> DeviceWindows::find(const void* data, std::size_t bytes) const {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
   const std::scoped_lock lock(mutex_);

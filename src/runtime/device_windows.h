@@ -48,6 +48,8 @@ class DeviceWindows {
   // The window in which these bytes lie, all of them.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
 
+  std::size_t used() const;  // windows
+
   // Nothing is added from now on; the peers' memory is closed, or left open for good where kernels may still use it.
   void end(bool idle);
 
