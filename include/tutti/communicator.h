@@ -236,7 +236,6 @@ class TUTTI_API Communicator {
   // says otherwise.
   static constexpr std::int32_t kNoColour = -1;
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
-  Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
   // A new communicator of the same ranks. Collective.
   Result<std::unique_ptr<Communicator>> duplicate();
 

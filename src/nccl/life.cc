@@ -6,6 +6,7 @@
 #include "nccl/api.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
+#include "nccl/windows.h"
 
 namespace tutti::nccl {
 namespace {
@@ -106,6 +107,7 @@ TUTTI_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
     if (found->communicator == nullptr) {
       return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was not made yet"));
     }
+    if (found->windows != nullptr) found->windows->abort();
     found->communicator->abort();
     found->pending.clear();
     found->async_error.reset();
