@@ -239,6 +239,20 @@ class TUTTI_API Communicator {
   // A new communicator of the same ranks. Collective.
   Result<std::unique_ptr<Communicator>> duplicate();
 
+  // A new communicator of the ranks that are not in `excluded` (any order, repeats allowed), in the order of their
+  // ranks here, the gaps closed. Collective over these ranks alone, in one order among them; all give the same set. The
+  // excluded do not take part: they may have ended, be stopped, or go on using this communicator. It may be in any
+  // state: healthy, broken by abort(), kPeerLost or kTimeout, finalized; it stays as it is, abort() on it does not
+  // end a shrink(), and registered memory and use_plan() stay with it. The new one relates to it as one of split().
+  // Calling it again, also after an error, starts anew. Waits for the others at most the set-up timeout, and as long
+  // again for their set-up.
+  // Errors, with ranks of this communicator, scope kCall: kInvalidArgument (a rank outside, this rank itself: nothing
+  // was said to the others); kTimeout (ranks that did not come are named; where it is the lowest of all, only that
+  // one), kPeerLost (a rank that was to remain has ended), kMismatch (another set on the rank that is named), kSystem.
+  // Without agreement among survivors nobody can be sure how the last message went: where the lowest rank ends in the
+  // very last round, some may have the new communicator, in which that rank is lost.
+  Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
+
   // From now on calls of `plan`'s collective (and root) that leave the algorithm to Tutti, and whose block has
   // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit,
   // the one given last counts. All ranks must give the same plans in the same order: ranks that differ are told so by

@@ -100,7 +100,7 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<F
   auto devices = detail::make_device_world(*fabric, members, rank, *id, *world, gather);
   if (!devices) return devices.error();
   return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
-      rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices)));
+      rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices), *id));
 }
 
 // By rank, of a process that has all ranks.

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -20,7 +21,7 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x5455584d;
-enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4 };
+enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4, kNote = 5 };
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
 // So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
 // buffer takes 279, measured.)
@@ -44,7 +45,8 @@ struct UnixExchange::Packet {
   std::uint32_t operation = 0;
   std::uint32_t id = 0;  // of the mapping; of the segment to wake; in a hello the rank
   std::uint32_t reserved = 0;
-  Nonce nonce{};  // in a hello only
+  Nonce nonce{};              // in a hello
+  std::uint64_t channel = 0;  // of a note, which follows
 };
 
 class UnixExchange::Pokes final : public PokeReceiver {
@@ -227,12 +229,13 @@ void UnixExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audi
 void UnixExchange::send_pending(Peer& peer) {
   while (!peer.gone && !peer.outbox.empty()) {
     const Notice& notice = peer.outbox.front();
-    Packet packet{.operation = notice.operation, .id = notice.id};
-    iovec part{.iov_base = &packet, .iov_len = sizeof(packet)};
+    Packet packet{.operation = notice.operation, .id = notice.id, .channel = notice.channel};
+    std::array<iovec, 2> parts{{{.iov_base = &packet, .iov_len = sizeof(packet)},
+                                {.iov_base = peer.outbox.front().note.data(), .iov_len = notice.note.size()}}};
     alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
     msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
     if (notice.mapping != nullptr) {
       message.msg_control = control.data();
       message.msg_controllen = control.size();
@@ -258,11 +261,13 @@ void UnixExchange::receive_pending(Peer& peer) {
   bool arrived = false;
   while (!peer.gone) {
     Packet packet;
-    iovec part{.iov_base = &packet, .iov_len = sizeof(packet)};
+    std::array<char, kMostNoteBytes> note;  // written by the system as far as it is read
+    std::array<iovec, 2> parts{
+        {{.iov_base = &packet, .iov_len = sizeof(packet)}, {.iov_base = note.data(), .iov_len = note.size()}}};
     alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
     msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     const ssize_t bytes = recvmsg(peer.socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -274,7 +279,9 @@ void UnixExchange::receive_pending(Peer& peer) {
       std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
     }
     ++packets;
-    const bool sound = bytes == static_cast<ssize_t>(sizeof(packet)) && packet.magic == kMagic;
+    constexpr auto kWhole = static_cast<ssize_t>(sizeof(packet));
+    const bool sound = packet.magic == kMagic && (message.msg_flags & MSG_TRUNC) == 0 &&
+                       (packet.operation == kNote ? bytes >= kWhole : bytes == kWhole);
     if (sound && packet.operation == kShare && fd >= 0 && peer.mappings.size() < kMaxMappingsPerPeer) {
       if (auto mapping = Mapping::map(fd)) peer.mappings[packet.id] = std::move(*mapping);
       arrived = true;
@@ -282,6 +289,10 @@ void UnixExchange::receive_pending(Peer& peer) {
       if (fd >= 0) close(fd);
       if (sound && packet.operation == kUnshare) peer.mappings.erase(packet.id);
       if (sound && packet.operation == kPoke) pokes_.signal(packet.id);
+      if (sound && packet.operation == kNote) {
+        peer.notes.put(packet.channel, std::string(note.data(), static_cast<std::size_t>(bytes - kWhole)));
+        packets += kNeverFull;  // it is larger than the others
+      }
       if (!sound) lose(peer);  // end of file, or a peer that does not speak our protocol
     }
   }
@@ -309,6 +320,24 @@ bool UnixExchange::pump() {
     all_sent = all_sent && peer.outbox.empty();
   }
   return all_sent;
+}
+
+bool UnixExchange::all_sent_to(std::span<const std::uint32_t> peers) {
+  const std::scoped_lock lock(mutex_);
+  return std::all_of(peers.begin(), peers.end(), [this](std::uint32_t peer) { return peers_.at(peer).outbox.empty(); });
+}
+
+void UnixExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& note) {
+  TUTTI_ASSERT(peer != rank_ && note.size() <= kMostNoteBytes);
+  const std::scoped_lock lock(mutex_);
+  if (getpid() == process_) queue({kNote, 0, nullptr, channel, note}, std::span(&peer, 1));
+}
+
+std::optional<std::string> UnixExchange::take_note(std::uint32_t peer, std::uint64_t channel) {
+  const std::scoped_lock lock(mutex_);
+  Peer& from = peers_.at(peer);
+  if (from.socket >= 0) receive_pending(from);
+  return from.notes.take(channel);
 }
 
 std::shared_ptr<Mapping> UnixExchange::find(std::uint32_t peer, std::uint32_t id) {

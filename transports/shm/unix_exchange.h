@@ -1,6 +1,6 @@
-// UnixExchange: passes memfd descriptors between the processes of one machine over Unix sockets (SOCK_SEQPACKET,
-// abstract addresses: no file, nothing left behind). One socket per pair of ranks; its closing tells of a peer's death.
-// All communicators of a process that reach the same peers share it, through SubExchange.
+// UnixExchange: passes memfd descriptors, and notes, between the processes of one machine over Unix sockets
+// (SOCK_SEQPACKET, abstract addresses: no file, nothing left behind). One socket per pair of ranks; its closing tells
+// of a peer's death. All communicators of a process that reach the same peers share it, through SubExchange.
 //
 // Admission: the kernel's peer credentials must name this user, and the connecting rank must present the nonce that the
 // listening rank published through the bootstrap. Everything received is length-checked. A forked child's copy says
@@ -45,10 +45,13 @@ class UnixExchange final : public SegmentExchange {
   void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) override;
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
+  bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override;
+  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
   class Pokes;     // PokeReceiver
@@ -57,6 +60,8 @@ class UnixExchange final : public SegmentExchange {
     std::uint32_t operation;
     std::uint32_t id;
     std::shared_ptr<Mapping> mapping;
+    std::uint64_t channel = 0;  // of a note
+    std::string note{};
   };
   struct Peer {
     int socket = -1;
@@ -66,6 +71,7 @@ class UnixExchange final : public SegmentExchange {
     bool gone = false;
     std::deque<Notice> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
+    NoteBox notes;
   };
 
   UnixExchange(std::uint32_t rank, std::uint32_t ranks);
