@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <fstream>
 #include <map>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "base/assert.h"
 #include "nccl/environment_names.h"
 #include "nccl/environment_parse.h"
+#include "tutti/version.h"
 
 namespace tutti::nccl {
 namespace {
@@ -419,6 +421,19 @@ Surroundings this_machine() { return {.read_file = read_conf_file, .interfaces =
 
 Result<EnvironmentSettings> read_settings(const Environment& environment, const Surroundings& surroundings) {
   return Reader(environment, surroundings).read();
+}
+
+void report(const EnvironmentSettings& settings, const Log& log) {
+  if (settings.says_version) {  // whatever the level: NCCL_DEBUG=VERSION asks for this alone
+    std::fputs(fmt::format("tutti: NCCL's interface {}, Tutti {}\n", settings.version, version()).c_str(), stderr);
+  }
+  for (const std::string& warning : settings.warnings) log.write(LogLevel::kWarn, "{}", warning);
+  if (settings.ignored.empty()) return;
+  std::vector<std::string> names;
+  for (const std::string& sentence : settings.ignored) names.push_back(sentence.substr(0, sentence.find('=')));
+  log.write(LogLevel::kWarn, "without effect in Tutti: {}{}", fmt::join(names, ", "),
+            log.enabled(LogLevel::kInfo) ? "" : " (NCCL_DEBUG=INFO tells why)");
+  for (const std::string& sentence : settings.ignored) log.write(LogLevel::kInfo, "{}", sentence);
 }
 
 const Result<EnvironmentSettings>& process_settings() {

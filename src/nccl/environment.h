@@ -42,7 +42,7 @@ struct EnvironmentSettings {
   bool all_parameters = false;                   // NCCL_PARAM_DUMP_ALL
 
   std::vector<TakenVariable> taken;
-  std::vector<std::string> ignored;   // a sentence for each variable that is set and has no effect
+  std::vector<std::string> ignored;   // "NAME=VALUE has no effect: why", of each variable of which that is so
   std::vector<std::string> warnings;  // a sentence for each value that could not be taken as it stands
 };
 
@@ -60,6 +60,10 @@ Surroundings this_machine();
 // Errors (kConfig), where NCCL does not start either: NCCL_ALGO or NCCL_PROTO that cannot be read, NCCL_COMM_ID that is
 // no place, NCCL_SOCKET_IFNAME that fits no interface; and a wrong TUTTI_NCCL_VERSION or TUTTI_SLOTS.
 Result<EnvironmentSettings> read_settings(const Environment& environment, const Surroundings& surroundings);
+
+// What people should know of it: the version, where NCCL_DEBUG asks for it; each warning; what is ignored, in one line
+// of names, and, for LogLevel::kInfo, each with its reason. For the first communicator of a process.
+void report(const EnvironmentSettings& settings, const Log& log);
 
 // read_settings() of this process. Read once, at the first call, since NCCL's functions, which have no object to hold
 // it, must all see the same, and pointers into it are handed out for the life of the process.

@@ -293,6 +293,24 @@ TEST(Environment, WhatTuttiDoesAnywayAndWhatOthersReadIsNotReported) {
   EXPECT_EQ(settings_of({{"NCCL_IB_DISABLE", "0"}, {"NCCL_CUMEM_ENABLE", "1"}}).ignored.size(), 2u);
 }
 
+TEST(Environment, TheReportNamesWhatIsIgnoredAndGivesReasonsWhenAsked) {
+  const auto settings = settings_of(
+      {{"NCCL_DEBUG", "VERSION"}, {"NCCL_IB_HCA", "mlx5"}, {"NCCL_TOPO_FILE", "t"}, {"NCCL_NTHREADS", "x"}});
+  testing::internal::CaptureStderr();
+  report(settings, Log(LogLevel::kWarn, 3));
+  const std::string brief = testing::internal::GetCapturedStderr();
+  EXPECT_NE(brief.find("NCCL's interface 23007"), std::string::npos) << brief;
+  EXPECT_NE(brief.find("tutti[3]: warn: NCCL_NTHREADS=\"x\""), std::string::npos) << brief;
+  EXPECT_NE(brief.find("without effect in Tutti: NCCL_IB_HCA, NCCL_TOPO_FILE (NCCL_DEBUG=INFO"), std::string::npos);
+  EXPECT_EQ(brief.find("InfiniBand"), std::string::npos) << brief;
+  testing::internal::CaptureStderr();
+  report(settings, Log(LogLevel::kInfo, 3));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("InfiniBand"), std::string::npos);
+  testing::internal::CaptureStderr();
+  report(settings_of({}), Log(LogLevel::kDebug, 0));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(Environment, TakenVariablesCarryTheValueThatCounts) {
   const auto settings = settings_of({{"NCCL_DEBUG", "info"}, {"NCCL_MAX_CTAS", "0x8"}, {"NCCL_SHM_DISABLE", "1"}});
   std::map<std::string, std::string> taken;
