@@ -405,6 +405,13 @@ class Reader {
   EnvironmentSettings settings_;
 };
 
+// 22809 is 2.28.9; up to 2.8 the minor version had one digit.
+std::string version_text(std::int32_t version) {
+  const std::int32_t major = version / (version < 10'000 ? 1000 : 10'000);
+  const std::int32_t minor = version / 100 % (version < 10'000 ? 10 : 100);
+  return fmt::format("{}.{}.{}", major, minor, version % 100);
+}
+
 std::optional<std::string> read_conf_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(kMostConfBytes, '\0');
@@ -425,7 +432,8 @@ Result<EnvironmentSettings> read_settings(const Environment& environment, const 
 
 void report(const EnvironmentSettings& settings, const Log& log) {
   if (settings.says_version) {  // whatever the level: NCCL_DEBUG=VERSION asks for this alone
-    std::fputs(fmt::format("tutti: NCCL's interface {}, Tutti {}\n", settings.version, version()).c_str(), stderr);
+    std::fputs(fmt::format("tutti: NCCL's interface {}, Tutti {}\n", version_text(settings.version), version()).c_str(),
+               stderr);
   }
   for (const std::string& warning : settings.warnings) log.write(LogLevel::kWarn, "{}", warning);
   if (settings.ignored.empty()) return;

@@ -88,6 +88,14 @@ TEST(Params, NumbersAreReadInAnyTypeThatHoldsThem) {
   EXPECT_EQ(i32, 86400000);
 }
 
+TEST(Params, BothBoundsOfATypeCount) {
+  const Parameter minus{.name = "X", .text = "-1", .number = -1};
+  EXPECT_EQ(number_between(minus, -1, 0).value(), -1);
+  EXPECT_EQ(number_between(minus, -5, -1).value(), -1);
+  EXPECT_FALSE(number_between(minus, 0, 255).ok()) << "an unsigned type";
+  EXPECT_FALSE(number_between(minus, -9, -2).ok());
+}
+
 TEST(Params, WhatIsNoNumberIsNotReadAsOne) {
   std::int64_t number = 1;
   EXPECT_EQ(ncclParamGetI64(bound("NCCL_DEBUG"), &number), ncclInvalidArgument);
