@@ -56,8 +56,12 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const 
   options.rank = rank;
   options.size = ranks;
   options.device = current_device();
-  options.unique_id.emplace();
-  std::memcpy(options.unique_id->bytes.data(), &id, sizeof(id));
+  if (settings->root.empty()) {
+    std::memcpy(options.unique_id.emplace().bytes.data(), &id, sizeof(id));
+  } else {
+    options.root = settings->root;
+    options.job_id = "NCCL_COMM_ID " + settings->root;
+  }
   const auto made = std::make_shared<Comm>(rank, ranks, *options.device, *settings);  // shared by the table and calls
   *comm = enter(made);
   return end_of_making(
@@ -101,6 +105,10 @@ TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
     if (id == nullptr) return fail(ncclInvalidArgument, "ncclGetUniqueId: the place for the id is null");
     const auto settings = environment_settings();
     if (!settings) return fail(settings.error());
+    if (!(*settings)->root.empty()) {  // which all ranks go by
+      std::memset(id, 0, sizeof(*id));
+      return ncclSuccess;
+    }
     const auto interface = meeting_interface(**settings);
     if (!interface) return fail(interface.error());
     const auto made =

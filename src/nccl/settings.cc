@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/log.h"
+#include "nccl/environment.h"
 
 namespace tutti::nccl {
 namespace {
@@ -19,6 +21,23 @@ Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorS
 void set_default(Settings& settings, const char* name, std::string value) {
   std::erase_if(settings.defaults, [&](const auto& pair) { return pair.first == name; });
   settings.defaults.emplace_back(name, std::move(value));
+}
+
+void limit_blocks(Settings& settings, std::int32_t most) {
+  set_default(settings, "TUTTI_DEVICE_BLOCKS", std::to_string(std::min(most, 64)));
+}
+
+Result<Settings> first_settings(const EnvironmentSettings& environment) {
+  Settings settings;
+  settings.defaults = with_defaults(environment.overlay, kDefaults);
+  settings.blocking = environment.blocking.value_or(true);
+  settings.root = environment.root;
+  settings.algorithms = environment.algorithms;
+  if (environment.max_ctas) limit_blocks(settings, *environment.max_ctas);
+  const auto config = parse_config(with_defaults(environment_variables(), settings.defaults));
+  if (!config) return config.error();
+  report(environment, Log(config->log_level, -1));
+  return settings;
 }
 
 struct Range {
@@ -60,13 +79,13 @@ Status check_ranges(const ncclConfig_t& config) {
 }  // namespace
 
 Result<const Settings*> environment_settings() {
-  static const Result<Settings> read = [] {  // once per process, as NCCL does: its functions have no object for it
-    Settings settings;
-    settings.defaults = kDefaults;
-    return Result<Settings>(settings);
+  // Made once, for the reason that stands at process_settings().
+  static const Result<Settings> made = [] {
+    const auto& environment = process_settings();
+    return environment ? first_settings(*environment) : Result<Settings>(environment.error());
   }();
-  if (!read) return read.error();
-  return &*read;
+  if (!made) return made.error();
+  return &*made;
 }
 
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config) {
@@ -80,12 +99,11 @@ Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config)
   ncclConfig_t own = NCCL_CONFIG_INITIALIZER;
   std::memcpy(&own, config, std::min(config->size, sizeof(own)));
   TUTTI_TRY(check_ranges(own));
-  if (own.blocking != NCCL_CONFIG_UNDEF_INT) settings.blocking = own.blocking == 1;
-  if (own.commName != nullptr) settings.name = own.commName;
-  if (own.splitShare != NCCL_CONFIG_UNDEF_INT) settings.split_share = own.splitShare == 1;
-  if (own.maxCTAs != NCCL_CONFIG_UNDEF_INT) {
-    set_default(settings, "TUTTI_DEVICE_BLOCKS", std::to_string(std::min(own.maxCTAs, 64)));
-  }
+  const auto& environment = process_settings();
+  const bool says_blocking = environment.ok() && environment->blocking.has_value();
+  const bool says_blocks = environment.ok() && environment->max_ctas.has_value();
+  if (own.blocking != NCCL_CONFIG_UNDEF_INT && !says_blocking) settings.blocking = own.blocking == 1;
+  if (own.maxCTAs != NCCL_CONFIG_UNDEF_INT && !says_blocks) limit_blocks(settings, own.maxCTAs);
   return settings;
 }
 

@@ -1,15 +1,15 @@
 // What can be asked without a communicator, but for the parameters.
 #include "nccl/api.h"
-#include "nccl/settings.h"
+#include "nccl/environment.h"
 
 namespace tutti::nccl {
 
 TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
   return guarded([&] {
     if (version == nullptr) return fail(ncclInvalidArgument, "ncclGetVersion: the place for the version is null");
-    const auto settings = environment_settings();
+    const auto& settings = process_settings();
     if (!settings) return fail(settings.error());
-    *version = (*settings)->version;
+    *version = settings->version;
     return ncclSuccess;
   });
 }
