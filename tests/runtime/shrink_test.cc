@@ -93,10 +93,8 @@ TEST_P(Shrink, KeepsTheOrderWhileTheExcludedGoOn) {
 
 TEST_P(Shrink, WorksAfterAbortAndAgainOnTheResult) {
   Communicators ranks = make(GetParam(), 6);
-  on_every_rank(ranks, [](Communicator& rank) {
-    EXPECT_TRUE(sum_is_right(rank, 1000));
-    if (rank.rank() == 4) rank.abort();
-  });
+  on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(sum_is_right(rank, 1000)); });
+  ranks[4]->abort();
   on_ranks(ranks, {0, 1, 2, 3, 5}, [](Communicator& rank) {
     const std::string why = sum_fails(rank, {});
     EXPECT_FALSE(why.empty());
@@ -244,6 +242,29 @@ TEST_P(Shrink, EndsWhereRanksExcludeEachOther) {
     ASSERT_FALSE(child.ok());
     EXPECT_EQ(child.error().code, ErrorCode::kTimeout) << to_string(child.error());
     EXPECT_EQ(child.error().rank, rank.rank() == 1 ? 2 : 1) << to_string(child.error());
+  });
+}
+
+// Rank 1 is late for the attempt that failed without it, and does not know that the others try something else by now.
+TEST_P(Shrink, TellsALateRankHowTheAttemptThatItMissedHasEnded) {
+  Communicators ranks = make(GetParam(), 4, milliseconds(1000));
+  std::atomic<int> failed = 0;
+  on_ranks(ranks, {0, 1, 2}, [&](Communicator& rank) {
+    while (rank.rank() == 1 && failed < 2) std::this_thread::yield();
+    if (rank.rank() == 1) std::this_thread::sleep_for(milliseconds(200));  // the others are in their next attempt
+    const auto start = std::chrono::steady_clock::now();
+    const auto child = rank.shrink({});
+    ASSERT_FALSE(child.ok());
+    ++failed;
+    EXPECT_EQ(child.error().code, ErrorCode::kTimeout) << to_string(child.error());
+    EXPECT_EQ(child.error().rank, 1);
+    EXPECT_THAT(child.error().message, HasSubstr("rank(s) 1, 3 did not come"));
+    if (rank.rank() == 1) {
+      EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(600));
+    }
+    auto again = rank.shrink(Excluded{3});
+    ASSERT_TRUE(again.ok()) << to_string(again.error());
+    works(**again);
   });
 }
 
