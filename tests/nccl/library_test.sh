@@ -72,7 +72,8 @@ calls_of() {
 
 load() {
   local out libraries
-  out=$(LD_PRELOAD=$library /bin/true 2>&1) || fail "a preloaded /bin/true ended with status $?"
+  # At once: as PyTorch opens it, every name that the library itself needs must be found.
+  out=$(LD_BIND_NOW=1 LD_PRELOAD=$library /bin/true 2>&1) || fail "a preloaded /bin/true ended with status $?"
   [ -z "$out" ] || fail "a preloaded /bin/true says: $out"
   # The children of a shell have it too, and none says or changes anything.
   out=$(LD_PRELOAD=$library NCCL_DEBUG=INFO bash -c \
