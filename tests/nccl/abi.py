@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares our nccl.h with NVIDIA's of the same version, as a compiler sees them: names, numbers, layouts, functions.
 
-abi.py --ours FOLDER --compiler CXX [--cuda FOLDER] [--library FILE] [--write-facts FILE] REAL...
+abi.py --ours FOLDER --compiler CXX [--library FILE] [--write-facts FILE] REAL...
 
 REAL are places where NVIDIA's header may lie; the first that is there, and of our version, is taken. Exit status 0:
 no difference, and each difference made on purpose was found; 1: differences, each named; 77: there is no such header.
@@ -17,8 +17,10 @@ import sys
 import tempfile
 
 SKIPPED = 77
+# CUDA's own headers, which header_test.sh uses, would take most of the time.
 CUDA_STANDINS = {
-    'cuda_runtime.h': '#pragma once\n#define CUDART_VERSION 13000\ntypedef struct CUstream_st* cudaStream_t;\n',
+    'cuda_runtime.h': '#pragma once\n#include <stddef.h>\n#define CUDART_VERSION 13000\n'
+                      'typedef struct CUstream_st* cudaStream_t;\n',
     'cuda_fp16.h': '', 'cuda_bf16.h': '', 'cuda_fp8.h': '',
 }
 # Differences that the comparison must find: (what stands in our header, what is put there).
@@ -66,7 +68,8 @@ class Header:
     def own_text(self, compile_with):
         """The lines that come from the file itself, comments gone, macros not yet replaced where they are defined."""
         source = f'#include "{self.file}"\n'
-        out = subprocess.run(compile_with + ['-E', '-dD', '-'], input=source, check=True, capture_output=True, text=True)
+        out = subprocess.run(compile_with + ['-E', '-dD', '-'], input=source, check=True, capture_output=True,
+                             text=True)
         lines, inside = [], False
         for line in out.stdout.splitlines():
             mark = re.match(r'# \d+ "([^"]*)"', line)
@@ -171,7 +174,7 @@ def table_of(real):
     names = ', '.join(f'(void*)&{name}' for name in real.functions)
     return (f'#include "{real.file}"\n#include <stdio.h>\nvoid* const kTable[] = {{{names}}};\n'
             'int main() {\n  int version = 0, missing = 0;\n  for (void* each : kTable) missing += each == nullptr;\n'
-            f'  if (ncclGetVersion(&version) != ncclSuccess || version < {real.macros["NCCL_VERSION_CODE"][1]}) return 2;\n'
+            '  if (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION_CODE) return 2;\n'
             '  printf("%zu functions linked, version %d\\n", sizeof(kTable) / sizeof(kTable[0]), version);\n'
             '  return missing;\n}\n')
 
@@ -179,15 +182,14 @@ def table_of(real):
 class Comparison:
     def __init__(self, arguments, real_file, place):
         self.place = place
-        cuda = pathlib.Path(arguments.cuda or '')
-        if not (cuda / 'cuda_runtime.h').is_file():
-            cuda = place / 'cuda'
-            cuda.mkdir()
-            for name, text in CUDA_STANDINS.items():
-                (cuda / name).write_text(text)
+        cuda = place / 'cuda'
+        cuda.mkdir()
+        for name, text in CUDA_STANDINS.items():
+            (cuda / name).write_text(text)
         self.compiler = arguments.compiler
         self.flags = ['-x', 'c++', '-std=c++20', '-w', '-isystem', str(cuda)]
         self.real = Header(real_file, [self.compiler] + self.flags)
+        self.facts = self.read_facts()
 
     def build(self, name, text, *more):
         source, program = self.place / f'{name}.cc', self.place / name
@@ -195,7 +197,7 @@ class Comparison:
         return program, subprocess.run([self.compiler, *self.flags, '-DNCCL_OS_LINUX', str(source), '-x', 'none',
                                         '-o', str(program), *more], capture_output=True, text=True)
 
-    def facts(self):
+    def read_facts(self):
         program, built = self.build('numbers', numbers_of(self.real))
         if built.returncode != 0:
             sys.exit('the real header does not compile: ' + built.stderr)
@@ -204,7 +206,8 @@ class Comparison:
     def differences(self, our_file):
         ours = Header(our_file, [self.compiler] + self.flags)
         found = name_differences(ours, self.real)
-        text = f'#include <stddef.h>\n#include <type_traits>\n#include "{our_file}"\n' + self.facts() + texts_of(self.real)
+        text = f'#include <stddef.h>\n#include <type_traits>\n#include "{our_file}"\n'
+        text += self.facts + texts_of(self.real)
         _, checked = self.build('check', text, '-fsyntax-only')
         return found + re.findall(r'error: .*', checked.stderr)
 
@@ -241,7 +244,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--ours', required=True, type=pathlib.Path)
     parser.add_argument('--compiler', required=True)
-    parser.add_argument('--cuda', default='')
     parser.add_argument('--library', default='')
     parser.add_argument('--write-facts', type=pathlib.Path)
     parser.add_argument('real', nargs='*', type=pathlib.Path)
@@ -258,7 +260,7 @@ def main():
         if arguments.write_facts:
             arguments.write_facts.write_text(
                 '// The numbers of the interface of NCCL, as abi.py read them out of its header with a compiler.\n'
-                '#include <cstddef>\n#include <type_traits>\n\n#include "nccl.h"\n\n' + comparison.facts())
+                '#include <cstddef>\n#include <type_traits>\n\n#include "nccl.h"\n\n' + comparison.facts)
         found = comparison.differences(our_file) or unseen_mutations(comparison, our_file.read_text())
         if arguments.library:
             found += comparison.linked(arguments.library)

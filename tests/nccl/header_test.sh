@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# header_test.sh INCLUDE PROGRAM FACTS CUDA COMPILER...: compiles PROGRAM, which is C99 and C++11, against INCLUDE/nccl.h
-# with each of the C++ compilers, with and without CUDA's headers, and the assertions of FACTS. CUDA is the folder of the
-# toolkit's headers; where it has none, stand-ins must do.
+# header_test.sh INCLUDE PROGRAM FACTS CUDA COMPILER...: compiles PROGRAM, which is C99 and C++11, against
+# INCLUDE/nccl.h with each of the C++ compilers, with and without CUDA's headers, and the assertions of FACTS. CUDA is
+# the folder of the toolkit's headers; where it has none, stand-ins must do.
 
 set -euo pipefail
 include=$1 program=$2 facts=$3 cuda=$4
