@@ -44,6 +44,8 @@ class UnixExchange final : public SegmentExchange {
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
   void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) override;
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
+  std::uint32_t share_file(int fd, std::span<const std::uint32_t> audience) override;
+  int take_file(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
@@ -51,12 +53,21 @@ class UnixExchange final : public SegmentExchange {
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
 
  private:
-  class Pokes;     // PokeReceiver
-  struct Packet;   // what travels
-  struct Notice {  // a packet still to be sent; the mapping keeps its descriptor open
+  class Pokes;    // PokeReceiver
+  struct Packet;  // what travels
+  struct File {   // a descriptor, closed at the end
+    explicit File(int given) : fd(given) {}
+    ~File();
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    const int fd;
+  };
+  struct Notice {  // a packet still to be sent; mapping or file keep their descriptor open
     std::uint32_t operation;
     std::uint32_t id;
-    std::shared_ptr<Mapping> mapping;
+    std::shared_ptr<Mapping> mapping{};
+    std::shared_ptr<File> file{};  // shared by the notices to several peers
+    int fd() const;                // that goes with it, or -1
   };
   struct Peer {
     int socket = -1;
@@ -66,6 +77,7 @@ class UnixExchange final : public SegmentExchange {
     bool gone = false;
     std::deque<Notice> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
+    std::map<std::uint32_t, int> files;  // descriptors that nobody has taken yet
   };
 
   UnixExchange(std::uint32_t rank, std::uint32_t ranks);
@@ -74,6 +86,7 @@ class UnixExchange final : public SegmentExchange {
   std::vector<std::uint32_t> awaited() const;
   void send_pending(Peer& peer);
   void receive_pending(Peer& peer);
+  bool receive_one(Peer& peer, const Packet& packet, int fd);
   void lose(Peer& peer);
   void receive_news();
   Status watch_news();
