@@ -240,11 +240,14 @@ Status ShareableMemory::free(const Driver& driver, CUdeviceptr address) {
   if (where->kind != MemoryKind::kDevice) return refuse();
   TUTTI_TRY(driver.check(driver.api().mem_get_address_range(&base, &bytes, address), "cuMemGetAddressRange"));
   if (base != address) return refuse();
-  if (where->context == nullptr) {
+  const auto plain = is_plain_device_memory(driver, std::bit_cast<const void*>(address));
+  if (!plain) return plain.error();
+  if (!*plain) {
     const auto mapped = PhysicalMemory::behind(driver, address);
     if (!mapped) return mapped.error();
-    return *mapped ? unmap(driver, address, bytes) : Status(refuse());
+    if (*mapped) return unmap(driver, address, bytes);
   }
+  if (where->context == nullptr) return refuse();
   auto scope = ContextScope::enter(driver, where->context);
   if (!scope) return scope.error();
   return driver.check(driver.api().mem_free(address), "cuMemFree");
