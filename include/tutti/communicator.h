@@ -357,15 +357,17 @@ class TUTTI_API Communicator {
   // kSystem.
   //
   // Device memory, where the GPUs carry out the calls, has rules of its own: any piece of what cuMemAlloc (cudaMalloc)
-  // gave, of this rank's GPU, at most 64 pieces at once. A collective call: every rank registers memory of its own, of
-  // any length, at the same place in the order of calls; not in a Group, and not while its stream captures. Buffers
-  // that lie inside a piece are then read and written in place by ranks of other processes, too; buffers that do not,
-  // on this rank or another, travel as ever. Release the result on all ranks between the same two calls: a call of one
-  // rank in memory that another has released fails there. A rank keeps the others' memory mapped until it has released
-  // its own: release on all ranks, barrier(), and only then free the memory. Graphs that were captured with it are not
-  // launched any more. Errors, told to all ranks: kInvalidArgument (on the rank that gave memory of another GPU or
-  // context), kUnsupported (memory of a pool, managed or virtual memory; 64 pieces are registered; where the host
-  // carries out the calls: local, and nothing has happened), kSystem naming the rank where it failed.
+  // gave, or of what cuMemMap mapped (one allocation or several side by side, created with a POSIX file descriptor as
+  // handle type), of this rank's GPU, at most 64 pieces at once. A collective call: every rank registers memory of its
+  // own, of any length, at the same place in the order of calls; not in a Group, and not while its stream captures.
+  // Buffers that lie inside a piece are then read and written in place by ranks of other processes, too; buffers that
+  // do not, on this rank or another, travel as ever. Release the result on all ranks between the same two calls: a call
+  // of one rank in memory that another has released fails there. A rank keeps the others' memory mapped until it has
+  // released its own: release on all ranks, barrier(), and only then free the memory. Graphs that were captured with it
+  // are not launched any more. Errors, told to all ranks: kInvalidArgument (on the rank that gave memory of another GPU
+  // or context), kUnsupported (memory of a pool, managed memory, virtual memory that other processes cannot map; 64
+  // pieces are registered; where the host carries out the calls: local, and nothing has happened), kSystem naming the
+  // rank where it failed.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
   // Ends every operation under way with kAborted, here at once and on peers as soon as they look, and makes the

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -128,6 +129,52 @@ TEST(Notes, MoreThanASocketHoldsGoLaterAndHoldUpNobodyElse) {
   EXPECT_TRUE(ranks[1]->peer_gone(0));
   EXPECT_EQ(all_notes(*ranks[1], 0, 7), Words{"last"}) << "sent before its end";
   ranks[1]->post(0, 7, "to nobody");
+}
+
+// A pipe's two ends: which of them a descriptor is shows whether what was passed is the file.
+TEST(UnixExchange, PassesOpenFilesToBeTakenOnce) {
+  Exchanges ranks = unix_exchanges(3);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const std::vector<std::uint32_t> audience = {1};
+  const std::uint32_t id = ranks[0]->share_file(ends[0], audience);
+  EXPECT_EQ(ranks[1]->take_file(0, id + 1), -1);
+  EXPECT_EQ(ranks[2]->take_file(0, id), -1) << "not of the audience";
+  const int taken = ranks[1]->take_file(0, id);
+  ASSERT_GE(taken, 0);
+  EXPECT_EQ(ranks[1]->take_file(0, id), -1) << "taken twice";
+  ASSERT_EQ(write(ends[1], "x", 1), 1);
+  char got = 0;
+  EXPECT_EQ(read(taken, &got, 1), 1);
+  EXPECT_EQ(got, 'x');
+  close(taken);
+  signal(SIGPIPE, SIG_IGN);
+  EXPECT_EQ(write(ends[1], "x", 1), -1) << "the exchange has kept the file open";
+  close(ends[1]);
+}
+
+TEST(UnixExchange, ClosesFilesThatNobodyTakes) {
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator{});
+  };
+  const auto before = open_files();
+  {
+    Exchanges ranks = unix_exchanges(2);
+    const auto connected = open_files();
+    const std::uint32_t id = ranks[0]->share_file(open("/dev/null", O_RDONLY), {});
+    ranks[1]->pump();
+    EXPECT_EQ(open_files(), connected + 1);
+    ranks[0]->unshare(id, {});
+    ranks[1]->pump();
+    EXPECT_EQ(open_files(), connected);
+    for (int i = 0; i < 600; ++i) ranks[0]->share_file(open("/dev/null", O_RDONLY), {});  // more than one keeps
+    for (int round = 0; round < 50; ++round) {
+      ranks[1]->pump();
+      ranks[0]->pump();
+    }
+    EXPECT_EQ(open_files(), connected + 256);
+  }
+  EXPECT_EQ(open_files(), before);
 }
 
 TEST(UnixExchange, AddressesThatCannotBeReadAndAbsentRanksAreNamed) {

@@ -38,6 +38,16 @@ class SegmentExchange {
   virtual void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) = 0;
   // The peer's mapping, or null while it has not arrived (ask again), or was taken back.
   virtual std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) = 0;
+  // Open files, for memory that only a device's driver can map: passed on as they are, to be taken once by each peer of
+  // the audience. share_file() takes the descriptor, returns a number as share() does; unshare() takes the offer back.
+  // take_file() gives the descriptor to the caller; -1: it has not arrived (ask again), or was taken or taken back.
+  // Between processes only: 0 and -1 elsewhere, since threads of one process need not pass anything.
+  virtual std::uint32_t share_file(int fd, std::span<const std::uint32_t> audience) {
+    static_cast<void>(audience);
+    close(fd);
+    return 0;
+  }
+  virtual int take_file(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return -1; }
   // Moves what is queued in both directions; true when nothing is left to send. Called now and then by a rank that
   // waits.
   virtual bool pump() = 0;

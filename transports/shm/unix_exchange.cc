@@ -21,8 +21,9 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x5455584d;
-enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4, kNote = 5 };
+enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4, kNote = 5, kShareFile = 6 };
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
+constexpr std::size_t kMaxFilesPerPeer = 256;
 // So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
 // buffer takes 279, measured.)
 constexpr std::uint32_t kNeverFull = 4;
@@ -80,10 +81,18 @@ Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, s
   return exchange;
 }
 
+UnixExchange::File::~File() { close(fd); }
+
+int UnixExchange::Notice::fd() const {
+  if (mapping != nullptr) return mapping->fd();
+  return file == nullptr ? -1 : file->fd;
+}
+
 UnixExchange::~UnixExchange() {
   if (listener_ >= 0) close(listener_);
   if (news_ >= 0) close(news_);
   for (const Peer& peer : peers_) {
+    for (const auto& [id, fd] : peer.files) close(fd);
     if (peer.socket >= 0) close(peer.socket);
     if (peer.pidfd >= 0) close(peer.pidfd);
   }
@@ -217,13 +226,30 @@ std::uint32_t UnixExchange::share(const std::shared_ptr<Mapping>& mapping, std::
   const std::scoped_lock lock(mutex_);
   const std::uint32_t id = ++last_id_;
   TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
-  if (getpid() == process_) queue({kShare, id, mapping}, audience);
+  if (getpid() == process_) queue({.operation = kShare, .id = id, .mapping = mapping}, audience);
   return id;
+}
+
+std::uint32_t UnixExchange::share_file(int fd, std::span<const std::uint32_t> audience) {
+  const auto file = std::make_shared<File>(fd);
+  const std::scoped_lock lock(mutex_);
+  const std::uint32_t id = ++last_id_;
+  TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
+  if (getpid() == process_) queue({.operation = kShareFile, .id = id, .file = file}, audience);
+  return id;
+}
+
+int UnixExchange::take_file(std::uint32_t peer, std::uint32_t id) {
+  const std::scoped_lock lock(mutex_);
+  Peer& from = peers_.at(peer);
+  if (!from.files.contains(id) && from.socket >= 0) receive_pending(from);
+  const auto found = from.files.extract(id);
+  return found.empty() ? -1 : found.mapped();
 }
 
 void UnixExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
   const std::scoped_lock lock(mutex_);
-  if (getpid() == process_) queue({kUnshare, id, nullptr}, audience);
+  if (getpid() == process_) queue({.operation = kUnshare, .id = id}, audience);
 }
 
 void UnixExchange::send_pending(Peer& peer) {
@@ -236,14 +262,13 @@ void UnixExchange::send_pending(Peer& peer) {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
-    if (notice.mapping != nullptr) {
+    if (const int fd = notice.fd(); fd >= 0) {
       message.msg_control = control.data();
       message.msg_controllen = control.size();
       cmsghdr* header = CMSG_FIRSTHDR(&message);
       header->cmsg_level = SOL_SOCKET;
       header->cmsg_type = SCM_RIGHTS;
       header->cmsg_len = CMSG_LEN(sizeof(int));
-      const int fd = notice.mapping->fd();
       std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
     }
     if (sendmsg(peer.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
@@ -254,6 +279,23 @@ void UnixExchange::send_pending(Peer& peer) {
     }
     peer.outbox.pop_front();
   }
+}
+
+// Takes the descriptor. True: a mapping has arrived.
+bool UnixExchange::receive_one(Peer& peer, const Packet& packet, int fd) {
+  if (packet.operation == kShare && fd >= 0 && peer.mappings.size() < kMaxMappingsPerPeer) {
+    if (auto mapping = Mapping::map(fd)) peer.mappings[packet.id] = std::move(*mapping);
+    return true;
+  }
+  const bool keeps = packet.operation == kShareFile && fd >= 0 && peer.files.size() < kMaxFilesPerPeer;
+  if (keeps && peer.files.emplace(packet.id, fd).second) return false;
+  if (fd >= 0) close(fd);
+  if (packet.operation == kUnshare) {
+    peer.mappings.erase(packet.id);
+    if (const auto file = peer.files.extract(packet.id); !file.empty()) close(file.mapped());
+  }
+  if (packet.operation == kPoke) pokes_.signal(packet.id);
+  return false;
 }
 
 void UnixExchange::receive_pending(Peer& peer) {
@@ -282,18 +324,15 @@ void UnixExchange::receive_pending(Peer& peer) {
     constexpr auto kWhole = static_cast<ssize_t>(sizeof(packet));
     const bool sound = packet.magic == kMagic && (message.msg_flags & MSG_TRUNC) == 0 &&
                        (packet.operation == kNote ? bytes >= kWhole : bytes == kWhole);
-    if (sound && packet.operation == kShare && fd >= 0 && peer.mappings.size() < kMaxMappingsPerPeer) {
-      if (auto mapping = Mapping::map(fd)) peer.mappings[packet.id] = std::move(*mapping);
-      arrived = true;
+    if (sound && packet.operation == kNote) {
+      peer.notes.put(packet.channel, std::string(note.data(), static_cast<std::size_t>(bytes - kWhole)));
+      packets += kNeverFull;  // it is larger than the others
+    }
+    if (sound) {
+      arrived |= receive_one(peer, packet, fd);
     } else {
       if (fd >= 0) close(fd);
-      if (sound && packet.operation == kUnshare) peer.mappings.erase(packet.id);
-      if (sound && packet.operation == kPoke) pokes_.signal(packet.id);
-      if (sound && packet.operation == kNote) {
-        peer.notes.put(packet.channel, std::string(note.data(), static_cast<std::size_t>(bytes - kWhole)));
-        packets += kNeverFull;  // it is larger than the others
-      }
-      if (!sound) lose(peer);  // end of file, or a peer that does not speak our protocol
+      lose(peer);  // end of file, or a peer that does not speak our protocol
     }
   }
   // Whoever sleeps may wait for this mapping; and a poke that found the socket full was dropped.
