@@ -369,7 +369,7 @@ bool UnixExchange::all_sent_to(std::span<const std::uint32_t> peers) {
 void UnixExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& note) {
   TUTTI_ASSERT(peer != rank_ && note.size() <= kMostNoteBytes);
   const std::scoped_lock lock(mutex_);
-  if (getpid() == process_) queue({kNote, 0, nullptr, channel, note}, std::span(&peer, 1));
+  if (getpid() == process_) queue({.operation = kNote, .id = 0, .channel = channel, .note = note}, std::span(&peer, 1));
 }
 
 std::optional<std::string> UnixExchange::take_note(std::uint32_t peer, std::uint64_t channel) {
