@@ -12,8 +12,8 @@
 
 // TUTTI_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) { ... }
 // defines pncclCommCount, and ncclCommCount as its weak alias: a tool may put a function of its own in front of that.
-#define TUTTI_NCCL(result, name, ...)                                                            \
-  extern "C" TUTTI_API result pnccl##name(__VA_ARGS__);                                          \
+#define TUTTI_NCCL(result, name, ...)                                                              \
+  extern "C" TUTTI_API result pnccl##name(__VA_ARGS__);                                            \
   extern "C" TUTTI_API __attribute__((weak, alias("pnccl" #name))) result nccl##name(__VA_ARGS__); \
   result pnccl##name(__VA_ARGS__)
 

@@ -35,8 +35,8 @@ ncclResult_t take_op(const char* function, Comm& comm, ncclRedOp_t op, GroupCall
                                          static_cast<int>(op)));
   }
   if (found->second.type != one.call.type) {
-    return fail_in(function, fmt::format("the operation was made for {}, the call has {}", to_string(found->second.type),
-                                         to_string(one.call.type)));
+    return fail_in(function, fmt::format("the operation was made for {}, the call has {}",
+                                         to_string(found->second.type), to_string(one.call.type)));
   }
   one.call.op = ReduceOp::kPreMulSum;
   one.custom = found->second;
@@ -101,8 +101,13 @@ TUTTI_NCCL(ncclResult_t, AllReduce, const void* sendbuff, void* recvbuff, size_t
            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclAllReduce", comm,
-                      {.kind = CollectiveKind::kAllReduce, .input = sendbuff, .output = recvbuff, .count = count,
-                       .type = datatype, .op = op, .stream = stream});
+                      {.kind = CollectiveKind::kAllReduce,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .op = op,
+                       .stream = stream});
   });
 }
 
@@ -110,8 +115,13 @@ TUTTI_NCCL(ncclResult_t, Broadcast, const void* sendbuff, void* recvbuff, size_t
            int root, ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclBroadcast", comm,
-                      {.kind = CollectiveKind::kBroadcast, .input = sendbuff, .output = recvbuff, .count = count,
-                       .type = datatype, .root = root, .stream = stream});
+                      {.kind = CollectiveKind::kBroadcast,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
   });
 }
 
@@ -119,8 +129,13 @@ TUTTI_NCCL(ncclResult_t, Bcast, void* buff, size_t count, ncclDataType_t datatyp
            cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclBcast", comm,
-                      {.kind = CollectiveKind::kBroadcast, .input = buff, .output = buff, .count = count,
-                       .type = datatype, .root = root, .stream = stream});
+                      {.kind = CollectiveKind::kBroadcast,
+                       .input = buff,
+                       .output = buff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
   });
 }
 
@@ -128,8 +143,14 @@ TUTTI_NCCL(ncclResult_t, Reduce, const void* sendbuff, void* recvbuff, size_t co
            ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclReduce", comm,
-                      {.kind = CollectiveKind::kReduce, .input = sendbuff, .output = recvbuff, .count = count,
-                       .type = datatype, .op = op, .root = root, .stream = stream});
+                      {.kind = CollectiveKind::kReduce,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .op = op,
+                       .root = root,
+                       .stream = stream});
   });
 }
 
@@ -137,8 +158,12 @@ TUTTI_NCCL(ncclResult_t, AllGather, const void* sendbuff, void* recvbuff, size_t
            ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclAllGather", comm,
-                      {.kind = CollectiveKind::kAllGather, .input = sendbuff, .output = recvbuff, .count = sendcount,
-                       .type = datatype, .stream = stream});
+                      {.kind = CollectiveKind::kAllGather,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = sendcount,
+                       .type = datatype,
+                       .stream = stream});
   });
 }
 
@@ -146,8 +171,13 @@ TUTTI_NCCL(ncclResult_t, ReduceScatter, const void* sendbuff, void* recvbuff, si
            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclReduceScatter", comm,
-                      {.kind = CollectiveKind::kReduceScatter, .input = sendbuff, .output = recvbuff,
-                       .count = recvcount, .type = datatype, .op = op, .stream = stream});
+                      {.kind = CollectiveKind::kReduceScatter,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = recvcount,
+                       .type = datatype,
+                       .op = op,
+                       .stream = stream});
   });
 }
 
@@ -155,8 +185,12 @@ TUTTI_NCCL(ncclResult_t, AlltoAll, const void* sendbuff, void* recvbuff, size_t 
            ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclAlltoAll", comm,
-                      {.kind = CollectiveKind::kAllToAll, .input = sendbuff, .output = recvbuff, .count = count,
-                       .type = datatype, .stream = stream});
+                      {.kind = CollectiveKind::kAllToAll,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .stream = stream});
   });
 }
 
@@ -164,8 +198,13 @@ TUTTI_NCCL(ncclResult_t, Gather, const void* sendbuff, void* recvbuff, size_t co
            ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclGather", comm,
-                      {.kind = CollectiveKind::kGather, .input = sendbuff, .output = recvbuff, .count = count,
-                       .type = datatype, .root = root, .stream = stream});
+                      {.kind = CollectiveKind::kGather,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
   });
 }
 
@@ -173,8 +212,13 @@ TUTTI_NCCL(ncclResult_t, Scatter, const void* sendbuff, void* recvbuff, size_t c
            ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
     return collective("ncclScatter", comm,
-                      {.kind = CollectiveKind::kScatter, .input = sendbuff, .output = recvbuff, .count = count,
-                       .type = datatype, .root = root, .stream = stream});
+                      {.kind = CollectiveKind::kScatter,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
   });
 }
 

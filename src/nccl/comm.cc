@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/assert.h"
 #include "cuda/driver.h"
 #include "nccl/windows.h"
 
@@ -57,8 +58,34 @@ ncclResult_t run_lane(const std::vector<Job>& lane) noexcept {
 
 }  // namespace
 
-Comm::Comm(std::int32_t its_rank, std::int32_t its_ranks, std::int32_t its_device, const Settings& its_settings)
-    : rank(its_rank), ranks(its_ranks), device(its_device), settings(its_settings) {}
+Result<RankDevice> RankDevice::of(std::int32_t number) {
+  if (number < 0) return RankDevice();
+  const auto driver = cuda::Driver::open();
+  if (!driver) return driver.error();
+  auto context = cuda::PrimaryContext::retain(**driver, number);
+  if (!context) return context.error();
+  return RankDevice{.number = number, .context = std::make_shared<cuda::PrimaryContext>(*std::move(context))};
+}
+
+Result<RankDevice> RankDevice::of_this_thread() {
+  const cuda::Driver* driver = cuda::Driver::loaded();
+  if (driver == nullptr) return RankDevice();
+  cuda::CUcontext context = nullptr;
+  if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return RankDevice();
+  cuda::CUdevice device = 0;
+  TUTTI_TRY(driver->check(driver->api().ctx_get_device(&device), "finding the device of the current context"));
+  return of(static_cast<std::int32_t>(device));
+}
+
+Comm::Comm(std::int32_t its_rank, std::int32_t its_ranks, RankDevice its_device, const Settings& its_settings)
+    : rank(its_rank), ranks(its_ranks), device(std::move(its_device)), settings(its_settings) {}
+
+Result<DeviceScope> Comm::enter_device() const {
+  if (device.context == nullptr) return DeviceScope();
+  auto scope = cuda::ContextScope::enter(*cuda::Driver::loaded(), device.context->context());
+  if (!scope) return scope.error();
+  return DeviceScope(*std::move(scope));
+}
 
 Comm::~Comm() {
   pending.clear();
@@ -97,7 +124,7 @@ ncclResult_t Comm::state() {
     if (!ended.ok() && !async_error) async_error = ended.error();
     return true;
   });
-  if (phase == Phase::kReady && device >= 0) {
+  if (phase == Phase::kReady && device.number >= 0) {
     const Status late = communicator->async_status();
     if (!late.ok() && !async_error) async_error = late.error();
   }
@@ -158,7 +185,7 @@ ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm) 
 ncclResult_t facts_of(ncclComm_t handle, CommFacts* facts) {
   CommPtr comm;
   if (const ncclResult_t found = find(handle, "the communicator", &comm); found != ncclSuccess) return found;
-  *facts = {.rank = comm->rank, .ranks = comm->ranks, .device = comm->device};
+  *facts = {.rank = comm->rank, .ranks = comm->ranks, .device = comm->device.number};
   return ncclSuccess;
 }
 
@@ -214,16 +241,6 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
     if (results[i] != ncclSuccess && results[i] != ncclInProgress) return fail(results[i], messages[i]);
   }
   return in_background ? ncclInProgress : ncclSuccess;
-}
-
-std::int32_t current_device() {
-  const cuda::Driver* driver = cuda::Driver::loaded();
-  if (driver == nullptr) return -1;
-  cuda::CUcontext context = nullptr;
-  if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return -1;
-  cuda::CUdevice device = 0;
-  if (driver->api().ctx_get_device(&device) != cuda::CUresult::kSuccess) return -1;
-  return static_cast<std::int32_t>(device);
 }
 
 }  // namespace tutti::nccl

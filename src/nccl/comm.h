@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/resources.h"
 #include "nccl.h"
 #include "nccl/errors.h"
 #include "nccl/settings.h"
@@ -39,7 +40,7 @@ struct CustomOp {
 
 // Where a communicator stands.
 enum class Phase : std::uint8_t {
-  kUnmade,     // its first job has not ended
+  kUnmade,  // its first job has not ended
   kReady,
   kFailed,     // for good: `failure` says why
   kRevoked,    // stopped; may be split, shrunk, destroyed
@@ -47,9 +48,22 @@ enum class Phase : std::uint8_t {
   kFinalized,  // may only be destroyed
 };
 
+// The GPU of a rank: that of the thread that made the communicator.
+struct RankDevice {
+  std::int32_t number = -1;                         // -1: none, host memory only
+  std::shared_ptr<cuda::PrimaryContext> context{};  // null: none; shared by the communicators of the rank
+
+  static Result<RankDevice> of(std::int32_t number);
+  static Result<RankDevice> of_this_thread();
+};
+
+// While it lives, the device of a communicator is the thread's, where it has one: a program may call with another one
+// current, and default streams are the current context's.
+using DeviceScope = std::optional<cuda::ContextScope>;
+
 class Comm {
  public:
-  Comm(std::int32_t its_rank, std::int32_t its_ranks, std::int32_t its_device, const Settings& its_settings);
+  Comm(std::int32_t its_rank, std::int32_t its_ranks, RankDevice its_device, const Settings& its_settings);
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -58,14 +72,14 @@ class Comm {
 
   std::int32_t rank;
   std::int32_t ranks;
-  std::int32_t device;  // -1: host memory only
-  Settings settings;    // of it and of those that are made from it
+  const RankDevice device;
+  const Settings settings;  // of it and of those that are made from it
 
   std::mutex mutex;
   Phase phase = Phase::kUnmade;
   std::unique_ptr<Communicator> communicator;  // null while unmade, or failed in that; stays once it is there
-  std::optional<Error> failure;      // of kFailed
-  std::optional<Error> async_error;  // the last that came after a call had returned
+  std::optional<Error> failure;                // of kFailed
+  std::optional<Error> async_error;            // the last that came after a call had returned
   int jobs_running = 0;
   bool aborted = false;
   std::vector<std::shared_ptr<Work>> pending;  // host calls of a communicator that is not blocking; shared by groups
@@ -73,8 +87,9 @@ class Comm {
   std::map<std::uintptr_t, Memory> registrations;  // by handle of ncclCommRegister()
   std::uintptr_t last_registration = 0;
   std::shared_ptr<Windows> windows;  // null: none yet; shared by the calls on it, which may outlast the handle
-  std::optional<UniqueId> growth;  // given out by ncclCommGetUniqueId(), not used yet
+  std::optional<UniqueId> growth;    // given out by ncclCommGetUniqueId(), not used yet
 
+  Result<DeviceScope> enter_device() const;
   // Takes what a set-up job came to.
   ncclResult_t take(Result<std::unique_ptr<Communicator>> made);
   // Ends operations under way; from any thread.
@@ -114,8 +129,5 @@ struct Job {
 // Runs them: those of different communicators at once, those that share one in their order. Returns at their ends, with
 // the first error; those of communicators that are not blocking go on in the background (ncclInProgress).
 ncclResult_t run_jobs(std::vector<Job> jobs);
-
-// The device of the calling thread's CUDA context, or -1.
-std::int32_t current_device();
 
 }  // namespace tutti::nccl

@@ -81,7 +81,7 @@ Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& ch
   CommunicatorOptions options;
   options.rank = child.rank;
   options.size = child.ranks;
-  options.device = child.device;
+  options.device = child.device.number;
   options.unique_id = *id;
   return detail::create(options, child.settings.defaults);
 }
@@ -109,8 +109,8 @@ TUTTI_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclCom
   });
 }
 
-TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
-           ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags) {
+TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
+           ncclConfig_t* config, int shrinkFlags) {
   return guarded([&] {
     CommPtr parent;
     if (const ncclResult_t right = check_place("ncclCommShrink", newcomm); right != ncclSuccess) return in_group(right);
@@ -122,8 +122,8 @@ TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int
       return in_group(fail(ncclInvalidArgument, "ncclCommShrink: the list of ranks is null or of negative length"));
     }
     const bool stops = shrinkFlags == NCCL_SHRINK_ABORT;
-    const ncclResult_t found = stops ? find(comm, "ncclCommShrink", &parent)
-                                     : find_for_management(comm, "ncclCommShrink", &parent);
+    const ncclResult_t found =
+        stops ? find(comm, "ncclCommShrink", &parent) : find_for_management(comm, "ncclCommShrink", &parent);
     if (found != ncclSuccess) return in_group(found);
     if (parent->communicator == nullptr) {
       return in_group(fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never made"));
@@ -188,8 +188,9 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
     if (!settings) return in_group(fail(settings.error()));
     std::optional<UniqueId> id;
     if (uniqueId != nullptr) std::memcpy(id.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
-    const std::int32_t device = parent == nullptr ? current_device() : parent->device;
-    const auto child = std::make_shared<Comm>(own, nRanks, device, *settings);  // as in ncclCommSplit
+    auto device = parent == nullptr ? RankDevice::of_this_thread() : parent->device;
+    if (!device) return in_group(fail(device.error()));
+    const auto child = std::make_shared<Comm>(own, nRanks, *device, *settings);  // as in ncclCommSplit
     *newcomm = enter(child);
     const auto body = [parent, child, id] {
       const ncclResult_t made = child->take(grow(parent, *child, id));

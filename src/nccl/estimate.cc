@@ -13,13 +13,13 @@ struct Costs {
   double round_us;
   double us_per_byte;
 };
-constexpr Costs kHost{.round_us = 0.5, .us_per_byte = 1e-4};     // 10 GB/s
+constexpr Costs kHost{.round_us = 0.5, .us_per_byte = 1e-4};      // 10 GB/s
 constexpr Costs kNetwork{.round_us = 10.0, .us_per_byte = 1e-3};  // 1 GB/s
-constexpr Costs kDevice{.round_us = 3.0, .us_per_byte = 5e-6};   // 200 GB/s
+constexpr Costs kDevice{.round_us = 3.0, .us_per_byte = 5e-6};    // 200 GB/s
 
 Costs costs_of(const Comm& comm) {
   if (comm.communicator->nodes() > 1) return kNetwork;
-  return comm.device >= 0 && comm.communicator->runs_on_devices() ? kDevice : kHost;
+  return comm.device.number >= 0 && comm.communicator->runs_on_devices() ? kDevice : kHost;
 }
 
 // Rounds of a call, and how often its block leaves a rank.
@@ -46,9 +46,9 @@ double estimate(const GroupCall& one) {
   const double bytes = static_cast<double>(one.call.count * size_of(one.call.type));
   if (one.kind != GroupCall::Kind::kCollective) return costs.round_us + bytes * costs.us_per_byte;
   if (one.comm->ranks == 1) return bytes * costs.us_per_byte;
-  const Algorithm algorithm = one.algorithm != Algorithm::kAuto
-                                  ? one.algorithm
-                                  : one.comm->communicator->auto_algorithm(one.call.kind, one.call.count, one.call.type);
+  const Algorithm algorithm = one.algorithm != Algorithm::kAuto ? one.algorithm
+                                                                : one.comm->communicator->auto_algorithm(
+                                                                      one.call.kind, one.call.count, one.call.type);
   const Effort work = effort_of(one.call.kind, algorithm, one.comm->ranks);
   return work.rounds * costs.round_us + work.blocks * bytes * costs.us_per_byte;
 }

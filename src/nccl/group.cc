@@ -31,6 +31,8 @@ OpenGroup take_group() { return std::exchange(group, {}); }
 
 // The options of a call, in the memory and at the time in which it runs.
 Result<CallOptions> options_of(const GroupCall& one) {
+  const auto scope = one.comm->enter_device();
+  if (!scope) return scope.error();
   CallOptions options;
   options.algorithm = one.algorithm;
   auto stream = order_in_stream(one.call.input != nullptr ? one.call.input : one.call.output, one.stream);
@@ -161,7 +163,8 @@ TUTTI_NCCL(ncclResult_t, GroupStart) {
 
 TUTTI_NCCL(ncclResult_t, GroupEnd) {
   return guarded([] {
-    if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd: there is no group to end: call ncclGroupStart()");
+    if (group.depth == 0)
+      return fail(ncclInvalidUsage, "ncclGroupEnd: there is no group to end: call ncclGroupStart()");
     if (group.depth > 1) {
       --group.depth;
       return ncclSuccess;
@@ -179,8 +182,9 @@ TUTTI_NCCL(ncclResult_t, GroupSimulateEnd, ncclSimInfo_t* info) {
     }
     const OpenGroup ended = take_group();
     if (info == nullptr || info->magic != kSimulationMagic || info->size < sizeof(ncclSimInfo_t)) {
-      return fail(ncclInvalidArgument,
-                  "ncclGroupSimulateEnd: the information is null or was not initialised with NCCL_SIM_INFO_INITIALIZER");
+      return fail(
+          ncclInvalidArgument,
+          "ncclGroupSimulateEnd: the information is null or was not initialised with NCCL_SIM_INFO_INITIALIZER");
     }
     if (ended.error != ncclSuccess) return fail(ended.error, ended.message);
     info->estimatedTime = static_cast<float>(estimated_us(ended.calls));

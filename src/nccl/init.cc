@@ -1,4 +1,6 @@
 // ncclGetUniqueId and the functions that make a communicator of nothing.
+#include "nccl/init.h"
+
 #include <fmt/format.h>
 
 #include <cstring>
@@ -10,7 +12,6 @@
 #include "nccl/api.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
-#include "nccl/init.h"
 #include "runtime/create.h"
 #include "runtime/interfaces.h"
 #include "runtime/launcher.h"
@@ -36,7 +37,8 @@ Result<std::string> meeting_interface(const Settings& settings) {
 }
 
 ncclResult_t check_ranks(const char* function, const ncclComm_t* comm, int ranks, int rank) {
-  if (comm == nullptr) return fail(ncclInvalidArgument, fmt::format("{}: the place for the communicator is null", function));
+  if (comm == nullptr)
+    return fail(ncclInvalidArgument, fmt::format("{}: the place for the communicator is null", function));
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     return fail(ncclInvalidArgument,
                 fmt::format("{}: rank {} of {} ranks: ranks are 0 to the number of ranks - 1", function, rank, ranks));
@@ -55,19 +57,20 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const 
   CommunicatorOptions options;
   options.rank = rank;
   options.size = ranks;
-  options.device = current_device();
+  auto device = RankDevice::of_this_thread();
+  if (!device) return fail(device.error());
+  options.device = device->number;
   if (settings->root.empty()) {
     std::memcpy(options.unique_id.emplace().bytes.data(), &id, sizeof(id));
   } else {
     options.root = settings->root;
     options.job_id = "NCCL_COMM_ID " + settings->root;
   }
-  const auto made = std::make_shared<Comm>(rank, ranks, *options.device, *settings);  // shared by the table and calls
+  const auto made = std::make_shared<Comm>(rank, ranks, *device, *settings);  // shared by the table and calls
   *comm = enter(made);
-  return end_of_making(
-      comm, made, run_job({.comm = made, .parent = nullptr, .body = [made, options] {
-                             return made->take(detail::create(options, made->settings.defaults));
-                           }}));
+  return end_of_making(comm, made, run_job({.comm = made, .parent = nullptr, .body = [made, options] {
+                                              return made->take(detail::create(options, made->settings.defaults));
+                                            }}));
 }
 
 Result<std::vector<std::int32_t>> devices_of(int count, const int* list) {
@@ -111,8 +114,7 @@ TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
     }
     const auto interface = meeting_interface(**settings);
     if (!interface) return fail(interface.error());
-    const auto made =
-        detail::create_unique_id({.interface = *interface, .patience = kPatience}, (*settings)->defaults);
+    const auto made = detail::create_unique_id({.interface = *interface, .patience = kPatience}, (*settings)->defaults);
     if (!made) return fail(made.error());
     std::memcpy(id, made->bytes.data(), sizeof(*id));
     return ncclSuccess;
@@ -132,8 +134,9 @@ TUTTI_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, 
            ncclUniqueId* commIds, ncclConfig_t* config) {
   return guarded([&] {
     if (nId < 1 || nId > nranks || commIds == nullptr) {
-      return fail(ncclInvalidArgument,
-                  fmt::format("ncclCommInitRankScalable: {} ids for {} ranks: give 1 to as many as ranks", nId, nranks));
+      return fail(
+          ncclInvalidArgument,
+          fmt::format("ncclCommInitRankScalable: {} ids for {} ranks: give 1 to as many as ranks", nId, nranks));
     }
     // One place to meet does for as many ranks as there are; the ids are given in the same order everywhere.
     return init_rank("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config);
@@ -144,8 +147,8 @@ TUTTI_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* dev
   return guarded([&] {
     if (comm == nullptr || ndev < 1) {
       return fail(ncclInvalidArgument,
-                  fmt::format("ncclCommInitAll: {} devices{}: give at least one, and a place for each communicator", ndev,
-                              comm == nullptr ? ", null" : ""));
+                  fmt::format("ncclCommInitAll: {} devices{}: give at least one, and a place for each communicator",
+                              ndev, comm == nullptr ? ", null" : ""));
     }
     const auto settings = environment_settings();
     if (!settings) return fail(settings.error());
@@ -157,7 +160,9 @@ TUTTI_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* dev
     if (!made) return fail(made.error());
     for (std::int32_t rank = 0; rank < ndev; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
-      const auto one = std::make_shared<Comm>(rank, ndev, (*devices)[at], **settings);  // as in init_rank
+      auto device = RankDevice::of((*devices)[at]);
+      if (!device) return fail(device.error());
+      const auto one = std::make_shared<Comm>(rank, ndev, *std::move(device), **settings);  // as in init_rank
       one->take(std::move((*made)[at]));
       comm[rank] = enter(one);
     }

@@ -54,7 +54,7 @@ ncclResult_t answer(const char* function, ncclComm_t comm, Value* place, Value C
       return fail(ncclInvalidArgument, fmt::format("{}: the communicator is still being made", function));
     }
   }
-  const CommFacts facts{.rank = found->rank, .ranks = found->ranks, .device = found->device};
+  const CommFacts facts{.rank = found->rank, .ranks = found->ranks, .device = found->device.number};
   *place = facts.*fact;
   return ncclSuccess;
 }
@@ -146,7 +146,8 @@ TUTTI_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
       return in_group(ready);
     }
     if (flags != NCCL_SUSPEND_MEM) {
-      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommSuspend: flags {} are not NCCL_SUSPEND_MEM", flags)));
+      return in_group(
+          fail(ncclInvalidArgument, fmt::format("ncclCommSuspend: flags {} are not NCCL_SUSPEND_MEM", flags)));
     }
     const auto body = [found] {
       const Status suspended = found->communicator->suspend();
@@ -196,7 +197,8 @@ TUTTI_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, 
       case ncclStatGpuMemPersist: *value = use.lasting; return ncclSuccess;
       case ncclStatGpuMemTotal: *value = use.suspendable + use.lasting; return ncclSuccess;
     }
-    return fail(ncclInvalidArgument, fmt::format("ncclCommMemStats: statistic {} is none of ours", static_cast<int>(stat)));
+    return fail(ncclInvalidArgument,
+                fmt::format("ncclCommMemStats: statistic {} is none of ours", static_cast<int>(stat)));
   });
 }
 

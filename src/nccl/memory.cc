@@ -15,6 +15,7 @@
 #include "cuda/driver.h"
 #include "cuda/pointer.h"
 #include "cuda/resources.h"
+#include "cuda/virtual_memory.h"
 #include "nccl/api.h"
 
 namespace tutti::nccl {
@@ -24,8 +25,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // What ncclMemAlloc() gave: ncclMemFree() gets an address and nothing else, so the table is the process's.
 struct Allocation {
-  std::size_t bytes = 0;                      // of host memory, as mapped
-  std::optional<cuda::DeviceMemory> device{};  // in place of it
+  std::size_t bytes = 0;                          // of host memory, as mapped
+  std::optional<cuda::ShareableMemory> device{};  // in place of it
 };
 struct Table {
   std::mutex mutex;
@@ -58,11 +59,12 @@ ncclResult_t allocate_on_host(void** place, std::size_t bytes) {
 }
 
 ncclResult_t allocate_on_device(const cuda::Driver& driver, void** place, std::size_t bytes) {
-  auto memory = cuda::DeviceMemory::allocate(driver, bytes);
+  // A driver without virtual memory gives plain memory, which is aligned less than a window has to be.
+  auto memory = cuda::ShareableMemory::allocate(driver, bytes + NCCL_WIN_REQUIRED_ALIGNMENT);
   if (!memory) return fail(memory.error());
-  void* data = reinterpret_cast<void*>(memory->address());
+  void* data = reinterpret_cast<void*>(round_up(memory->address(), NCCL_WIN_REQUIRED_ALIGNMENT));
   const std::scoped_lock lock(table().mutex);
-  table().allocations[data].device = *std::move(memory);
+  table().allocations[data].device.emplace(*std::move(memory));
   *place = data;
   return ncclSuccess;
 }
@@ -94,9 +96,9 @@ Status write_memory(void* to, const void* from, std::size_t bytes) {
   const cuda::Driver& driver = *cuda::Driver::loaded();
   auto stream = cuda::Stream::create(driver);
   if (!stream) return stream.error();
-  TUTTI_TRY(driver.check(driver.api().memcpy_htod_async(reinterpret_cast<cuda::CUdeviceptr>(to), from, bytes,
-                                                        stream->handle()),
-                         "copying into a window"));
+  TUTTI_TRY(driver.check(
+      driver.api().memcpy_htod_async(reinterpret_cast<cuda::CUdeviceptr>(to), from, bytes, stream->handle()),
+      "copying into a window"));
   return stream->synchronize();
 }
 
@@ -128,17 +130,16 @@ TUTTI_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
 TUTTI_NCCL(ncclResult_t, MemFree, void* ptr) {
   return guarded([&] {
     if (ptr == nullptr) return ncclSuccess;
-    Allocation freed;
+    std::map<void*, Allocation>::node_type freed;
     {
       const std::scoped_lock lock(table().mutex);
-      const auto found = table().allocations.find(ptr);
-      if (found == table().allocations.end()) {
-        return fail(ncclInvalidArgument, fmt::format("ncclMemFree: {} is none of ncclMemAlloc()'s, or freed already", ptr));
-      }
-      freed = std::move(found->second);
-      table().allocations.erase(found);
+      freed = table().allocations.extract(ptr);
     }
-    if (!freed.device) munmap(ptr, freed.bytes);
+    if (freed.empty()) {
+      return fail(ncclInvalidArgument,
+                  fmt::format("ncclMemFree: {} is none of ncclMemAlloc()'s, or freed already", ptr));
+    }
+    if (!freed.mapped().device) munmap(ptr, freed.mapped().bytes);
     return ncclSuccess;
   });
 }

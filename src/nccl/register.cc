@@ -49,7 +49,8 @@ ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm
 TUTTI_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle) {
   return guarded([&] {
     CommPtr found;
-    if (const ncclResult_t right = check_piece("ncclCommRegister", buff, size, handle); right != ncclSuccess) return right;
+    if (const ncclResult_t right = check_piece("ncclCommRegister", buff, size, handle); right != ncclSuccess)
+      return right;
     if (const ncclResult_t ready = find_ready(comm, "ncclCommRegister", &found); ready != ncclSuccess) return ready;
     Memory memory;
     if (is_host_memory(buff)) {
@@ -113,7 +114,8 @@ TUTTI_NCCL(ncclResult_t, WinGetUserPtr, ncclComm_t comm, ncclWindow_t win, void*
     CommPtr found;
     std::shared_ptr<Windows> windows;
     if (outUserPtr == nullptr) return fail(ncclInvalidArgument, "ncclWinGetUserPtr: the place for the address is null");
-    if (const auto there = find_windows("ncclWinGetUserPtr", comm, &found, &windows); there != ncclSuccess) return there;
+    if (const auto there = find_windows("ncclWinGetUserPtr", comm, &found, &windows); there != ncclSuccess)
+      return there;
     const auto window = windows->find(win);
     if (!window) return fail(window.error());
     *outUserPtr = (*window)->data;

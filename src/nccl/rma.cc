@@ -49,7 +49,8 @@ ncclResult_t put(const char* function, const Signal& signal, unsigned flags, ncc
   if (const ncclResult_t there = find_windows(function, handle, &comm, &windows); there != ncclSuccess) return there;
   if (const ncclResult_t right = check_signal(function, *comm, signal, flags); right != ncclSuccess) return right;
   if (count > 0 && data == nullptr) return fail_in(function, "the buffer is null");
-  if (element_bytes > 0 && count > SIZE_MAX / element_bytes) return fail_in(function, "count is more than memory holds");
+  if (element_bytes > 0 && count > SIZE_MAX / element_bytes)
+    return fail_in(function, "count is more than memory holds");
   const Window* target = nullptr;
   if (element_bytes > 0) {
     const auto found = windows->find(window);
@@ -57,9 +58,12 @@ ncclResult_t put(const char* function, const Signal& signal, unsigned flags, ncc
     target = *found;
   }
   const std::size_t bytes = count * element_bytes;
-  return run_one_sided({.waits = false, .body = [=] {
-                          return outcome(windows->put(signal, target, offset, data, bytes, stream));
-                        }});
+  const auto body = [=] {
+    const auto scope = comm->enter_device();
+    if (!scope) return fail(scope.error());
+    return outcome(windows->put(signal, target, offset, data, bytes, stream));
+  };
+  return run_one_sided({.waits = false, .body = body});
 }
 
 }  // namespace
@@ -100,14 +104,17 @@ TUTTI_NCCL(ncclResult_t, WaitSignal, int nDesc, ncclWaitSignalDesc_t* signalDesc
       if (const auto right = check_signal(kName, *found, signal, 0); right != ncclSuccess) return in_group(right);
       if (one.opCnt < 0) return in_group(fail_in(kName, fmt::format("{} signals are waited for", one.opCnt)));
     }
-    return in_group(run_one_sided({.waits = true, .body = [=] {
-                                     for (const ncclWaitSignalDesc_t& one : wanted) {
-                                       const Signal signal{.peer = one.peer, .index = one.sigIdx, .context = one.ctx};
-                                       const Status waited = windows->wait(signal, static_cast<std::uint64_t>(one.opCnt));
-                                       if (!waited.ok()) return fail(waited.error());
-                                     }
-                                     return ncclSuccess;
-                                   }}));
+    const auto body = [=] {
+      const auto scope = found->enter_device();
+      if (!scope) return fail(scope.error());
+      for (const ncclWaitSignalDesc_t& one : wanted) {
+        const Signal signal{.peer = one.peer, .index = one.sigIdx, .context = one.ctx};
+        const Status waited = windows->wait(signal, static_cast<std::uint64_t>(one.opCnt));
+        if (!waited.ok()) return fail(waited.error());
+      }
+      return ncclSuccess;
+    };
+    return in_group(run_one_sided({.waits = true, .body = body}));
   });
 }
 

@@ -66,8 +66,8 @@ Status check_ranges(const ncclConfig_t& config) {
   };
   for (const Range& range : ranges) {
     if (range.value == NCCL_CONFIG_UNDEF_INT || (range.value >= range.least && range.value <= range.most)) continue;
-    return invalid(fmt::format("ncclConfig_t: {} is {}, not {} to {}", range.name, range.value, range.least,
-                               range.most));
+    return invalid(
+        fmt::format("ncclConfig_t: {} is {}, not {} to {}", range.name, range.value, range.least, range.most));
   }
   if (config.minCTAs != NCCL_CONFIG_UNDEF_INT && config.maxCTAs != NCCL_CONFIG_UNDEF_INT &&
       config.minCTAs > config.maxCTAs) {

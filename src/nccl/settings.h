@@ -14,7 +14,7 @@ namespace tutti::nccl {
 struct Settings {
   Variables defaults;  // TUTTI_* pairs that stand under the process's own
   bool blocking = true;
-  std::string root;    // "host:port": where to meet in place of a unique id; empty: by the id
+  std::string root;  // "host:port": where to meet in place of a unique id; empty: by the id
   // By CollectiveKind: what calls ask for.
   std::array<Algorithm, 10> algorithms{};
 };

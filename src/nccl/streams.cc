@@ -24,7 +24,8 @@ bool on_device(const cuda::PointerInfo& info) {
 
 Status wait_for(const cuda::Driver& driver, void* stream, const char* what) {
   auto capturing = cuda::CaptureStatus::kNone;
-  TUTTI_TRY(driver.check(driver.api().stream_is_capturing(handle(stream), &capturing), "asking whether a stream captures"));
+  TUTTI_TRY(
+      driver.check(driver.api().stream_is_capturing(handle(stream), &capturing), "asking whether a stream captures"));
   if (capturing != cuda::CaptureStatus::kNone) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
                  std::string(what) + " cannot stand in a graph: the stream captures; use device memory there"};
@@ -76,11 +77,14 @@ Result<JoinedStreams> JoinedStreams::fork(const std::vector<GroupCall>& calls) {
   if (driver == nullptr) return joined;
   for (const GroupCall& one : calls) {
     if (one.kind == GroupCall::Kind::kCollective) continue;
-    const auto [member, is_new] = joined.members_.try_emplace(one.comm.get(), Member{.first = one.stream, .others = {}});
+    const auto [member, is_new] =
+        joined.members_.try_emplace(one.comm.get(), Member{.first = one.stream, .others = {}});
     std::vector<void*>& others = member->second.others;
     if (is_new || one.stream == member->second.first) continue;
     if (std::find(others.begin(), others.end(), one.stream) != others.end()) continue;
     others.push_back(one.stream);
+    const auto scope = one.comm->enter_device();
+    if (!scope) return scope.error();
     TUTTI_TRY(put_behind(*driver, member->second.first, one.stream));
   }
   return joined;
@@ -93,6 +97,8 @@ void* JoinedStreams::of(const GroupCall& transfer) const {
 
 Status JoinedStreams::join() {
   for (const auto& [comm, member] : members_) {
+    const auto scope = comm->enter_device();
+    if (!scope) return scope.error();
     for (void* other : member.others) TUTTI_TRY(put_behind(*cuda::Driver::loaded(), other, member.first));
   }
   return {};

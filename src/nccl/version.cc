@@ -17,7 +17,8 @@ TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
 TUTTI_NCCL(const char*, GetErrorString, ncclResult_t result) {
   switch (result) {
     case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "the CUDA driver refused a call, or a kernel failed (ncclGetLastError says more)";
+    case ncclUnhandledCudaError:
+      return "the CUDA driver refused a call, or a kernel failed (ncclGetLastError says more)";
     case ncclSystemError: return "the operating system refused a call (ncclGetLastError says more)";
     case ncclInternalError: return "internal error: a bug in Tutti (ncclGetLastError says more)";
     case ncclInvalidArgument: return "invalid argument (ncclGetLastError says which)";

@@ -151,9 +151,10 @@ Status Windows::land(std::uint32_t number, std::uint64_t offset, std::uint64_t b
   std::vector<std::byte> payload(bytes);  // what cannot land is taken all the same: the next message is behind it
   TUTTI_TRY(channel_->receive(payload.data(), bytes, DataType::kUint8, peer));
   if (fits) return write_memory(to, payload.data(), bytes);
-  return invalid(fmt::format("rank {} has put {} bytes at offset {} into window {}, which this rank has deregistered or "
-                             "which is shorter here",
-                             peer, bytes, offset, number));
+  return invalid(
+      fmt::format("rank {} has put {} bytes at offset {} into window {}, which this rank has deregistered or "
+                  "which is shorter here",
+                  peer, bytes, offset, number));
 }
 
 void Windows::abort() {

@@ -59,7 +59,7 @@ class Windows {
   void abort();  // from any thread
 
  private:
-  struct Header {             // of a message; ranks of one job run the same build
+  struct Header {              // of a message; ranks of one job run the same build
     std::uint32_t window = 0;  // 0: a signal alone
     std::int32_t index = 0;
     std::int32_t context = 0;

@@ -1,4 +1,6 @@
 // Makes the first communicators of a job: of one rank of several processes, or of all ranks in this process.
+#include "runtime/create.h"
+
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -19,7 +21,6 @@
 #include "base/config.h"
 #include "runtime/bootstrap.h"
 #include "runtime/communicator_impl.h"
-#include "runtime/create.h"
 #include "runtime/device_world.h"
 #include "runtime/fabric.h"
 #include "runtime/interfaces.h"

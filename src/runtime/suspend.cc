@@ -43,9 +43,8 @@ Status CommunicatorImpl::resume() {
   std::memcpy(&id, ids->front().data(), sizeof(id));
   auto devices = make_device_world(*fabric_, members_, rank_, id, world_, gather);
   if (!devices) return devices.error();
-  auto way = *devices == nullptr
-                 ? nullptr
-                 : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *world_.prover);
+  auto way =
+      *devices == nullptr ? nullptr : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *world_.prover);
   const std::scoped_lock lock(mutex_, device_mutex_);
   device_way_ = std::move(way);
   suspended_ = false;

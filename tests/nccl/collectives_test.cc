@@ -41,9 +41,9 @@ std::string check_all_reduce(ncclComm_t comm, int rank, int ranks, ncclDataType_
   Elements in = filled(type, rank, one.count);
   Elements out(type, one.count);
   void* to = one.in_place ? in.data() : out.data();
-  NCCL_TRY(ncclAllReduce(in.data(), to, one.count, type, ncclSum, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclAllReduce(in.data(), to, one.count, type, ncclSum, comm, nullptr));
   const Elements& result = one.in_place ? in : out;
-  for (std::size_t i = 0; i < one.count; ++i) NCCL_WANT(result.get(i) == sum_of(type, ranks, i));
+  for (std::size_t i = 0; i < one.count; ++i) TUTTI_NCCL_WANT(result.get(i) == sum_of(type, ranks, i));
   return {};
 }
 
@@ -52,9 +52,9 @@ std::string check_reduce(ncclComm_t comm, int rank, int ranks, ncclDataType_t ty
   Elements out(type, one.count);
   const bool root = rank == one.root;
   void* to = one.in_place ? in.data() : root ? out.data() : nullptr;
-  NCCL_TRY(ncclReduce(in.data(), to, one.count, type, ncclSum, one.root, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclReduce(in.data(), to, one.count, type, ncclSum, one.root, comm, nullptr));
   const Elements& result = one.in_place ? in : out;
-  for (std::size_t i = 0; root && i < one.count; ++i) NCCL_WANT(result.get(i) == sum_of(type, ranks, i));
+  for (std::size_t i = 0; root && i < one.count; ++i) TUTTI_NCCL_WANT(result.get(i) == sum_of(type, ranks, i));
   return {};
 }
 
@@ -62,13 +62,13 @@ std::string check_broadcast(ncclComm_t comm, int rank, int, ncclDataType_t type,
   Elements in = filled(type, rank, one.count);
   Elements out(type, one.count);
   if (one.in_place) {
-    NCCL_TRY(ncclBcast(in.data(), one.count, type, one.root, comm, nullptr));
+    TUTTI_NCCL_TRY(ncclBcast(in.data(), one.count, type, one.root, comm, nullptr));
   } else {  // what the others give as input is not looked at
     const void* from = rank == one.root ? in.data() : reinterpret_cast<const void*>(8);
-    NCCL_TRY(ncclBroadcast(from, out.data(), one.count, type, one.root, comm, nullptr));
+    TUTTI_NCCL_TRY(ncclBroadcast(from, out.data(), one.count, type, one.root, comm, nullptr));
   }
   const Elements& result = one.in_place ? in : out;
-  for (std::size_t i = 0; i < one.count; ++i) NCCL_WANT(result.get(i) == input_of(type, one.root, i));
+  for (std::size_t i = 0; i < one.count; ++i) TUTTI_NCCL_WANT(result.get(i) == input_of(type, one.root, i));
   return {};
 }
 
@@ -79,9 +79,9 @@ std::string check_all_gather(ncclComm_t comm, int rank, int ranks, ncclDataType_
   Elements out(type, all);
   for (std::size_t i = 0; one.in_place && i < one.count; ++i) out.set(own + i, input_of(type, rank, i));
   const void* from = one.in_place ? out.at(own) : in.data();
-  NCCL_TRY(ncclAllGather(from, out.data(), one.count, type, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclAllGather(from, out.data(), one.count, type, comm, nullptr));
   for (std::size_t i = 0; i < all; ++i) {
-    NCCL_WANT(out.get(i) == input_of(type, static_cast<int>(i / one.count), i % one.count));
+    TUTTI_NCCL_WANT(out.get(i) == input_of(type, static_cast<int>(i / one.count), i % one.count));
   }
   return {};
 }
@@ -91,9 +91,9 @@ std::string check_reduce_scatter(ncclComm_t comm, int rank, int ranks, ncclDataT
   Elements in = filled(type, rank, one.count * static_cast<std::size_t>(ranks));
   Elements out(type, one.count);
   void* to = one.in_place ? in.at(own) : out.data();
-  NCCL_TRY(ncclReduceScatter(in.data(), to, one.count, type, ncclSum, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclReduceScatter(in.data(), to, one.count, type, ncclSum, comm, nullptr));
   for (std::size_t i = 0; i < one.count; ++i) {
-    NCCL_WANT((one.in_place ? in.get(own + i) : out.get(i)) == sum_of(type, ranks, own + i));
+    TUTTI_NCCL_WANT((one.in_place ? in.get(own + i) : out.get(i)) == sum_of(type, ranks, own + i));
   }
   return {};
 }
@@ -103,11 +103,11 @@ std::string check_all_to_all(ncclComm_t comm, int rank, int ranks, ncclDataType_
   Elements in = filled(type, rank, all);
   Elements out(type, all);
   void* to = one.in_place ? in.data() : out.data();
-  NCCL_TRY(ncclAlltoAll(in.data(), to, one.count, type, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclAlltoAll(in.data(), to, one.count, type, comm, nullptr));
   const Elements& result = one.in_place ? in : out;
   for (std::size_t i = 0; i < all; ++i) {
     const std::size_t there = static_cast<std::size_t>(rank) * one.count + i % one.count;
-    NCCL_WANT(result.get(i) == input_of(type, static_cast<int>(i / one.count), there));
+    TUTTI_NCCL_WANT(result.get(i) == input_of(type, static_cast<int>(i / one.count), there));
   }
   return {};
 }
@@ -120,9 +120,9 @@ std::string check_gather(ncclComm_t comm, int rank, int ranks, ncclDataType_t ty
   Elements out(type, root ? all : 0);
   for (std::size_t i = 0; root && i < one.count; ++i) out.set(own + i, input_of(type, rank, i));
   const void* from = root && one.in_place ? out.at(own) : in.data();
-  NCCL_TRY(ncclGather(from, root ? out.data() : nullptr, one.count, type, one.root, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclGather(from, root ? out.data() : nullptr, one.count, type, one.root, comm, nullptr));
   for (std::size_t i = 0; root && i < all; ++i) {
-    NCCL_WANT(out.get(i) == input_of(type, static_cast<int>(i / one.count), i % one.count));
+    TUTTI_NCCL_WANT(out.get(i) == input_of(type, static_cast<int>(i / one.count), i % one.count));
   }
   return {};
 }
@@ -133,10 +133,10 @@ std::string check_scatter(ncclComm_t comm, int rank, int ranks, ncclDataType_t t
   Elements in = filled(type, one.root, root ? one.count * static_cast<std::size_t>(ranks) : 0);
   Elements out(type, one.count);
   const bool in_place = root && one.in_place;
-  NCCL_TRY(ncclScatter(root ? in.data() : nullptr, in_place ? in.at(own) : out.data(), one.count, type, one.root, comm,
-                       nullptr));
+  TUTTI_NCCL_TRY(ncclScatter(root ? in.data() : nullptr, in_place ? in.at(own) : out.data(), one.count, type, one.root,
+                             comm, nullptr));
   for (std::size_t i = 0; i < one.count; ++i) {
-    NCCL_WANT((in_place ? in.get(own + i) : out.get(i)) == input_of(type, one.root, own + i));
+    TUTTI_NCCL_WANT((in_place ? in.get(own + i) : out.get(i)) == input_of(type, one.root, own + i));
   }
   return {};
 }
@@ -146,26 +146,26 @@ std::string check_ring_of_transfers(ncclComm_t comm, int rank, int ranks, ncclDa
   Elements out(type, one.count);
   const int to = (rank + 1) % ranks;
   const int from = (rank + ranks - 1) % ranks;
-  NCCL_TRY(ncclGroupStart());
-  NCCL_TRY(ncclSend(in.data(), one.count, type, to, comm, nullptr));
-  NCCL_TRY(ncclRecv(out.data(), one.count, type, from, comm, nullptr));
-  NCCL_TRY(ncclGroupEnd());
-  for (std::size_t i = 0; i < one.count; ++i) NCCL_WANT(out.get(i) == input_of(type, from, i));
+  TUTTI_NCCL_TRY(ncclGroupStart());
+  TUTTI_NCCL_TRY(ncclSend(in.data(), one.count, type, to, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclRecv(out.data(), one.count, type, from, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclGroupEnd());
+  for (std::size_t i = 0; i < one.count; ++i) TUTTI_NCCL_WANT(out.get(i) == input_of(type, from, i));
   return {};
 }
 
 using Check = std::string (*)(ncclComm_t, int, int, ncclDataType_t, const Case&);
-constexpr Check kChecks[] = {check_all_reduce,     check_reduce,     check_broadcast, check_all_gather,
-                             check_reduce_scatter, check_all_to_all, check_gather,    check_scatter,
-                             check_ring_of_transfers};
+constexpr Check kChecks[] = {check_all_reduce, check_reduce,         check_broadcast,
+                             check_all_gather, check_reduce_scatter, check_all_to_all,
+                             check_gather,     check_scatter,        check_ring_of_transfers};
 
 std::string check_everything(ncclComm_t comm, int rank, int ranks) {
   int count = 0;
-  NCCL_TRY(ncclCommCount(comm, &count));
-  NCCL_WANT(count == ranks);
+  TUTTI_NCCL_TRY(ncclCommCount(comm, &count));
+  TUTTI_NCCL_WANT(count == ranks);
   int own = -1;
-  NCCL_TRY(ncclCommUserRank(comm, &own));
-  NCCL_WANT(own == rank);
+  TUTTI_NCCL_TRY(ncclCommUserRank(comm, &own));
+  TUTTI_NCCL_WANT(own == rank);
   for (const Check check : kChecks) {
     for (const std::size_t elements : kCounts) {
       for (const bool in_place : {false, true}) {
@@ -216,7 +216,8 @@ TEST(NcclGroups, LetOneThreadDriveAllRanks) {
     ASSERT_EQ(ncclGroupEnd(), ncclSuccess) << ncclGetLastError(nullptr);
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       for (std::size_t i = 0; i < 1000; ++i) ASSERT_EQ(out[rank].get(i), sum_of(ncclFloat64, kRanks, i));
-      for (std::size_t i = 0; i < 4000; ++i) ASSERT_EQ(all[rank].get(i), input_of(ncclFloat64, static_cast<int>(i / 1000), i % 1000));
+      for (std::size_t i = 0; i < 4000; ++i)
+        ASSERT_EQ(all[rank].get(i), input_of(ncclFloat64, static_cast<int>(i / 1000), i % 1000));
     }
   }
   for (const ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);

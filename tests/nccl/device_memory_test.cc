@@ -156,7 +156,8 @@ TEST(NcclDevice, AFactorInDeviceMemoryIsReadWhenTheCallRuns) {
   std::memcpy(bytes.data(), &value, sizeof(value));
   rank.gpu->put(factor, bytes);
   rank.put(filled(4));
-  ASSERT_EQ(ncclAllReduce(rank.data(), rank.data(), kCount, ncclFloat, op, rank.comm, stream_of(*rank.gpu)), ncclSuccess)
+  ASSERT_EQ(ncclAllReduce(rank.data(), rank.data(), kCount, ncclFloat, op, rank.comm, stream_of(*rank.gpu)),
+            ncclSuccess)
       << ncclGetLastError(nullptr);
   EXPECT_EQ(rank.get(kCount), filled(10));
   end(ranks);
@@ -238,8 +239,8 @@ TEST(NcclDevice, WindowsTakePutsFromDeviceMemory) {
     ASSERT_EQ(ncclWaitSignal(1, &wanted, ranks[i].comm, stream_of(*ranks[i].gpu)), ncclSuccess)
         << ncclGetLastError(nullptr);
     std::vector<float> got(kCount);
-    ASSERT_EQ(driver().api().memcpy_dtoh_async(got.data(), reinterpret_cast<cuda::CUdeviceptr>(data[i]) +
-                                                               kCount * sizeof(float),
+    ASSERT_EQ(driver().api().memcpy_dtoh_async(got.data(),
+                                               reinterpret_cast<cuda::CUdeviceptr>(data[i]) + kCount * sizeof(float),
                                                kCount * sizeof(float), ranks[i].gpu->stream()),
               cuda::CUresult::kSuccess);
     ranks[i].gpu->synchronize();

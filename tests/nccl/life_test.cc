@@ -15,10 +15,10 @@ namespace {
 // The sum of all ranks' numbers from 1, by one all-reduce.
 std::string check_sum(ncclComm_t comm, int expected) {
   int rank = -1;
-  NCCL_TRY(ncclCommUserRank(comm, &rank));
+  TUTTI_NCCL_TRY(ncclCommUserRank(comm, &rank));
   std::int32_t value = rank + 1;
-  NCCL_TRY(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr));
-  NCCL_WANT(value == expected);
+  TUTTI_NCCL_TRY(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr));
+  TUTTI_NCCL_WANT(value == expected);
   return {};
 }
 
@@ -47,7 +47,8 @@ TEST(NcclLife, WithoutBlockingEverythingIsAskedFor) {
   EXPECT_EQ(count, 2);
   std::vector<double> values = {1, 2};
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(ncclAllReduce(&values[rank], &values[rank], 1, ncclDouble, ncclSum, comms[rank], nullptr), ncclInProgress);
+    EXPECT_EQ(ncclAllReduce(&values[rank], &values[rank], 1, ncclDouble, ncclSum, comms[rank], nullptr),
+              ncclInProgress);
   }
   for (const ncclComm_t comm : comms) EXPECT_EQ(wait_for(comm), ncclSuccess);
   EXPECT_EQ(values, (std::vector<double>{3, 3}));
@@ -87,24 +88,24 @@ TEST(NcclLife, ARankThatIsStillMadeCanBeAborted) {
 TEST(NcclLife, SplitsShrinksAndGrows) {
   as_threads(4, [](ncclComm_t comm, int rank, int) -> std::string {
     ncclComm_t half = nullptr;
-    NCCL_TRY(ncclCommSplit(comm, rank == 3 ? NCCL_SPLIT_NOCOLOR : 7, 10 - rank, &half, nullptr));
-    NCCL_WANT((half == nullptr) == (rank == 3));
+    TUTTI_NCCL_TRY(ncclCommSplit(comm, rank == 3 ? NCCL_SPLIT_NOCOLOR : 7, 10 - rank, &half, nullptr));
+    TUTTI_NCCL_WANT((half == nullptr) == (rank == 3));
     if (half != nullptr) {
       int own = -1;
-      NCCL_TRY(ncclCommUserRank(half, &own));
-      NCCL_WANT(own == 2 - rank);
+      TUTTI_NCCL_TRY(ncclCommUserRank(half, &own));
+      TUTTI_NCCL_WANT(own == 2 - rank);
       if (const std::string wrong = check_sum(half, 6); !wrong.empty()) return wrong;
-      NCCL_TRY(ncclCommDestroy(half));
+      TUTTI_NCCL_TRY(ncclCommDestroy(half));
     }
     int excluded[] = {1};
     if (rank != 1) {
       ncclComm_t three = nullptr;
-      NCCL_TRY(ncclCommShrink(comm, excluded, 1, &three, nullptr, NCCL_SHRINK_DEFAULT));
+      TUTTI_NCCL_TRY(ncclCommShrink(comm, excluded, 1, &three, nullptr, NCCL_SHRINK_DEFAULT));
       int count = 0;
-      NCCL_TRY(ncclCommCount(three, &count));
-      NCCL_WANT(count == 3);
+      TUTTI_NCCL_TRY(ncclCommCount(three, &count));
+      TUTTI_NCCL_WANT(count == 3);
       if (const std::string wrong = check_sum(three, 6); !wrong.empty()) return wrong;
-      NCCL_TRY(ncclCommDestroy(three));
+      TUTTI_NCCL_TRY(ncclCommDestroy(three));
     }
     return check_sum(comm, 10);
   });
@@ -122,20 +123,20 @@ TEST(NcclLife, GrowsByRanksThatWereNotThere) {
       wrong[static_cast<std::size_t>(rank)] = [&]() -> std::string {
         ncclComm_t old = nullptr;
         ncclComm_t grown = nullptr;
-        if (rank < 2) NCCL_TRY(ncclCommInitRank(&old, 2, id, rank));
+        if (rank < 2) TUTTI_NCCL_TRY(ncclCommInitRank(&old, 2, id, rank));
         if (rank == 1) {
-          NCCL_TRY(ncclCommGetUniqueId(old, &more));
+          TUTTI_NCCL_TRY(ncclCommGetUniqueId(old, &more));
           ncclUniqueId again;
-          NCCL_WANT(ncclCommGetUniqueId(old, &again) == ncclInvalidUsage);
+          TUTTI_NCCL_WANT(ncclCommGetUniqueId(old, &again) == ncclInvalidUsage);
           given = true;
         }
         while (!given) std::this_thread::yield();
-        NCCL_TRY(ncclCommGrow(old, 4, rank == 0 ? nullptr : &more, rank < 2 ? -1 : rank, &grown, nullptr));
+        TUTTI_NCCL_TRY(ncclCommGrow(old, 4, rank == 0 ? nullptr : &more, rank < 2 ? -1 : rank, &grown, nullptr));
         if (const std::string sum = check_sum(grown, 10); !sum.empty()) return sum;
-        NCCL_TRY(ncclCommDestroy(grown));
+        TUTTI_NCCL_TRY(ncclCommDestroy(grown));
         if (old != nullptr) {
           if (const std::string sum = check_sum(old, 3); !sum.empty()) return sum;
-          NCCL_TRY(ncclCommDestroy(old));
+          TUTTI_NCCL_TRY(ncclCommDestroy(old));
         }
         return {};
       }();
@@ -155,45 +156,45 @@ TEST(NcclLife, ARevokedOneEndsItsCallsAndCanBeSplitAndShrunk) {
       std::int32_t value = 0;
       const ncclResult_t ended = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr);
       revoker.join();
-      NCCL_WANT(ended == ncclRemoteError);
+      TUTTI_NCCL_WANT(ended == ncclRemoteError);
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      NCCL_TRY(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+      TUTTI_NCCL_TRY(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
     }
     std::int32_t value = 0;
-    NCCL_WANT(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr) == ncclInvalidUsage);
+    TUTTI_NCCL_WANT(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr) == ncclInvalidUsage);
     ncclResult_t state = ncclInternalError;
-    NCCL_TRY(ncclCommGetAsyncError(comm, &state));
-    NCCL_WANT(state == ncclSuccess);
-    NCCL_WANT(ncclCommFinalize(comm) == ncclInvalidUsage);
+    TUTTI_NCCL_TRY(ncclCommGetAsyncError(comm, &state));
+    TUTTI_NCCL_WANT(state == ncclSuccess);
+    TUTTI_NCCL_WANT(ncclCommFinalize(comm) == ncclInvalidUsage);
     ncclComm_t split = nullptr;
-    NCCL_TRY(ncclCommSplit(comm, 0, -rank, &split, nullptr));
+    TUTTI_NCCL_TRY(ncclCommSplit(comm, 0, -rank, &split, nullptr));
     if (const std::string wrong = check_sum(split, 6); !wrong.empty()) return wrong;
-    NCCL_TRY(ncclCommDestroy(split));
+    TUTTI_NCCL_TRY(ncclCommDestroy(split));
     if (rank == 2) return {};
     int excluded[] = {2};
     ncclComm_t pair = nullptr;
-    NCCL_TRY(ncclCommShrink(comm, excluded, 1, &pair, nullptr, NCCL_SHRINK_DEFAULT));
+    TUTTI_NCCL_TRY(ncclCommShrink(comm, excluded, 1, &pair, nullptr, NCCL_SHRINK_DEFAULT));
     if (const std::string wrong = check_sum(pair, 3); !wrong.empty()) return wrong;
-    NCCL_TRY(ncclCommDestroy(pair));
+    TUTTI_NCCL_TRY(ncclCommDestroy(pair));
     return {};
   });
 }
 
 TEST(NcclLife, ASuspendedOneRefusesCallsUntilItIsResumed) {
   as_threads(2, [](ncclComm_t comm, int, int) -> std::string {
-    NCCL_WANT(ncclCommResume(comm) == ncclInvalidUsage);
-    NCCL_WANT(ncclCommSuspend(comm, 0) == ncclInvalidArgument);
-    NCCL_TRY(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+    TUTTI_NCCL_WANT(ncclCommResume(comm) == ncclInvalidUsage);
+    TUTTI_NCCL_WANT(ncclCommSuspend(comm, 0) == ncclInvalidArgument);
+    TUTTI_NCCL_TRY(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
     std::uint64_t suspended = 0;
-    NCCL_TRY(ncclCommMemStats(comm, ncclStatGpuMemSuspended, &suspended));
-    NCCL_WANT(suspended == 1);
+    TUTTI_NCCL_TRY(ncclCommMemStats(comm, ncclStatGpuMemSuspended, &suspended));
+    TUTTI_NCCL_WANT(suspended == 1);
     std::int32_t value = 0;
-    NCCL_WANT(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr) == ncclInvalidUsage);
-    NCCL_TRY(ncclCommResume(comm));
+    TUTTI_NCCL_WANT(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr) == ncclInvalidUsage);
+    TUTTI_NCCL_TRY(ncclCommResume(comm));
     std::uint64_t total = 1;
-    NCCL_TRY(ncclCommMemStats(comm, ncclStatGpuMemTotal, &total));
-    NCCL_WANT(total == 0);  // on host memory there is none
+    TUTTI_NCCL_TRY(ncclCommMemStats(comm, ncclStatGpuMemTotal, &total));
+    TUTTI_NCCL_WANT(total == 0);  // on host memory there is none
     return check_sum(comm, 3);
   });
 }
@@ -205,15 +206,15 @@ TEST(NcclLife, SurvivorsOfADeadRankShrink) {
     if (rank == 1) raise(SIGKILL);
     std::int32_t value = 0;
     const ncclResult_t ended = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr);
-    NCCL_WANT(ended == ncclRemoteError);
-    NCCL_WANT(std::string(ncclGetLastError(comm)).find("rank 1") != std::string::npos);
+    TUTTI_NCCL_WANT(ended == ncclRemoteError);
+    TUTTI_NCCL_WANT(std::string(ncclGetLastError(comm)).find("rank 1") != std::string::npos);
     int excluded[] = {1};
     ncclComm_t pair = nullptr;
     const std::int64_t start = now_ms();
-    NCCL_TRY(ncclCommShrink(comm, excluded, 1, &pair, nullptr, NCCL_SHRINK_ABORT));
-    NCCL_WANT(now_ms() - start < 10'000);
+    TUTTI_NCCL_TRY(ncclCommShrink(comm, excluded, 1, &pair, nullptr, NCCL_SHRINK_ABORT));
+    TUTTI_NCCL_WANT(now_ms() - start < 10'000);
     if (const std::string wrong = check_sum(pair, 3); !wrong.empty()) return wrong;
-    NCCL_TRY(ncclCommDestroy(pair));
+    TUTTI_NCCL_TRY(ncclCommDestroy(pair));
     return {};
   });
   EXPECT_EQ(status_of(children[0]), 0);
@@ -231,7 +232,8 @@ TEST(NcclLife, AbortReturnsInTimeWhileAPeerIsDead) {
       EXPECT_LT(now_ms() - start, 1000);
     });
     std::vector<float> values(1 << 20);
-    const ncclResult_t ended = ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum, comm, nullptr);
+    const ncclResult_t ended =
+        ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum, comm, nullptr);
     aborter.join();
     if (ended != ncclRemoteError && ended != ncclInvalidArgument) return told("all-reduce", ended);
     _exit(::testing::Test::HasFailure() ? 1 : 0);  // the communicator is gone

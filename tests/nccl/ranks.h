@@ -26,26 +26,26 @@ inline std::string told(const char* call, ncclResult_t result) {
 }
 
 // Leaves the function with what went wrong.
-#define NCCL_TRY(call)                                                                                \
-  do {                                                                                                \
-    const ncclResult_t nccl_try_result = (call);                                                      \
+#define TUTTI_NCCL_TRY(call)                                                                     \
+  do {                                                                                           \
+    const ncclResult_t nccl_try_result = (call);                                                 \
     if (nccl_try_result != ncclSuccess) return ::tutti::nccl_test::told(#call, nccl_try_result); \
   } while (false)
 
-#define NCCL_WANT(condition)                                                        \
-  do {                                                                              \
+#define TUTTI_NCCL_WANT(condition)                                                                    \
+  do {                                                                                                \
     if (!(condition)) return std::string(#condition) + " is false, line " + std::to_string(__LINE__); \
   } while (false)
 
 inline std::string run_rank(const Body& body, const ncclUniqueId& id, int rank, int ranks) {
   ncclComm_t comm = nullptr;
-  NCCL_TRY(ncclCommInitRank(&comm, ranks, id, rank));
+  TUTTI_NCCL_TRY(ncclCommInitRank(&comm, ranks, id, rank));
   std::string wrong = body(comm, rank, ranks);
   if (!wrong.empty()) {
     ncclCommAbort(comm);
     return wrong;
   }
-  NCCL_TRY(ncclCommDestroy(comm));
+  TUTTI_NCCL_TRY(ncclCommDestroy(comm));
   return {};
 }
 
