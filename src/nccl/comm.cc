@@ -1,8 +1,11 @@
 #include "nccl/comm.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <shared_mutex>
 #include <thread>
 #include <unordered_map>
@@ -10,6 +13,7 @@
 
 #include "base/assert.h"
 #include "cuda/driver.h"
+#include "nccl/api.h"
 #include "nccl/windows.h"
 
 namespace tutti::nccl {
@@ -41,19 +45,54 @@ void count_job(const Job& job, int difference) {
   }
 }
 
+// In the background nobody gets what a job returns: ncclCommGetAsyncError() tells it.
+void note_of(const Job& job, ncclResult_t result) {
+  for (const CommPtr& comm : {job.comm, job.parent}) {
+    if (comm == nullptr) continue;
+    const std::scoped_lock lock(comm->mutex);
+    if (!comm->async_error) comm->async_error = LateError{.result = result, .message = last_error()};
+  }
+}
+
 ncclResult_t run_lane(const std::vector<Job>& lane) noexcept {
   ncclResult_t first = ncclSuccess;
   for (const Job& job : lane) {
-    ncclResult_t result = ncclInternalError;
-    try {
-      result = job.body();
-    } catch (const std::bad_alloc&) {
-      result = fail_without_memory();
-    }
+    const ncclResult_t result = guarded(job.body);
+    if (result != ncclSuccess && result != ncclInProgress && !job.comm->settings.blocking) note_of(job, result);
     count_job(job, -1);
     if (first == ncclSuccess) first = result;
   }
   return first;
+}
+
+// Threads of the library's take none of the program's signals.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// How often this process was forked since a communicator was first made: asking the system for the process's number
+// would cost each call more than all else that is looked at here.
+std::atomic<int>& forks() {
+  static std::atomic<int> count{0};
+  static const int watched = pthread_atfork(nullptr, nullptr, [] { ++forks(); });
+  static_cast<void>(watched);
+  return count;
+}
+
+ncclComm_t next_handle() {
+  static std::atomic<std::uintptr_t> last{0};  // handles are the process's
+  return reinterpret_cast<ncclComm_t>(last += 16);
 }
 
 }  // namespace
@@ -68,17 +107,28 @@ Result<RankDevice> RankDevice::of(std::int32_t number) {
 }
 
 Result<RankDevice> RankDevice::of_this_thread() {
-  const cuda::Driver* driver = cuda::Driver::loaded();
-  if (driver == nullptr) return RankDevice();
+  const cuda::Driver* loaded = cuda::Driver::loaded();
+  if (loaded == nullptr) return RankDevice();
   cuda::CUcontext context = nullptr;
-  if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return RankDevice();
+  const bool asked = loaded->api().ctx_get_current(&context) == cuda::CUresult::kSuccess;
+  if (!asked || context == nullptr) {  // as the CUDA runtime has it: a thread that has chosen none has the first
+    const auto devices = loaded->device_count();
+    return devices.ok() && *devices > 0 ? of(0) : Result<RankDevice>(RankDevice());
+  }
   cuda::CUdevice device = 0;
-  TUTTI_TRY(driver->check(driver->api().ctx_get_device(&device), "finding the device of the current context"));
+  TUTTI_TRY(loaded->check(loaded->api().ctx_get_device(&device), "finding the device of the current context"));
   return of(static_cast<std::int32_t>(device));
 }
 
 Comm::Comm(std::int32_t its_rank, std::int32_t its_ranks, RankDevice its_device, const Settings& its_settings)
-    : rank(its_rank), ranks(its_ranks), device(std::move(its_device)), settings(its_settings) {}
+    : rank(its_rank),
+      ranks(its_ranks),
+      device(std::move(its_device)),
+      settings(its_settings),
+      handle_(next_handle()),
+      forks_(forks().load()) {}
+
+bool Comm::own_process() const { return forks_ == forks().load(std::memory_order_relaxed); }
 
 Result<DeviceScope> Comm::enter_device() const {
   if (device.context == nullptr) return DeviceScope();
@@ -106,29 +156,47 @@ ncclResult_t Comm::take(Result<std::unique_ptr<Communicator>> made) {
   return ncclSuccess;
 }
 
-void Comm::abort() {
+void Comm::note(const Error& error) {
   const std::scoped_lock lock(mutex);
-  aborted = true;
-  if (windows != nullptr) windows->abort();
-  if (communicator != nullptr) communicator->abort();
+  if (!async_error) async_error = LateError{.result = number_of(error.code), .message = to_string(error)};
+}
+
+void Comm::abort() {
+  std::shared_ptr<Windows> its_windows;
+  Communicator* its_communicator = nullptr;
+  {
+    const std::scoped_lock lock(mutex);
+    aborted = true;
+    its_windows = windows;
+    its_communicator = communicator.get();
+  }
+  if (its_windows != nullptr) its_windows->abort();
+  if (its_communicator != nullptr) its_communicator->abort();
 }
 
 ncclResult_t Comm::state() {
-  const std::scoped_lock lock(mutex);
-  if (phase == Phase::kFailed) return number_of(failure->code);
-  if (jobs_running > 0) return ncclInProgress;
-  if (communicator == nullptr) return ncclSuccess;
-  std::erase_if(pending, [&](const std::shared_ptr<Work>& work) {
-    if (!work->test()) return false;
-    const Status ended = work->wait();
-    if (!ended.ok() && !async_error) async_error = ended.error();
-    return true;
-  });
-  if (phase == Phase::kReady && device.number >= 0) {
-    const Status late = communicator->async_status();
-    if (!late.ok() && !async_error) async_error = late.error();
+  std::vector<std::shared_ptr<Work>> works;
+  {
+    const std::scoped_lock lock(mutex);
+    if (phase == Phase::kFailed) return fail(*failure);
+    if (jobs_running > 0 || phase == Phase::kUnmade) return ncclInProgress;
+    if (communicator == nullptr) return ncclSuccess;
+    works = pending;
   }
-  if (async_error) return fail(*async_error);
+  // Not under the mutex: a call that is inside the communicator may wait for other ranks, and abort() must end it.
+  std::vector<std::shared_ptr<Work>> ended;
+  for (const auto& work : works) {
+    if (!work->test()) continue;
+    const Status status = work->wait();
+    if (!status.ok()) note(status.error());
+    ended.push_back(work);
+  }
+  const Status late = communicator->async_status();
+  if (!late.ok()) note(late.error());
+  const std::scoped_lock lock(mutex);
+  std::erase_if(pending, [&](const auto& work) { return std::find(ended.begin(), ended.end(), work) != ended.end(); });
+  if (phase == Phase::kRevoked) return ncclSuccess;
+  if (async_error) return fail(async_error->result, async_error->message);
   return pending.empty() ? ncclSuccess : ncclInProgress;
 }
 
@@ -153,7 +221,8 @@ ncclResult_t find(ncclComm_t handle, const char* function, CommPtr* comm) {
                                static_cast<const void*>(handle)));
   }
   *comm = found->second;
-  return ncclSuccess;
+  if ((*comm)->own_process()) return ncclSuccess;
+  return fail_in(function, ncclInvalidUsage, "the communicator belongs to the process that this one was forked from");
 }
 
 ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm) {
@@ -209,6 +278,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
       here = i;
       continue;
     }
+    const SignalsBlocked blocked;
     try {
       if (blocking) {
         threads.emplace_back([&, i] {

@@ -11,7 +11,6 @@
 // Threads: any; `mutex` guards what may change.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,6 +23,7 @@
 #include "cuda/resources.h"
 #include "nccl.h"
 #include "nccl/errors.h"
+#include "nccl/memory.h"
 #include "nccl/settings.h"
 #include "tutti/communicator.h"
 
@@ -36,6 +36,12 @@ struct CustomOp {
   DataType type = DataType::kFloat32;
   Scale scale{};
   const void* scalar = nullptr;  // where the factor lies, when it is read by each call
+};
+
+// What ncclCommGetAsyncError() tells, and its sentence.
+struct LateError {
+  ncclResult_t result = ncclSuccess;
+  std::string message;
 };
 
 // Where a communicator stands.
@@ -68,7 +74,9 @@ class Comm {
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
 
-  ncclComm_t handle() { return reinterpret_cast<ncclComm_t>(this); }
+  // Never given twice in a process: one that was destroyed stays invalid.
+  ncclComm_t handle() const { return handle_; }
+  bool own_process() const;  // false in a forked child
 
   std::int32_t rank;
   std::int32_t ranks;
@@ -79,12 +87,12 @@ class Comm {
   Phase phase = Phase::kUnmade;
   std::unique_ptr<Communicator> communicator;  // null while unmade, or failed in that; stays once it is there
   std::optional<Error> failure;                // of kFailed
-  std::optional<Error> async_error;            // the last that came after a call had returned
+  std::optional<LateError> async_error;        // the first that has cost more than its call, or came after it
   int jobs_running = 0;
   bool aborted = false;
   std::vector<std::shared_ptr<Work>> pending;  // host calls of a communicator that is not blocking; shared by groups
   std::map<int, CustomOp> ops;
-  std::map<std::uintptr_t, Memory> registrations;  // by handle of ncclCommRegister()
+  std::map<std::uintptr_t, Registration> registrations;  // by handle of ncclCommRegister()
   std::uintptr_t last_registration = 0;
   std::shared_ptr<Windows> windows;  // null: none yet; shared by the calls on it, which may outlast the handle
   std::optional<UniqueId> growth;    // given out by ncclCommGetUniqueId(), not used yet
@@ -92,10 +100,16 @@ class Comm {
   Result<DeviceScope> enter_device() const;
   // Takes what a set-up job came to.
   ncclResult_t take(Result<std::unique_ptr<Communicator>> made);
+  // Remembers what ncclCommGetAsyncError() is to tell.
+  void note(const Error& error);
   // Ends operations under way; from any thread.
   void abort();
   // ncclCommGetAsyncError()'s answer; looks at what is pending.
   ncclResult_t state();
+
+ private:
+  const ncclComm_t handle_;
+  const int forks_;  // from the first process to this
 };
 
 using CommPtr = std::shared_ptr<Comm>;

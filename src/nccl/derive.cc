@@ -194,7 +194,7 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
     *newcomm = enter(child);
     const auto body = [parent, child, id] {
       const ncclResult_t made = child->take(grow(parent, *child, id));
-      if (parent == nullptr || made != ncclSuccess) return made;
+      if (parent == nullptr) return made;
       const std::scoped_lock lock(parent->mutex);
       parent->growth.reset();
       return made;

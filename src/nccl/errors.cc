@@ -1,7 +1,12 @@
 #include "nccl/errors.h"
 
+#include <algorithm>
+#include <cstring>
 #include <mutex>
+#include <string_view>
 #include <utility>
+
+#include "nccl/environment.h"
 
 namespace tutti::nccl {
 namespace {
@@ -17,8 +22,18 @@ Last& of_process() {
   return last;
 }
 
-thread_local std::string of_thread;
-thread_local std::string handed_out;
+// Without a destructor: the last calls of a program may come when such have run. Longer sentences are cut.
+constexpr std::size_t kLongest = 2000;
+struct Sentence {
+  char text[kLongest + 1];
+  void set(std::string_view message) {
+    const std::size_t length = std::min(message.size(), kLongest);
+    std::memcpy(text, message.data(), length);
+    text[length] = 0;
+  }
+};
+thread_local Sentence of_thread;
+thread_local Sentence handed_out;
 
 }  // namespace
 
@@ -29,7 +44,10 @@ ncclResult_t number_of(ErrorCode code) {
     case ErrorCode::kInvalidPlan:
     case ErrorCode::kUnsupported:
     case ErrorCode::kConfig: return ncclInvalidUsage;
-    case ErrorCode::kTimeout: return ncclTimeout;
+    case ErrorCode::kTimeout: {  // programs of older headers do not know the number
+      const auto& settings = process_settings();
+      return !settings.ok() || settings->version >= NCCL_VERSION(2, 30, 0) ? ncclTimeout : ncclRemoteError;
+    }
     case ErrorCode::kAborted:
     case ErrorCode::kPeerLost:
     case ErrorCode::kRefused: return ncclRemoteError;
@@ -42,26 +60,26 @@ ncclResult_t number_of(ErrorCode code) {
 ncclResult_t fail(const Error& error) { return fail(number_of(error.code), to_string(error)); }
 
 ncclResult_t fail(ncclResult_t result, std::string message) {
-  of_thread = std::move(message);
+  of_thread.set(message);
   Last& last = of_process();
   const std::scoped_lock lock(last.mutex);
-  last.message = of_thread;
+  last.message = std::move(message);
   return result;
 }
 
 ncclResult_t fail_without_memory() noexcept {
-  of_thread = "no memory";  // short enough to need none
+  of_thread.set("no memory");
   return ncclSystemError;
 }
 
 const char* last_error() {
   handed_out = of_thread;
-  if (handed_out.empty()) {
+  if (handed_out.text[0] == 0) {
     Last& last = of_process();
     const std::scoped_lock lock(last.mutex);
-    handed_out = last.message;
+    handed_out.set(last.message);
   }
-  return handed_out.c_str();
+  return handed_out.text;
 }
 
 }  // namespace tutti::nccl

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "nccl/api.h"
@@ -62,9 +63,16 @@ Status add_to(Group& all, const GroupCall& one, const CallOptions& options) {
              : all.receive(communicator, one.call.output, one.call.count, one.call.type, one.peer, options);
 }
 
-ncclResult_t start_in_background(Group& all, const std::vector<GroupCall>& calls) {
+ncclResult_t fail_of(std::span<const GroupCall> calls, const Error& error) {
+  if (error.scope != ErrorScope::kCall) {
+    for (const GroupCall& one : calls) one.comm->note(error);
+  }
+  return fail(error);
+}
+
+ncclResult_t start_in_background(Group& all, std::span<const GroupCall> calls) {
   auto work = all.start();
-  if (!work) return fail(work.error());
+  if (!work) return fail_of(calls, work.error());
   const auto shared = std::make_shared<Work>(*std::move(work));  // by all communicators of the group
   for (const GroupCall& one : calls) {
     const std::scoped_lock lock(one.comm->mutex);
@@ -73,40 +81,56 @@ ncclResult_t start_in_background(Group& all, const std::vector<GroupCall>& calls
   return ncclInProgress;
 }
 
-ncclResult_t run_calls(const std::vector<GroupCall>& calls) {
+ncclResult_t run_one(const GroupCall& one) {
+  const auto options = options_of(one);
+  if (!options) return fail(options.error());
+  const Status ran = run_alone(one, *options);
+  return ran.ok() ? ncclSuccess : fail_of({&one, 1}, ran.error());
+}
+
+// On device memory it has been put into the streams then, on host memory of a blocking communicator it has ended.
+ncclResult_t run_together(Group& all, std::span<const GroupCall> calls, bool in_background) {
+  if (in_background) return start_in_background(all, calls);
+  const Status ran = all.run();
+  return ran.ok() ? ncclSuccess : fail_of(calls, ran.error());
+}
+
+ncclResult_t run_calls(std::span<const GroupCall> calls) {
   bool blocking = true;
   for (const GroupCall& one : calls) blocking &= one.comm->settings.blocking;
-  if (calls.size() == 1 && blocking) {
-    const auto options = options_of(calls[0]);
-    if (!options) return fail(options.error());
-    const Status ran = run_alone(calls[0], *options);
-    return ran.ok() ? ncclSuccess : fail(ran.error());
-  }
+  if (calls.size() == 1 && blocking) return run_one(calls[0]);
   auto streams = JoinedStreams::fork(calls);
   if (!streams) return fail(streams.error());
   Group all;
+  bool in_background = false;
   for (const GroupCall& one : calls) {
     auto options = options_of(one);
     if (!options) return fail(options.error());
+    in_background |= !blocking && !options->stream;
     if (one.kind != GroupCall::Kind::kCollective && options->stream) options->stream = streams->of(one);
     const Status added = add_to(all, one, *options);
     if (!added.ok()) return fail(added.error());
   }
-  ncclResult_t result = ncclSuccess;
-  if (blocking) {
-    const Status ran = all.run();
-    if (!ran.ok()) result = fail(ran.error());
-  } else {
-    result = start_in_background(all, calls);
-  }
+  const ncclResult_t result = run_together(all, calls, in_background);
   const Status joined = streams->join();
   return joined.ok() || result != ncclSuccess ? result : fail(joined.error());
+}
+
+// What the group was to make never is.
+void forget(const OpenGroup& ended) {
+  for (const Job& job : ended.jobs) {
+    const std::scoped_lock lock(job.comm->mutex);
+    if (job.comm->phase != Phase::kUnmade) continue;
+    job.comm->phase = Phase::kFailed;
+    job.comm->failure = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
+                              "the group in which the communicator was to be made did not run"};
+  }
 }
 
 ncclResult_t end_group() {
   OpenGroup ended = take_group();
   if (ended.error != ncclSuccess) {
-    for (const Job& job : ended.jobs) job.comm->abort();  // what was to be made never is
+    forget(ended);
     return fail(ended.error, ended.message);
   }
   const ncclResult_t made = ended.jobs.empty() ? ncclSuccess : run_jobs(std::move(ended.jobs));
@@ -127,7 +151,7 @@ ncclResult_t end_group() {
 bool group_is_open() { return group.depth > 0; }
 
 ncclResult_t run_call(const char* function, GroupCall call) {
-  if (!group_is_open()) return run_calls({std::move(call)});
+  if (!group_is_open()) return run_calls({&call, 1});
   constexpr std::size_t kMostCalls = 65536;
   if (group.calls.size() >= kMostCalls) {
     return fail(ncclInvalidUsage, fmt::format("{}: a group holds at most {} calls", function, kMostCalls));
@@ -181,6 +205,7 @@ TUTTI_NCCL(ncclResult_t, GroupSimulateEnd, ncclSimInfo_t* info) {
       return ncclSuccess;
     }
     const OpenGroup ended = take_group();
+    forget(ended);
     if (info == nullptr || info->magic != kSimulationMagic || info->size < sizeof(ncclSimInfo_t)) {
       return fail(
           ncclInvalidArgument,

@@ -23,17 +23,21 @@ constexpr std::chrono::minutes kPatience(10);  // of a unique id, for the first 
 
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
 
-// Where the ranks of a job that may span machines can meet: NCCL's programs expect that without any setting. Where the
-// launcher says that all ranks are on this machine, or there is no launcher, nothing beyond it can reach the id.
+// Where the ranks meet: on loopback where the launcher says that all are on this machine, else where other machines can
+// come, too, since NCCL's programs expect that without any setting.
 Result<std::string> meeting_interface(const Settings& settings) {
   const Variables variables = with_defaults(environment_variables(), settings.defaults);
   for (const auto& [name, value] : variables) {
     if (name == "TUTTI_INTERFACE" && !value.empty()) return value;
   }
   const auto launched = detect_launcher(process_environment());
-  if (!launched || launched->launcher.empty() || launched->one_machine) return std::string("lo");
-  if (is_loopback_address(launched->root_host) || launched->root_host == "localhost") return std::string("lo");
-  return outward_address();
+  if (launched.ok() && !launched->launcher.empty()) {
+    if (launched->one_machine || is_loopback_address(launched->root_host) || launched->root_host == "localhost") {
+      return std::string("lo");
+    }
+  }
+  auto outward = outward_address();
+  return outward.ok() ? outward : std::string("lo");
 }
 
 ncclResult_t check_ranks(const char* function, const ncclComm_t* comm, int ranks, int rank) {
@@ -48,8 +52,8 @@ ncclResult_t check_ranks(const char* function, const ncclComm_t* comm, int ranks
 
 ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank,
                        const ncclConfig_t* config) {
+  if (comm != nullptr) *comm = nullptr;
   if (const ncclResult_t right = check_ranks(function, comm, ranks, rank); right != ncclSuccess) return right;
-  *comm = nullptr;
   const auto base = environment_settings();
   if (!base) return fail(base.error());
   auto settings = settings_with(**base, config);
@@ -122,24 +126,28 @@ TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
 }
 
 TUTTI_NCCL(ncclResult_t, CommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
-  return guarded([&] { return init_rank("ncclCommInitRank", comm, nranks, commId, rank, nullptr); });
+  return guarded([&] { return in_group(init_rank("ncclCommInitRank", comm, nranks, commId, rank, nullptr)); });
 }
 
 TUTTI_NCCL(ncclResult_t, CommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
            ncclConfig_t* config) {
-  return guarded([&] { return init_rank("ncclCommInitRankConfig", comm, nranks, commId, rank, config); });
+  return guarded([&] { return in_group(init_rank("ncclCommInitRankConfig", comm, nranks, commId, rank, config)); });
 }
 
 TUTTI_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
            ncclUniqueId* commIds, ncclConfig_t* config) {
   return guarded([&] {
+    if (const ncclResult_t right = check_ranks("ncclCommInitRankScalable", newcomm, nranks, myrank);
+        right != ncclSuccess) {
+      return in_group(right);
+    }
     if (nId < 1 || nId > nranks || commIds == nullptr) {
-      return fail(
-          ncclInvalidArgument,
-          fmt::format("ncclCommInitRankScalable: {} ids for {} ranks: give 1 to as many as ranks", nId, nranks));
+      return in_group(
+          fail(ncclInvalidArgument,
+               fmt::format("ncclCommInitRankScalable: {} ids for {} ranks: give 1 to as many as ranks", nId, nranks)));
     }
     // One place to meet does for as many ranks as there are; the ids are given in the same order everywhere.
-    return init_rank("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config);
+    return in_group(init_rank("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config));
   });
 }
 
@@ -156,13 +164,17 @@ TUTTI_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* dev
     if (!devices) return fail(devices.error());
     CommunicatorOptions options;
     options.devices = *devices;
+    std::vector<RankDevice> own;
+    for (const std::int32_t number : *devices) {
+      auto device = RankDevice::of(number);
+      if (!device) return fail(device.error());
+      own.push_back(*std::move(device));
+    }
     auto made = detail::create_all(ndev, options, 1, (*settings)->defaults);
     if (!made) return fail(made.error());
     for (std::int32_t rank = 0; rank < ndev; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
-      auto device = RankDevice::of((*devices)[at]);
-      if (!device) return fail(device.error());
-      const auto one = std::make_shared<Comm>(rank, ndev, *std::move(device), **settings);  // as in init_rank
+      const auto one = std::make_shared<Comm>(rank, ndev, own[at], **settings);  // as in init_rank
       one->take(std::move((*made)[at]));
       comm[rank] = enter(one);
     }

@@ -27,20 +27,45 @@ Status finish_pending(Comm& comm) {
 }
 
 ncclResult_t finalize(Comm& comm) {
-  const Status finished = finish_pending(comm);
+  Status finished = finish_pending(comm);
+  std::shared_ptr<Windows> windows;
+  {
+    const std::scoped_lock lock(comm.mutex);
+    windows = comm.windows;
+  }
+  if (windows != nullptr && finished.ok()) finished = windows->finish();
   const Status ended = comm.communicator->finalize();
   {
     const std::scoped_lock lock(comm.mutex);
-    comm.phase = Phase::kFinalized;
+    if (comm.phase == Phase::kReady) comm.phase = Phase::kFinalized;
   }
   if (!finished.ok()) return fail(finished.error());
   return ended.ok() ? ncclSuccess : fail(ended.error());
 }
 
-// Whether a destroyed communicator first waits for what is under way.
-bool ends_in_peace(Comm& comm) {
+enum class Ending : std::uint8_t {
+  kInPeace,  // when what is under way has ended
+  kAtOnce,
+  kEnded,  // it was finalized
+  kBusy,   // a job is under way
+};
+
+Ending ending_of(Comm& comm) {
   const std::scoped_lock lock(comm.mutex);
-  return comm.phase == Phase::kReady && !comm.aborted && !comm.async_error && comm.communicator != nullptr;
+  if (comm.phase == Phase::kFinalized) return Ending::kEnded;
+  if (comm.phase != Phase::kReady || comm.aborted || comm.async_error || comm.communicator == nullptr) {
+    return Ending::kAtOnce;
+  }
+  return comm.jobs_running > 0 ? Ending::kBusy : Ending::kInPeace;
+}
+
+// A forked child only forgets what it has inherited: the communicator is its parent's.
+bool forget_inherited(ncclComm_t handle) {
+  CommPtr comm;
+  if (find(handle, "", &comm) == ncclSuccess || comm == nullptr) return false;
+  leave(comm);
+  static_cast<void>(new CommPtr(comm));  // never destroyed here
+  return true;
 }
 
 template <class Value>
@@ -50,7 +75,7 @@ ncclResult_t answer(const char* function, ncclComm_t comm, Value* place, Value C
   if (const ncclResult_t result = find(comm, function, &found); result != ncclSuccess) return result;
   {
     const std::scoped_lock lock(found->mutex);
-    if (found->jobs_running > 0 && found->phase == Phase::kUnmade) {
+    if (found->phase == Phase::kUnmade) {
       return fail(ncclInvalidArgument, fmt::format("{}: the communicator is still being made", function));
     }
   }
@@ -75,13 +100,20 @@ TUTTI_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
   return guarded([&] {
     CommPtr found;
     if (comm == nullptr) return ncclSuccess;  // as NCCL has it
+    if (forget_inherited(comm)) return ncclSuccess;
     if (const ncclResult_t there = find(comm, "ncclCommDestroy", &found); there != ncclSuccess) return in_group(there);
-    leave(found);
-    if (!ends_in_peace(*found)) {
-      found->abort();
-      return ncclSuccess;
+    const Ending ending = ending_of(*found);
+    if (ending == Ending::kBusy) {
+      return in_group(fail(ncclInvalidArgument,
+                           "ncclCommDestroy: an earlier call on this communicator is still in progress: ask "
+                           "ncclCommGetAsyncError() until it is ncclSuccess, or call ncclCommAbort()"));
     }
-    return in_group(run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }}));
+    leave(found);
+    if (ending == Ending::kAtOnce) found->abort();
+    if (ending != Ending::kInPeace) return ncclSuccess;
+    const ncclResult_t begun =
+        run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }});
+    return in_group(begun == ncclInProgress ? ncclSuccess : begun);  // nobody can ask for its end
   });
 }
 
@@ -89,6 +121,7 @@ TUTTI_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
   return guarded([&] {
     CommPtr found;
     if (comm == nullptr) return ncclSuccess;  // as above
+    if (forget_inherited(comm)) return ncclSuccess;
     if (const ncclResult_t there = find(comm, "ncclCommAbort", &found); there != ncclSuccess) return in_group(there);
     leave(found);
     found->abort();
@@ -103,15 +136,20 @@ TUTTI_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
     if (revokeFlags != NCCL_REVOKE_DEFAULT) {
       return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommRevoke: flags {} are not 0", revokeFlags)));
     }
-    const std::scoped_lock lock(found->mutex);
-    if (found->communicator == nullptr) {
-      return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was not made yet"));
+    {
+      const std::scoped_lock lock(found->mutex);
+      if (found->communicator == nullptr) {
+        return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was not made yet"));
+      }
+      if (found->phase == Phase::kFinalized) {
+        return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was finalized"));
+      }
+      found->phase = Phase::kRevoked;
     }
-    if (found->windows != nullptr) found->windows->abort();
-    found->communicator->abort();
-    found->pending.clear();
+    found->abort();
+    finish_pending(*found).ok();  // which have ended now
+    const std::scoped_lock lock(found->mutex);
     found->async_error.reset();
-    found->phase = Phase::kRevoked;
     return ncclSuccess;
   });
 }
@@ -153,7 +191,7 @@ TUTTI_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
       const Status suspended = found->communicator->suspend();
       if (!suspended.ok()) return fail(suspended.error());
       const std::scoped_lock lock(found->mutex);
-      found->phase = Phase::kSuspended;
+      if (found->phase == Phase::kReady) found->phase = Phase::kSuspended;
       return ncclSuccess;
     };
     return in_group(run_job({.comm = found, .parent = nullptr, .body = body}));
@@ -174,7 +212,7 @@ TUTTI_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
       const Status resumed = found->communicator->resume();
       if (!resumed.ok()) return fail(resumed.error());
       const std::scoped_lock lock(found->mutex);
-      found->phase = Phase::kReady;
+      if (found->phase == Phase::kSuspended) found->phase = Phase::kReady;
       return ncclSuccess;
     };
     return in_group(run_job({.comm = found, .parent = nullptr, .body = body}));

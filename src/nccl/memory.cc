@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -23,14 +24,45 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// What ncclMemAlloc() gave: ncclMemFree() gets an address and nothing else, so the table is the process's.
-struct Allocation {
-  std::size_t bytes = 0;                          // of host memory, as mapped
-  std::optional<cuda::ShareableMemory> device{};  // in place of it
+bool has_context(const cuda::Driver& driver) {
+  cuda::CUcontext context = nullptr;
+  return driver.api().ctx_get_current(&context) == cuda::CUresult::kSuccess && context != nullptr;
+}
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+}  // namespace
+
+// Host memory, mapped, or device memory.
+class Block {
+ public:
+  Block(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  Block(cuda::ShareableMemory device, std::byte* data, std::size_t bytes)
+      : data_(data), bytes_(bytes), device_(std::move(device)) {}
+  ~Block() {
+    if (!device_) munmap(data_, bytes_);
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  std::byte* data() const { return data_; }
+  bool holds(const void* data, std::size_t bytes) const {
+    const auto offset = reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(data_);
+    return offset <= bytes_ && bytes <= bytes_ - offset;
+  }
+
+ private:
+  std::byte* const data_;
+  const std::size_t bytes_;
+  const std::optional<cuda::ShareableMemory> device_;
 };
+
+namespace {
+
+// What ncclMemAlloc() gave: ncclMemFree() gets an address and nothing else, so the table is the process's.
 struct Table {
   std::mutex mutex;
-  std::map<void*, Allocation> allocations;
+  std::map<const void*, std::shared_ptr<Block>> blocks;  // shared with registrations
 };
 
 Table& table() {
@@ -38,12 +70,21 @@ Table& table() {
   return the;
 }
 
-bool has_context(const cuda::Driver& driver) {
-  cuda::CUcontext context = nullptr;
-  return driver.api().ctx_get_current(&context) == cuda::CUresult::kSuccess && context != nullptr;
+ncclResult_t give(std::shared_ptr<Block> block, void** place) {
+  *place = block->data();
+  const std::scoped_lock lock(table().mutex);
+  table().blocks[*place] = std::move(block);
+  return ncclSuccess;
 }
 
-std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+// The block in which the piece lies, or null.
+std::shared_ptr<Block> block_of(const void* data, std::size_t bytes) {
+  const std::scoped_lock lock(table().mutex);
+  auto after = table().blocks.upper_bound(data);
+  if (after == table().blocks.begin()) return nullptr;
+  const auto& [start, block] = *--after;
+  return block->holds(data, bytes) ? block : nullptr;
+}
 
 ncclResult_t allocate_on_host(void** place, std::size_t bytes) {
   const std::size_t mapped = round_up(bytes, bytes >= kHugePage ? kHugePage : static_cast<std::size_t>(getpagesize()));
@@ -52,31 +93,16 @@ ncclResult_t allocate_on_host(void** place, std::size_t bytes) {
     return fail(ncclSystemError,
                 fmt::format("ncclMemAlloc: the system does not give {} bytes ({})", bytes, std::strerror(errno)));
   }
-  const std::scoped_lock lock(table().mutex);
-  table().allocations[data].bytes = mapped;
-  *place = data;
-  return ncclSuccess;
+  return give(std::make_shared<Block>(static_cast<std::byte*>(data), mapped), place);
 }
 
 ncclResult_t allocate_on_device(const cuda::Driver& driver, void** place, std::size_t bytes) {
   // A driver without virtual memory gives plain memory, which is aligned less than a window has to be.
-  auto memory = cuda::ShareableMemory::allocate(driver, bytes + NCCL_WIN_REQUIRED_ALIGNMENT);
+  const std::size_t asked = bytes + NCCL_WIN_REQUIRED_ALIGNMENT;
+  auto memory = cuda::ShareableMemory::allocate(driver, asked);
   if (!memory) return fail(memory.error());
-  void* data = reinterpret_cast<void*>(round_up(memory->address(), NCCL_WIN_REQUIRED_ALIGNMENT));
-  const std::scoped_lock lock(table().mutex);
-  table().allocations[data].device.emplace(*std::move(memory));
-  *place = data;
-  return ncclSuccess;
-}
-
-// Whether the piece is inside host memory of ours.
-bool is_own_host_memory(const void* data, std::size_t bytes) {
-  const std::scoped_lock lock(table().mutex);
-  auto after = table().allocations.upper_bound(const_cast<void*>(data));
-  if (after == table().allocations.begin()) return false;
-  const auto& [start, allocation] = *--after;
-  const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(data) - static_cast<std::byte*>(start));
-  return offset <= allocation.bytes && bytes <= allocation.bytes - offset;
+  auto* data = reinterpret_cast<std::byte*>(round_up(memory->address(), NCCL_WIN_REQUIRED_ALIGNMENT));
+  return give(std::make_shared<Block>(*std::move(memory), data, bytes), place);
 }
 
 }  // namespace
@@ -102,18 +128,26 @@ Status write_memory(void* to, const void* from, std::size_t bytes) {
   return stream->synchronize();
 }
 
-Result<Memory> register_if_useful(Communicator& communicator, void* data, std::size_t bytes) {
-  if (!is_host_memory(data)) {
-    if (!communicator.runs_on_devices()) return Memory();
-    return communicator.register_memory(data, bytes);
+Result<Registration> register_if_useful(Communicator& communicator, void* data, std::size_t bytes) {
+  Registration made{.block = block_of(data, bytes), .memory = {}};
+  const bool on_host = is_host_memory(data);
+  if (on_host) {
+    const auto page = static_cast<std::size_t>(getpagesize());
+    const bool whole = reinterpret_cast<std::uintptr_t>(data) % page == 0;
+    bytes = round_up(bytes, page);
+    if (!whole || made.block == nullptr || !made.block->holds(data, bytes)) return made;
+  } else if (!communicator.runs_on_devices()) {
+    return made;
   }
-  const auto page = static_cast<std::size_t>(getpagesize());
-  const bool whole = reinterpret_cast<std::uintptr_t>(data) % page == 0;
-  if (!whole || !is_own_host_memory(data, round_up(bytes, page))) return Memory();
-  auto registered = communicator.register_memory(data, round_up(bytes, page));
-  // Registered with another communicator already: it is used as it is.
-  if (!registered && registered.error().code == ErrorCode::kInvalidArgument) return Memory();
-  return registered;
+  auto registered = communicator.register_memory(data, bytes);
+  if (registered) {
+    made.memory = *std::move(registered);
+    return made;
+  }
+  // Device memory: a kind that peers cannot map, or the runtime's places are taken. Host memory: registered already.
+  const ErrorCode code = registered.error().code;
+  if (code == ErrorCode::kUnsupported || (on_host && code == ErrorCode::kInvalidArgument)) return made;
+  return registered.error();
 }
 
 TUTTI_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
@@ -121,6 +155,7 @@ TUTTI_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
     if (ptr == nullptr) return fail(ncclInvalidArgument, "ncclMemAlloc: the place for the address is null");
     *ptr = nullptr;
     if (size == 0) return ncclSuccess;
+    if (size > SIZE_MAX / 2) return fail(ncclSystemError, fmt::format("ncclMemAlloc: no memory has {} bytes", size));
     const cuda::Driver* driver = cuda::Driver::loaded();
     return driver != nullptr && has_context(*driver) ? allocate_on_device(*driver, ptr, size)
                                                      : allocate_on_host(ptr, size);
@@ -130,17 +165,9 @@ TUTTI_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
 TUTTI_NCCL(ncclResult_t, MemFree, void* ptr) {
   return guarded([&] {
     if (ptr == nullptr) return ncclSuccess;
-    std::map<void*, Allocation>::node_type freed;
-    {
-      const std::scoped_lock lock(table().mutex);
-      freed = table().allocations.extract(ptr);
-    }
-    if (freed.empty()) {
-      return fail(ncclInvalidArgument,
-                  fmt::format("ncclMemFree: {} is none of ncclMemAlloc()'s, or freed already", ptr));
-    }
-    if (!freed.mapped().device) munmap(ptr, freed.mapped().bytes);
-    return ncclSuccess;
+    const std::scoped_lock lock(table().mutex);
+    if (table().blocks.erase(ptr) > 0) return ncclSuccess;
+    return fail(ncclInvalidArgument, fmt::format("ncclMemFree: {} is none of ncclMemAlloc()'s, or freed already", ptr));
   });
 }
 

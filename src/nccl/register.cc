@@ -52,15 +52,15 @@ TUTTI_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t
     if (const ncclResult_t right = check_piece("ncclCommRegister", buff, size, handle); right != ncclSuccess)
       return right;
     if (const ncclResult_t ready = find_ready(comm, "ncclCommRegister", &found); ready != ncclSuccess) return ready;
-    Memory memory;
+    Registration made;
     if (is_host_memory(buff)) {
       auto registered = register_if_useful(*found->communicator, buff, size);
       if (!registered) return fail(registered.error());
-      memory = *std::move(registered);
+      made = *std::move(registered);
     }
     const std::scoped_lock lock(found->mutex);
     const std::uintptr_t number = ++found->last_registration;
-    found->registrations[number] = std::move(memory);
+    found->registrations[number] = std::move(made);
     *handle = reinterpret_cast<void*>(number);
     return ncclSuccess;
   });
@@ -116,9 +116,9 @@ TUTTI_NCCL(ncclResult_t, WinGetUserPtr, ncclComm_t comm, ncclWindow_t win, void*
     if (outUserPtr == nullptr) return fail(ncclInvalidArgument, "ncclWinGetUserPtr: the place for the address is null");
     if (const auto there = find_windows("ncclWinGetUserPtr", comm, &found, &windows); there != ncclSuccess)
       return there;
-    const auto window = windows->find(win);
-    if (!window) return fail(window.error());
-    *outUserPtr = (*window)->data;
+    const auto data = windows->data_of(win);
+    if (!data) return fail(data.error());
+    *outUserPtr = *data;
     return ncclSuccess;
   });
 }

@@ -49,19 +49,16 @@ ncclResult_t put(const char* function, const Signal& signal, unsigned flags, ncc
   if (const ncclResult_t there = find_windows(function, handle, &comm, &windows); there != ncclSuccess) return there;
   if (const ncclResult_t right = check_signal(function, *comm, signal, flags); right != ncclSuccess) return right;
   if (count > 0 && data == nullptr) return fail_in(function, "the buffer is null");
+  if (element_bytes > 0) {
+    if (const auto known = windows->data_of(window); !known) return fail(known.error());
+  }
   if (element_bytes > 0 && count > SIZE_MAX / element_bytes)
     return fail_in(function, "count is more than memory holds");
-  const Window* target = nullptr;
-  if (element_bytes > 0) {
-    const auto found = windows->find(window);
-    if (!found) return fail(found.error());
-    target = *found;
-  }
   const std::size_t bytes = count * element_bytes;
   const auto body = [=] {
     const auto scope = comm->enter_device();
     if (!scope) return fail(scope.error());
-    return outcome(windows->put(signal, target, offset, data, bytes, stream));
+    return outcome(windows->put(signal, window, offset, data, bytes, stream));
   };
   return run_one_sided({.waits = false, .body = body});
 }

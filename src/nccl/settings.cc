@@ -80,10 +80,10 @@ Status check_ranges(const ncclConfig_t& config) {
 
 Result<const Settings*> environment_settings() {
   // Made once, for the reason that stands at process_settings().
-  static const Result<Settings> made = [] {
+  static const auto& made = *new Result<Settings>([] {  // never destroyed: jobs may outlive the program's main()
     const auto& environment = process_settings();
     return environment ? first_settings(*environment) : Result<Settings>(environment.error());
-  }();
+  }());
   if (!made) return made.error();
   return &*made;
 }

@@ -56,10 +56,15 @@ Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream) {
 
 Status read_in_stream(const void* from, void* to, std::size_t bytes, void* stream) {
   const cuda::Driver* driver = cuda::Driver::loaded();
-  if (driver != nullptr && has_context(*driver)) {
+  if (driver != nullptr) {
     auto info = cuda::classify(*driver, from);
     if (!info) return info.error();
-    TUTTI_TRY(wait_for(*driver, stream, "a pre-multiplied sum whose factor is read by the call"));
+    if (!has_context(*driver) && on_device(*info)) {
+      return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                   "device memory is given, but the communicator has no device: make it with the device current"};
+    }
+    if (has_context(*driver))
+      TUTTI_TRY(wait_for(*driver, stream, "a pre-multiplied sum whose factor is read by the call"));
     if (on_device(*info)) {
       const auto address = reinterpret_cast<cuda::CUdeviceptr>(from);
       TUTTI_TRY(driver->check(driver->api().memcpy_dtoh_async(to, address, bytes, handle(stream)),
@@ -71,7 +76,7 @@ Status read_in_stream(const void* from, void* to, std::size_t bytes, void* strea
   return {};
 }
 
-Result<JoinedStreams> JoinedStreams::fork(const std::vector<GroupCall>& calls) {
+Result<JoinedStreams> JoinedStreams::fork(std::span<const GroupCall> calls) {
   JoinedStreams joined;
   const cuda::Driver* driver = cuda::Driver::loaded();
   if (driver == nullptr) return joined;

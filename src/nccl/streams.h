@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cuda/resources.h"
@@ -25,7 +26,7 @@ Status read_in_stream(const void* from, void* to, std::size_t bytes, void* strea
 // others first (fork), and they wait for it afterwards (join).
 class JoinedStreams {
  public:
-  static Result<JoinedStreams> fork(const std::vector<GroupCall>& calls);
+  static Result<JoinedStreams> fork(std::span<const GroupCall> calls);
   void* of(const GroupCall& transfer) const;
   Status join();
 

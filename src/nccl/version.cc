@@ -8,8 +8,7 @@ TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
   return guarded([&] {
     if (version == nullptr) return fail(ncclInvalidArgument, "ncclGetVersion: the place for the version is null");
     const auto& settings = process_settings();
-    if (!settings) return fail(settings.error());
-    *version = settings->version;
+    *version = settings.ok() ? settings->version : NCCL_VERSION_CODE;  // what is wrong is told by who needs it
     return ncclSuccess;
   });
 }

@@ -5,19 +5,21 @@
 // and receives. A put copies what it sends and returns; it lands, and a signal counts, when the target waits for
 // signals of that rank (ncclWaitSignal()), which is also when NCCL promises to show it.
 //
-// Threads: any; one at a time.
+// Threads: any.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
+#include <set>
 #include <vector>
 
 #include "nccl.h"
+#include "nccl/memory.h"
 #include "tutti/communicator.h"
 #include "tutti/result.h"
 
@@ -28,7 +30,7 @@ struct Window {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::vector<std::uint64_t> all_bytes{};  // by rank
-  Memory registration{};                   // where the runtime has a use for it
+  Registration registration{};
 };
 
 struct Signal {
@@ -43,20 +45,22 @@ class Windows {
  public:
   explicit Windows(std::int32_t rank) : rank_(rank) {}
   ~Windows();
+  Windows(const Windows&) = delete;
+  Windows& operator=(const Windows&) = delete;
 
-  // Collective over `parent`. Its registration is kept where the runtime takes one.
+  // Collective over `parent`: one at a time. Errors, the same on all ranks: that it failed on one.
   Result<ncclWindow_t> add(Communicator& parent, void* data, std::size_t bytes);
   // Collective where the window is of device memory. Errors: kInvalidArgument (none of this communicator's).
   Status remove(ncclWindow_t handle);
-  Result<const Window*> find(ncclWindow_t handle);
-  bool empty();
+  Result<std::byte*> data_of(ncclWindow_t handle);
 
-  // `data`: host or device memory, as `stream` leaves it. A null window: the signal alone.
-  Status put(const Signal& to, const Window* window, std::uint64_t offset, const void* data, std::size_t bytes,
+  // `data`: host or device memory, as `stream` leaves it. A null window, with 0 bytes: the signal alone.
+  Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
   // Until `count` more signals have come.
   Status wait(const Signal& from, std::uint64_t count);
-  void abort();  // from any thread
+  Status finish();  // waits until all puts have gone
+  void abort();     // from any thread, while others are in the functions above
 
  private:
   struct Header {              // of a message; ranks of one job run the same build
@@ -72,19 +76,26 @@ class Windows {
     std::vector<std::byte> payload;
     Work work;
   };
-  Status take_one(std::int32_t peer);
-  Status land(std::uint32_t window, std::uint64_t offset, std::uint64_t bytes, std::int32_t peer);
-  Status send(std::int32_t peer, Put put);
+  std::shared_ptr<Communicator> channel();
+  Result<Put> prepare(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
+                      void* stream);
+  Status send(Communicator& channel, std::int32_t peer, Put put);
+  Status receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer);
+  Result<Signal> take_one(Communicator& channel, std::int32_t peer);
+  Status land(Communicator& channel, const Header& header, std::int32_t peer);
   void forget_done();
 
   const std::int32_t rank_;
-  std::mutex mutex_;
-  std::unique_ptr<Communicator> channel_;  // made with the first window
+  std::mutex mutex_;  // not held while peers are waited for, but for room for a put
+  std::condition_variable changed_;
   std::uint32_t last_number_ = 0;
-  std::map<ncclWindow_t, std::unique_ptr<Window>> windows_;
-  std::map<Signal, std::uint64_t> arrived_;  // and not yet waited for
-  std::deque<Put> puts_;                     // under way
+  std::map<ncclWindow_t, std::shared_ptr<Window>> windows_;  // shared with what lands in them
+  std::map<Signal, std::uint64_t> arrived_;                  // and not yet waited for
+  std::set<std::int32_t> receiving_;                         // from these peers some thread receives
+  std::deque<Put> puts_;                                     // under way; ends after the channel that sends them
   std::size_t bytes_under_way_ = 0;
+  std::mutex channel_mutex_;               // held around what is put into the channel, and where it is made
+  std::shared_ptr<Communicator> channel_;  // made with the first window; shared by who uses it
 };
 
 }  // namespace tutti::nccl

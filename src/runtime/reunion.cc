@@ -80,7 +80,7 @@ Error unpack_error(const std::string& body) {
   std::int32_t head[2] = {static_cast<std::int32_t>(ErrorCode::kSystem), -1};
   if (body.size() < sizeof(head)) return {ErrorCode::kRefused, ErrorScope::kCall, -1, "an answer cannot be read"};
   std::memcpy(head, body.data(), sizeof(head));
-  const bool known = head[0] >= 0 && head[0] <= static_cast<std::int32_t>(ErrorCode::kSystem);
+  const bool known = head[0] >= 0 && head[0] <= static_cast<std::int32_t>(ErrorCode::kDevice);
   return {known ? static_cast<ErrorCode>(head[0]) : ErrorCode::kSystem, ErrorScope::kCall, head[1],
           body.substr(sizeof(head))};
 }

@@ -12,11 +12,19 @@ namespace tutti::detail {
 
 Status CommunicatorImpl::suspend() {
   TUTTI_TRY(refuse_in_group());
+  Result<std::string> ready = std::string();
   if (device_way_ != nullptr && device_way_->world().windows()->used() > 0) {
-    return invalid_argument("device memory is registered with this communicator: release it on all ranks first");
+    ready = invalid_argument("device memory is registered with this communicator: release it on all ranks first");
+  } else if (device_way_ != nullptr) {
+    if (const Status finished = device_way_->finish(); !finished.ok()) ready = finished.error();
   }
-  if (device_way_ != nullptr) TUTTI_TRY(device_way_->finish());
-  TUTTI_TRY(run({.kind = CollectiveKind::kBarrier}, {}));
+  // All ranks suspend, or none.
+  const Gather gather = [this](const std::string& blob) { return all_gather_blobs(blob); };
+  if (auto all = gather_or_fail(gather, ready); !all) {
+    Error error = std::move(all).error();
+    if (!engine_.broken()) error.scope = ErrorScope::kCall;
+    return error;
+  }
   std::unique_ptr<DeviceWay> ended;
   {
     const std::scoped_lock lock(mutex_, device_mutex_);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -17,6 +18,9 @@
 #include "nccl.h"
 
 namespace tutti::nccl_test {
+
+// Before anything is read: the ranks of tests meet on loopback.
+inline const int kOnLoopback = setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 
 // What the rank's body says is wrong; empty: nothing.
 using Body = std::function<std::string(ncclComm_t comm, int rank, int ranks)>;
