@@ -24,3 +24,15 @@ function(tutti_library name)
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(tutti_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} tutti_flags)
 endfunction()
+
+# tutti_stands_alone(TARGET MAP): a shared library that exports what MAP names and needs the system's libraries only.
+# What src/standalone defines is linked in front, so that the libraries behind it that would be asked for the same have
+# nothing left to give, and --as-needed leaves them out.
+function(tutti_stands_alone target map)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:tutti_standalone>)
+  target_link_options(${target} PRIVATE -Wl,--as-needed -Wl,--gc-sections -Wl,--version-script=${map})
+  if(NOT TUTTI_SANITIZER) # whose library is linked into the program
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${map})
+endfunction()

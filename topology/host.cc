@@ -1,17 +1,17 @@
 #include "topology/host.h"
 
-#include <hwloc.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
-#include <memory>
 #include <sstream>
 
 namespace tutti {
 namespace {
 
 constexpr std::size_t kCpusPerDigit = 4;
+constexpr std::size_t kMaxCaches = 16;  // of one core; known machines have up to 6
 constexpr std::string_view kDigits = "0123456789abcdef";
 
 std::vector<bool> cpus_by_affinity() {
@@ -23,13 +23,10 @@ std::vector<bool> cpus_by_affinity() {
   return cpus;
 }
 
-struct TopologyDeleter {
-  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
-};
-
-std::uint64_t cache_bytes(hwloc_topology_t topology, hwloc_obj_type_t type) {
-  hwloc_obj_t cache = hwloc_get_obj_by_type(topology, type, 0);
-  return cache == nullptr ? 0 : cache->attr->cache.size;
+std::string first_word_of(const std::filesystem::path& file) {
+  std::string word;
+  std::ifstream(file) >> word;
+  return word;
 }
 
 }  // namespace
@@ -74,17 +71,39 @@ std::uint32_t cores_of_cpu_max(const std::string& line) {
   return static_cast<std::uint32_t>((quota_us + period_us - 1) / period_us);
 }
 
+std::uint64_t bytes_of_size(const std::string& text) {
+  std::istringstream in(text);
+  std::uint64_t number = 0;
+  if (!(in >> number)) return 0;
+  char unit = ' ';
+  in >> unit;
+  const std::uint64_t unit_bytes = unit == 'K' ? 1ull << 10 : unit == 'M' ? 1ull << 20 : unit == 'G' ? 1ull << 30 : 1;
+  return number * unit_bytes;
+}
+
+CacheSizes read_caches(const std::filesystem::path& folder) {
+  CacheSizes caches;
+  for (std::size_t i = 0; i < kMaxCaches; ++i) {
+    const std::filesystem::path cache = folder / ("index" + std::to_string(i));
+    const std::string level = first_word_of(cache / "level");
+    if (level.empty()) break;
+    if (first_word_of(cache / "type") == "Instruction") continue;
+    const std::uint64_t bytes = bytes_of_size(first_word_of(cache / "size"));
+    if (level == "2") caches.l2_bytes = bytes;
+    if (level == "3") caches.l3_bytes = bytes;
+  }
+  return caches;
+}
+
 HostTopology discover_host() {
   HostTopology host;
   host.cpus = cpus_by_affinity();
   std::ifstream limit("/sys/fs/cgroup/cpu.max");
   if (std::string line; std::getline(limit, line)) host.cpu_limit = cores_of_cpu_max(line);
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return host;
-  const std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, TopologyDeleter> topology(raw);
-  if (hwloc_topology_load(raw) != 0) return host;
-  host.l2_bytes = cache_bytes(raw, HWLOC_OBJ_L2CACHE);
-  host.last_level_bytes = std::max(host.l2_bytes, cache_bytes(raw, HWLOC_OBJ_L3CACHE));
+  const auto cpu = std::ranges::find(host.cpus, true) - host.cpus.begin();
+  const CacheSizes caches = read_caches("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache");
+  host.l2_bytes = caches.l2_bytes;
+  host.last_level_bytes = std::max(caches.l2_bytes, caches.l3_bytes);
   return host;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +18,19 @@ struct HostTopology {
   bool operator==(const HostTopology&) const = default;
 };
 
-// Reads hwloc and, on Linux, the cgroup's cpu.max. Never fails: what cannot be read keeps its default.
+// Reads the kernel's files (sysfs, the cgroup's cpu.max), as a library that knows all of the machine would bring its
+// plugins, and X11 with them, into the user's program. Never fails: what cannot be read keeps its default.
 HostTopology discover_host();
+
+// Of the core that the folder describes ("/sys/devices/system/cpu/cpu0/cache"); 0: unknown.
+struct CacheSizes {
+  std::uint64_t l2_bytes = 0;
+  std::uint64_t l3_bytes = 0;
+};
+CacheSizes read_caches(const std::filesystem::path& folder);
+
+// "2048K", "32M"; 0: no number.
+std::uint64_t bytes_of_size(const std::string& text);
 
 // The cores that processes with these CPUs have together, at least 1. Ranks may be bound to one core each.
 std::uint32_t cores_of(const std::vector<std::vector<bool>>& cpus, std::uint32_t cpu_limit);

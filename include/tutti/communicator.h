@@ -131,6 +131,12 @@ struct PlanUse {
   std::size_t max_bytes = SIZE_MAX;
 };
 
+// Bytes of GPU memory that a communicator holds.
+struct DeviceMemoryUse {
+  std::uint64_t suspendable = 0;  // suspend() gives it back
+  std::uint64_t lasting = 0;
+};
+
 // Any collective, as a value: what the functions below spell out. Fields that the kind does not use are not looked at.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -233,6 +239,20 @@ class TUTTI_API Communicator {
   // A new communicator of the same ranks. Collective.
   Result<std::unique_ptr<Communicator>> duplicate();
 
+  // A new communicator of the ranks that are not in `excluded` (any order, repeats allowed), in the order of their
+  // ranks here, the gaps closed. Collective over these ranks alone, in one order among them; all give the same set. The
+  // excluded do not take part: they may have ended, be stopped, or go on using this communicator. It may be in any
+  // state: healthy, broken by abort(), kPeerLost or kTimeout, finalized; it stays as it is, abort() on it does not
+  // end a shrink(), and registered memory and use_plan() stay with it. The new one relates to it as one of split().
+  // Calling it again, also after an error, starts anew. Waits for the others at most the set-up timeout, and as long
+  // again for their set-up.
+  // Errors, with ranks of this communicator, scope kCall: kInvalidArgument (a rank outside, this rank itself: nothing
+  // was said to the others); kTimeout (ranks that did not come are named; where it is the lowest of all, only that
+  // one), kPeerLost (a rank that was to remain has ended), kMismatch (another set on the rank that is named), kSystem.
+  // Without agreement among survivors nobody can be sure how the last message went: where the lowest rank ends in the
+  // very last round, some may have the new communicator, in which that rank is lost.
+  Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
+
   // From now on calls of `plan`'s collective (and root) that leave the algorithm to Tutti, and whose block has
   // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit,
   // the one given last counts. All ranks must give the same plans in the same order: ranks that differ are told so by
@@ -315,6 +335,14 @@ class TUTTI_API Communicator {
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
+  // Gives back the GPU memory that the communicator holds for its calls, when those of this rank have ended; until
+  // resume() the host carries out calls on device memory. Both are collective, and do nothing more where the host does
+  // that anyway. Not in a Group, and with no other call under way. Errors: as a collective's; suspend():
+  // kInvalidArgument (device memory is registered); resume(): as create()'s, told to all ranks, which stay suspended.
+  Status suspend();
+  Status resume();
+  DeviceMemoryUse device_memory_use() const;  // local
+
   // The first error, since this was last asked, of a call on device memory that failed after it had returned.
   Status async_status();
 
@@ -329,15 +357,17 @@ class TUTTI_API Communicator {
   // kSystem.
   //
   // Device memory, where the GPUs carry out the calls, has rules of its own: any piece of what cuMemAlloc (cudaMalloc)
-  // gave, of this rank's GPU, at most 64 pieces at once. A collective call: every rank registers memory of its own, of
-  // any length, at the same place in the order of calls; not in a Group, and not while its stream captures. Buffers
-  // that lie inside a piece are then read and written in place by ranks of other processes, too; buffers that do not,
-  // on this rank or another, travel as ever. Release the result on all ranks between the same two calls: a call of one
-  // rank in memory that another has released fails there. A rank keeps the others' memory mapped until it has released
-  // its own: release on all ranks, barrier(), and only then free the memory. Graphs that were captured with it are not
-  // launched any more. Errors, told to all ranks: kInvalidArgument (on the rank that gave memory of another GPU or
-  // context), kUnsupported (memory of a pool, managed or virtual memory; 64 pieces are registered; where the host
-  // carries out the calls: local, and nothing has happened), kSystem naming the rank where it failed.
+  // gave, or of what cuMemMap mapped (one allocation or several side by side, created with a POSIX file descriptor as
+  // handle type), of this rank's GPU, at most 64 pieces at once. A collective call: every rank registers memory of its
+  // own, of any length, at the same place in the order of calls; not in a Group, and not while its stream captures.
+  // Buffers that lie inside a piece are then read and written in place by ranks of other processes, too; buffers that
+  // do not, on this rank or another, travel as ever. Release the result on all ranks between the same two calls: a call
+  // of one rank in memory that another has released fails there. A rank keeps the others' memory mapped until it has
+  // released its own: release on all ranks, barrier(), and only then free the memory. Graphs that were captured with it
+  // are not launched any more. Errors, told to all ranks: kInvalidArgument (on the rank that gave memory of another GPU
+  // or context), kUnsupported (memory of a pool, managed memory, virtual memory that other processes cannot map; 64
+  // pieces are registered; where the host carries out the calls: local, and nothing has happened), kSystem naming the
+  // rank where it failed.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
   // Ends every operation under way with kAborted, here at once and on peers as soon as they look, and makes the

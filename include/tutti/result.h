@@ -31,6 +31,7 @@ enum class ErrorCode : std::uint8_t {
   kPeerLost,         // a peer's process ended
   kRefused,          // a peer is not who it should be: other job, other user, other protocol version
   kSystem,           // the operating system refused: out of memory, of descriptors, of disk, no permission
+  kDevice,           // the CUDA driver refused, or a kernel failed; its context may be lost
 };
 
 // One failure, told so that a person can act on it.

@@ -29,11 +29,21 @@ Result<std::int64_t> parse_integer(std::string_view name, std::string_view value
   return number;
 }
 
+// A value, its name left empty.
+using Getter = std::function<ConfigValue(const Config&)>;
 using Setter = std::function<Status(Config&, std::string_view name, std::string_view value)>;
 
+struct Variable {
+  Setter set;
+  Getter get;
+};
+
+ConfigValue of_text(std::string_view text) { return {.name = {}, .text = std::string(text), .number = {}}; }
+ConfigValue of_number(std::int64_t number) { return {.name = {}, .text = std::to_string(number), .number = number}; }
+
 template <class Field>
-Setter integer(Field Config::*field, std::int64_t low, std::int64_t high, std::int64_t multiple_of = 1) {
-  return [=](Config& config, std::string_view name, std::string_view value) -> Status {
+Variable integer(Field Config::*field, std::int64_t low, std::int64_t high, std::int64_t multiple_of = 1) {
+  Setter set = [=](Config& config, std::string_view name, std::string_view value) -> Status {
     auto number = parse_integer(name, value, low, high);
     if (!number) return number.error();
     if (*number % multiple_of != 0) return bad_value(name, value, fmt::format("a multiple of {}", multiple_of));
@@ -44,19 +54,49 @@ Setter integer(Field Config::*field, std::int64_t low, std::int64_t high, std::i
     }
     return {};
   };
+  Getter get = [field](const Config& config) {
+    const Field& value = config.*field;
+    if constexpr (std::is_same_v<Field, std::optional<std::int32_t>>) {
+      return value ? of_number(*value) : ConfigValue{};
+    } else if constexpr (std::is_same_v<Field, std::chrono::milliseconds>) {
+      return of_number(value.count());
+    } else {
+      return of_number(static_cast<std::int64_t>(value));
+    }
+  };
+  return {std::move(set), std::move(get)};
 }
 
-Setter text(std::string Config::*field, std::size_t longest) {
-  return [=](Config& config, std::string_view name, std::string_view value) -> Status {
+Variable text(std::string Config::*field, std::size_t longest) {
+  Setter set = [=](Config& config, std::string_view name, std::string_view value) -> Status {
     if (value.empty() || value.size() > longest)
       return bad_value(name, value, fmt::format("1 to {} characters", longest));
     config.*field = value;
     return {};
   };
+  return {std::move(set), [field](const Config& config) { return of_text(config.*field); }};
+}
+
+// Words by the numbers of their enumerations.
+constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
+constexpr std::array<std::string_view, 3> kTransports = {"auto", "shm", "tcp"};
+constexpr std::array<std::string_view, 3> kAttach = {"off", "calls", "auto"};
+constexpr std::array<std::string_view, 2> kDeviceCalls = {"auto", "staged"};
+constexpr std::array<std::string_view, 4> kProtocols = {"auto", "simple", "ll", "ll128"};
+
+template <class Field, std::size_t kCount>
+Getter word(Field Config::*field, const std::array<std::string_view, kCount>& words) {
+  return [field, &words](const Config& config) { return of_text(words[static_cast<std::size_t>(config.*field)]); };
+}
+
+template <class Policy, std::size_t kCount>
+std::optional<Policy> parse_word(std::string_view name, const std::array<std::string_view, kCount>& words) {
+  const auto found = std::find(words.begin(), words.end(), name);
+  if (found == words.end()) return std::nullopt;
+  return static_cast<Policy>(found - words.begin());
 }
 
 Status set_log_level(Config& config, std::string_view name, std::string_view value) {
-  constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
   const auto found = std::find(kLevels.begin(), kLevels.end(), value);
   if (found == kLevels.end()) return bad_value(name, value, "off, error, warn, info or debug");
   config.log_level = static_cast<LogLevel>(found - kLevels.begin());
@@ -74,6 +114,39 @@ Status set_port_range(Config& config, std::string_view name, std::string_view va
   config.port_range = {static_cast<std::uint16_t>(*first), static_cast<std::uint16_t>(*last)};
   return {};
 }
+
+ConfigValue port_range_value(const Config& config) {
+  if (config.port_range.any()) return {};
+  return of_text(fmt::format("{}-{}", config.port_range.first, config.port_range.last));
+}
+
+// "2.28.9", or the number that NCCL makes of it: 22809; up to 2.8 the minor version had one digit: 2804.
+Status set_nccl_version(Config& config, std::string_view name, std::string_view value) {
+  const auto wrong = [&] { return bad_value(name, value, "a version such as 2.28.9, or its number, 22809"); };
+  std::array<std::int64_t, 3> parts{};
+  std::size_t count = 0;
+  std::string_view rest = value;
+  while (count < parts.size()) {
+    const std::size_t dot = rest.find('.');
+    const auto part = parse_integer(name, rest.substr(0, dot), 0, 99'999);
+    if (!part) return wrong();
+    parts[count++] = *part;
+    if (dot == std::string_view::npos) break;
+    rest.remove_prefix(dot + 1);
+    if (count == parts.size()) return wrong();
+  }
+  if (count == 1 && parts[0] >= 2000) {
+    config.nccl_version = static_cast<std::int32_t>(parts[0]);
+    return {};
+  }
+  const auto [major, minor, patch] = parts;
+  if (count != 3 || major < 2 || major > 9 || minor > 99 || patch > 99) return wrong();
+  const bool one_digit = major == 2 && minor <= 8;
+  config.nccl_version = static_cast<std::int32_t>(major * (one_digit ? 1000 : 10'000) + minor * 100 + patch);
+  return {};
+}
+
+ConfigValue nccl_version_value(const Config& config) { return of_number(config.nccl_version); }
 
 Status set_transport(Config& config, std::string_view name, std::string_view value) {
   const auto transport = parse_transport(value);
@@ -97,16 +170,15 @@ Status set_device_calls(Config& config, std::string_view name, std::string_view 
 }
 
 Status set_device_protocol(Config& config, std::string_view name, std::string_view value) {
-  constexpr std::array<std::string_view, 4> kProtocols = {"auto", "simple", "ll", "ll128"};
   const auto found = std::find(kProtocols.begin(), kProtocols.end(), value);
   if (found == kProtocols.end()) return bad_value(name, value, "auto, simple, ll or ll128");
   config.device_protocol = static_cast<DeviceProtocol>(found - kProtocols.begin());
   return {};
 }
 
-const std::map<std::string, Setter, std::less<>>& setters() {
+const std::map<std::string, Variable, std::less<>>& all_variables() {
   constexpr std::int64_t kDayMs = 86'400'000;
-  static const std::map<std::string, Setter, std::less<>> kSetters = {
+  static const std::map<std::string, Variable, std::less<>> kVariables = {
       {"TUTTI_RANK", integer(&Config::rank, 0, 65534)},
       {"TUTTI_WORLD_SIZE", integer(&Config::size, 1, 65535)},
       {"TUTTI_LOCAL_RANK", integer(&Config::local_rank, 0, 65534)},
@@ -116,23 +188,24 @@ const std::map<std::string, Setter, std::less<>>& setters() {
       {"TUTTI_JOB_ID", text(&Config::job_id, 128)},
       {"TUTTI_UNIQUE_ID", text(&Config::unique_id, 256)},
       {"TUTTI_INTERFACE", text(&Config::interface, 256)},
-      {"TUTTI_PORT_RANGE", set_port_range},
-      {"TUTTI_TRANSPORT", set_transport},
-      {"TUTTI_ATTACH", set_attach},
+      {"TUTTI_PORT_RANGE", {set_port_range, port_range_value}},
+      {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransports)}},
+      {"TUTTI_ATTACH", {set_attach, word(&Config::attach, kAttach)}},
       {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
       {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
       {"TUTTI_SLOT_BYTES", integer(&Config::slot_bytes, 4096, 16 << 20, 4096)},
       {"TUTTI_SLOTS", integer(&Config::slots, 2, 64)},
-      {"TUTTI_DEVICE_CALLS", set_device_calls},
+      {"TUTTI_DEVICE_CALLS", {set_device_calls, word(&Config::device_calls, kDeviceCalls)}},
       {"TUTTI_DEVICE_BLOCKS", integer(&Config::device_blocks, 1, 64)},
       {"TUTTI_DEVICE_THREADS", integer(&Config::device_threads, 32, 512, 32)},
       {"TUTTI_DEVICE_SLOT_BYTES", integer(&Config::device_slot_bytes, 4096, 16 << 20, 4096)},
-      {"TUTTI_DEVICE_PROTOCOL", set_device_protocol},
+      {"TUTTI_DEVICE_PROTOCOL", {set_device_protocol, word(&Config::device_protocol, kProtocols)}},
       {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},
-      {"TUTTI_LOG", set_log_level},
+      {"TUTTI_LOG", {set_log_level, word(&Config::log_level, kLevels)}},
+      {"TUTTI_NCCL_VERSION", {set_nccl_version, nccl_version_value}},
   };
-  return kSetters;
+  return kVariables;
 }
 
 // Letters added, left out or changed, and neighbours that stand in the wrong order, counted once.
@@ -158,24 +231,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<TransportPolicy> parse_transport(std::string_view name) {
-  if (name == "auto") return TransportPolicy::kAuto;
-  if (name == "shm") return TransportPolicy::kShm;
-  if (name == "tcp") return TransportPolicy::kTcp;
-  return std::nullopt;
+  return parse_word<TransportPolicy>(name, kTransports);
 }
 
 std::optional<DevicePolicy> parse_device_calls(std::string_view name) {
-  if (name == "auto") return DevicePolicy::kAuto;
-  if (name == "staged") return DevicePolicy::kStaged;
-  return std::nullopt;
+  return parse_word<DevicePolicy>(name, kDeviceCalls);
 }
 
-std::optional<AttachPolicy> parse_attach(std::string_view name) {
-  if (name == "auto") return AttachPolicy::kAuto;
-  if (name == "calls") return AttachPolicy::kCalls;
-  if (name == "off") return AttachPolicy::kOff;
-  return std::nullopt;
-}
+std::optional<AttachPolicy> parse_attach(std::string_view name) { return parse_word<AttachPolicy>(name, kAttach); }
 
 Environment process_environment() {
   Environment environment;
@@ -188,6 +251,14 @@ Environment process_environment() {
   return environment;
 }
 
+Variables with_defaults(Variables own, const Variables& defaults) {
+  for (const auto& [name, value] : defaults) {
+    const auto same = [&](const auto& pair) { return pair.first == name; };
+    if (std::none_of(own.begin(), own.end(), same)) own.emplace_back(name, value);
+  }
+  return own;
+}
+
 Variables environment_variables() {
   Variables variables;
   for (const auto& [name, value] : process_environment()) {
@@ -198,8 +269,17 @@ Variables environment_variables() {
 
 std::vector<std::string_view> config_variable_names() {
   std::vector<std::string_view> names;
-  for (const auto& [name, setter] : setters()) names.emplace_back(name);
+  for (const auto& [name, variable] : all_variables()) names.emplace_back(name);
   return names;
+}
+
+std::vector<ConfigValue> config_values(const Config& config) {
+  std::vector<ConfigValue> values;
+  for (const auto& [name, variable] : all_variables()) {
+    values.push_back(variable.get(config));
+    values.back().name = name;
+  }
+  return values;
 }
 
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates) {
@@ -218,15 +298,15 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
 Result<Config> parse_config(const Variables& variables) {
   Config config;
   for (const auto& [name, value] : variables) {
-    const auto setter = setters().find(name);
-    if (setter == setters().end()) {
+    const auto known = all_variables().find(name);
+    if (known == all_variables().end()) {
       const std::string_view nearest = nearest_name(name, config_variable_names());
       return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
                    nearest.empty()
                        ? fmt::format("unknown variable {}: unset it (docs/config.md lists the known ones)", name)
                        : fmt::format("unknown variable {}: did you mean {}? Rename or unset it", name, nearest)};
     }
-    TUTTI_TRY(setter->second(config, name, value));
+    TUTTI_TRY(known->second.set(config, name, value));
   }
   return config;
 }

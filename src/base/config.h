@@ -69,6 +69,8 @@ struct Config {
   DeviceProtocol device_protocol = DeviceProtocol::kAuto;  // TUTTI_DEVICE_PROTOCOL, auto|simple|ll|ll128
   bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
   LogLevel log_level = LogLevel::kWarn;  // TUTTI_LOG, off|error|warn|info|debug
+  // TUTTI_NCCL_VERSION, "2.28.9" or 22809: what ncclGetVersion() says. Read by src/nccl alone.
+  std::int32_t nccl_version = 23007;
 };
 
 // All variables of this process: what launchers other than `tutti run` say stands beside the TUTTI_* ones.
@@ -80,11 +82,24 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // The TUTTI_* variables of this process.
 Variables environment_variables();
 
+// `own`, and of `defaults` those whose names it lacks.
+Variables with_defaults(Variables own, const Variables& defaults);
+
 // Errors (kConfig): an unknown TUTTI_* name (the nearest known one is suggested), a value out of range.
 Result<Config> parse_config(const Variables& variables);
 
 // Every known variable name, sorted.
 std::vector<std::string_view> config_variable_names();
+
+// What a Config says for one variable, as parse_config() would read it back.
+struct ConfigValue {
+  std::string_view name;               // of config_variable_names()
+  std::string text;                    // empty: not set, and nothing stands for it
+  std::optional<std::int64_t> number;  // of those that are numbers
+};
+
+// Of every variable, in the order of config_variable_names().
+std::vector<ConfigValue> config_values(const Config& config);
 
 // The candidate with the smallest edit distance to `name`; empty if none is near (more than a third of it would
 // change).

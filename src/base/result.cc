@@ -18,6 +18,7 @@ std::string_view to_string(ErrorCode code) {
     case ErrorCode::kPeerLost: return "peer lost";
     case ErrorCode::kRefused: return "refused";
     case ErrorCode::kSystem: return "system";
+    case ErrorCode::kDevice: return "device";
   }
   return "unknown error";
 }

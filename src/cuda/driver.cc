@@ -52,7 +52,7 @@ ErrorCode code_of(CUresult result) {
     case CUresult::kUnsupportedPtxVersion:
     case CUresult::kNotSupported:
     case CUresult::kSystemDriverMismatch: return ErrorCode::kUnsupported;
-    default: return ErrorCode::kSystem;
+    default: return ErrorCode::kDevice;
   }
 }
 

@@ -124,6 +124,9 @@ struct DriverApi {
   CUresult (*mem_create)(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
                          unsigned long long flags) = nullptr;
   CUresult (*mem_release)(CUmemGenericAllocationHandle handle) = nullptr;
+  CUresult (*mem_retain_allocation_handle)(CUmemGenericAllocationHandle* handle, void* address) = nullptr;
+  CUresult (*mem_get_allocation_properties)(CUmemAllocationProp* properties,
+                                            CUmemGenericAllocationHandle handle) = nullptr;
   CUresult (*mem_address_reserve)(CUdeviceptr* address, std::size_t bytes, std::size_t alignment, CUdeviceptr wanted,
                                   unsigned long long flags) = nullptr;
   CUresult (*mem_address_free)(CUdeviceptr address, std::size_t bytes) = nullptr;
@@ -259,6 +262,8 @@ void visit_mappings(Api& api, Visitor& visit) {
   visit("cuMemGetAllocationGranularity", 10020, api.mem_get_allocation_granularity);
   visit("cuMemCreate", 10020, api.mem_create);
   visit("cuMemRelease", 10020, api.mem_release);
+  visit("cuMemRetainAllocationHandle", 11000, api.mem_retain_allocation_handle);
+  visit("cuMemGetAllocationPropertiesFromHandle", 10020, api.mem_get_allocation_properties);
   visit("cuMemAddressReserve", 10020, api.mem_address_reserve);
   visit("cuMemAddressFree", 10020, api.mem_address_free);
   visit("cuMemMap", 10020, api.mem_map);

@@ -99,6 +99,7 @@ enum class DeviceAttribute : std::int32_t {
   kVirtualMemoryManagementSupported = 102,
   kPosixFdHandleSupported = 103,
   kMaxBlocksPerMultiprocessor = 106,
+  kGpuDirectRdmaWithVirtualMemorySupported = 110,
   kGpuDirectRdmaSupported = 116,
   kCan64BitStreamMemOps = 122,
   kDmaBufSupported = 124,
@@ -118,6 +119,7 @@ enum class PointerAttribute : std::int32_t {
   kRangeStart = 11,
   kRangeBytes = 12,
   kMapped = 13,
+  kMemoryPool = 17,
 };
 
 // What kMemoryType gives; 0, which the driver does not name, is memory that it does not know.

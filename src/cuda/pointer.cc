@@ -44,4 +44,14 @@ Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer) {
   return plain != 0;
 }
 
+Result<bool> is_pool_memory(const Driver& driver, const void* pointer) {
+  void* pool = nullptr;
+  std::array attributes = {PointerAttribute::kMemoryPool};
+  std::array<void*, 1> values = {&pool};
+  TUTTI_TRY(driver.check(driver.api().pointer_get_attributes(attributes.size(), attributes.data(), values.data(),
+                                                             std::bit_cast<CUdeviceptr>(pointer)),
+                         "cuPointerGetAttributes"));
+  return pool != nullptr;
+}
+
 }  // namespace tutti::cuda

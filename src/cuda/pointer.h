@@ -33,4 +33,7 @@ Result<PointerInfo> classify(const void* pointer);
 // mapped virtual memory, managed memory, or memory of a pool, which have access rules of their own.
 Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer);
 
+// Whether it was allocated from a memory pool (cuMemAllocAsync).
+Result<bool> is_pool_memory(const Driver& driver, const void* pointer);
+
 }  // namespace tutti::cuda

@@ -11,6 +11,7 @@
 #include "plan/collective.h"
 #include "runtime/choose.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/reunion.h"
 #include "runtime/user_plan.h"
 #include "transports/shm/mapping.h"
 
@@ -59,11 +60,13 @@ bool WorkImpl::test() {
 
 CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world,
                                    std::chrono::milliseconds timeout, std::shared_ptr<Fabric> fabric,
-                                   std::vector<std::uint32_t> members, std::unique_ptr<DeviceWorld> devices)
+                                   std::vector<std::uint32_t> members, std::unique_ptr<DeviceWorld> devices,
+                                   std::uint64_t id)
     : rank_(rank),
       ranks_(ranks),
       fabric_(std::move(fabric)),
       members_(std::move(members)),
+      id_(id),
       world_(std::move(world)),
       timeout_(timeout),
       connections_(*world_.transport),
@@ -72,6 +75,8 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
                                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),
       cutting_(fabric_ != nullptr && fabric_->devices && device_way_ == nullptr ? Cutting::kLongCalls : Cutting::kNone),
       engine_(rank, ranks, world_, connections_, cutting_) {}
+
+CommunicatorImpl::~CommunicatorImpl() = default;
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
   return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));  // private constructor
@@ -380,7 +385,13 @@ Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t colour, s
   return impl_->split(colour, key, "split");
 }
 Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0, "duplicate"); }
+Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const std::int32_t> excluded) {
+  return impl_->shrink(excluded);
+}
 Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
+Status Communicator::suspend() { return impl_->suspend(); }
+Status Communicator::resume() { return impl_->resume(); }
+DeviceMemoryUse Communicator::device_memory_use() const { return impl_->device_memory_use(); }
 Status Communicator::async_status() { return impl_->async_status(); }
 Status Communicator::finalize() { return impl_->finalize(); }
 void Communicator::abort() { impl_->abort(); }

@@ -75,7 +75,10 @@ Status CommunicatorImpl::finalize() {
 }
 
 void CommunicatorImpl::abort() {
-  if (device_way_ != nullptr) device_way_->abort();
+  {
+    const std::scoped_lock lock(device_mutex_);
+    if (device_way_ != nullptr) device_way_->abort();
+  }
   engine_.abort();
 }
 

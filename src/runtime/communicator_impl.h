@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -29,6 +30,8 @@
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
+
+class Reunion;
 
 // One or several operations that a caller waits for together.
 class WorkImpl {
@@ -68,10 +71,12 @@ class MemoryImpl {
 
 class CommunicatorImpl {
  public:
-  // `members`: the job ranks of all ranks. Without a fabric (a simulated world) it cannot be split.
+  // `members`: the job ranks of all ranks. `id`: the number that its transport has. Without a fabric (a simulated
+  // world) it can be neither split nor shrunk.
   CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world, std::chrono::milliseconds timeout,
                    std::shared_ptr<Fabric> fabric = nullptr, std::vector<std::uint32_t> members = {},
-                   std::unique_ptr<DeviceWorld> devices = nullptr);
+                   std::unique_ptr<DeviceWorld> devices = nullptr, std::uint64_t id = 0);
+  ~CommunicatorImpl();
 
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
 
@@ -106,7 +111,11 @@ class CommunicatorImpl {
   Result<Memory> register_memory(void* data, std::size_t bytes);
   // `name`: of the function that was called, for errors.
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key, std::string_view name);
+  Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
   Status async_status();
+  Status suspend();
+  Status resume();
+  DeviceMemoryUse device_memory_use();
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
   // After submit(), and after whatever else the same thread submits with it.
   static Status settle(const Operation& operation);
@@ -153,6 +162,10 @@ class CommunicatorImpl {
                                Error error);
   Result<std::unique_ptr<Communicator>> make_child(
       const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
+  Result<std::vector<std::uint32_t>> all_but(std::span<const std::int32_t> excluded) const;
+  Result<std::unique_ptr<Communicator>> try_shrink(std::span<const std::int32_t> excluded);
+  Result<std::unique_ptr<Communicator>> shrink_to_one();
+  Result<std::unique_ptr<Communicator>> make_among(Reunion& reunion, const std::vector<std::uint32_t>& present);
   // choice.attached: the call may use attached memory.
   Algorithm choose(const Collective& collective, Choice choice) const;
   std::int64_t timeout_ns(const CallOptions& options) const;
@@ -162,6 +175,9 @@ class CommunicatorImpl {
   std::uint32_t ranks_;
   std::shared_ptr<Fabric> fabric_;  // shared with the communicators split from here or before; outlives the transport
   std::vector<std::uint32_t> members_;
+  const std::uint64_t id_;
+  std::mutex reunion_mutex_;
+  std::unique_ptr<Reunion> reunion_;  // from the first shrink() on; ends before the fabric
   World world_;
   std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;  // orders submissions; guards plans_ and what follows them
@@ -181,7 +197,9 @@ class CommunicatorImpl {
   std::atomic<bool> group_open_ = false;
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine
+  std::mutex device_mutex_;                  // taken after mutex_: held where device_way_ changes, and by abort()
   std::unique_ptr<DeviceWay> device_way_;    // where the ranks' GPUs carry out calls; else null
+  bool suspended_ = false;                   // it is null until resume()
   // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.
   const Cutting cutting_;
   Engine engine_;  // last: ends before what it uses

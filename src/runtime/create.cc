@@ -1,4 +1,6 @@
 // Makes the first communicators of a job: of one rank of several processes, or of all ranks in this process.
+#include "runtime/create.h"
+
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -33,9 +35,9 @@ using detail::CommunicatorImpl;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// The environment, with what the options say laid over it.
-Result<Config> config_for(const CommunicatorOptions& options) {
-  auto config = parse_config(environment_variables());
+// The environment over the defaults, with what the options say laid over both.
+Result<Config> config_for(const CommunicatorOptions& options, const Variables& defaults) {
+  auto config = parse_config(with_defaults(environment_variables(), defaults));
   if (!config) return config.error();
   if (!options.transport.empty()) {
     const auto transport = parse_transport(options.transport);
@@ -99,7 +101,7 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<F
   auto devices = detail::make_device_world(*fabric, members, rank, *id, *world, gather);
   if (!devices) return devices.error();
   return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
-      rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices)));
+      rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices), *id));
 }
 
 // By rank, of a process that has all ranks.
@@ -165,8 +167,10 @@ class Meeting {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options) {
-  auto config = config_for(options);
+namespace detail {
+
+Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults) {
+  auto config = config_for(options, defaults);
   if (!config) return config.error();
   auto rendezvous = resolve_rendezvous(options, *config, process_environment());
   if (!rendezvous) return rendezvous.error();
@@ -193,10 +197,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOpt
   return first_communicator(*fabric, rank, ranks, gather);
 }
 
-Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std::int32_t size,
-                                                                            const CommunicatorOptions& options,
-                                                                            std::int32_t nodes) {
-  auto config = config_for(options);
+Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
+                                                              std::int32_t nodes, const Variables& defaults) {
+  auto config = config_for(options, defaults);
   if (!config) return config.error();
   if (size < 1 || size > 1024) return invalid(fmt::format("size {} is outside 1..1024, what one process holds", size));
   if (nodes < 1 || nodes > size) return invalid(fmt::format("{} machines are outside 1..{}, the ranks", nodes, size));
@@ -259,8 +262,6 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
   return communicators;
 }
 
-namespace detail {
-
 class PendingImpl {
  public:
   explicit PendingImpl(const CommunicatorOptions& options) {
@@ -287,6 +288,16 @@ class PendingImpl {
 };
 
 }  // namespace detail
+
+Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options) {
+  return detail::create(options, {});
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std::int32_t size,
+                                                                            const CommunicatorOptions& options,
+                                                                            std::int32_t nodes) {
+  return detail::create_all(size, options, nodes, {});
+}
 
 PendingCommunicator Communicator::create_async(const CommunicatorOptions& options) {
   return PendingCommunicator(std::make_unique<detail::PendingImpl>(options));

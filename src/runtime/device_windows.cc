@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "cuda/pointer.h"
 #include "kernels/device/call.h"
 #include "runtime/arguments.h"
 
@@ -19,7 +18,9 @@ namespace tutti::detail {
 struct DeviceWindows::Offer {
   std::uint64_t taken = 0;  // bit n - 1: window n
   std::uint64_t address = 0;
-  std::uint64_t offset = 0;  // from the start of what the handle stands for
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;   // from the start of what the handle stands for, or of the first part
+  PartRounds::Said mapped{};  // no parts: the handle counts
   cuda::CUipcMemHandle handle{};
 };
 
@@ -44,16 +45,16 @@ static_assert(kMostDeviceWindows <= 64, "numbers are bits of a word");
 }  // namespace
 
 Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
-                                                           std::vector<Reach> reach, cuda::CUdeviceptr arena) {
+                                                           DevicePeers peers, cuda::CUdeviceptr arena) {
   std::shared_ptr<DeviceWindows> made(
-      new DeviceWindows(std::move(device), rank, std::move(reach), arena));  // private constructor
+      new DeviceWindows(std::move(device), rank, std::move(peers), arena));  // private constructor
   const cuda::Driver& driver = made->device_->driver();
-  const auto ranks = static_cast<std::uint32_t>(made->reach_.size());
+  const auto ranks = static_cast<std::uint32_t>(made->peers_.reach.size());
   const std::uint64_t first = DeviceArena::window_word(0, 0);
   const std::uint64_t bytes = DeviceArena::window_word(ranks - 1, kMostDeviceWindows) + sizeof(std::uint64_t) - first;
   std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t), device::kNoWindowBase);
   for (std::uint32_t peer = 0; peer < ranks; ++peer) {
-    if (made->reach_[peer] == Reach::kElsewhere) continue;
+    if (made->peers_.reach[peer] == Reach::kElsewhere) continue;
     words[(DeviceArena::window_word(peer, 0) - first) / sizeof(std::uint64_t)] = 0;
   }
   auto stream = cuda::Stream::create(driver);
@@ -68,18 +69,16 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   const cuda::Driver& driver = device_->driver();
   const Relaxed relaxed(driver);
   auto scope = cuda::ContextScope::enter(driver, device_->context());
-  auto blobs = gather_or_fail(gather, scope ? offer(data, bytes) : scope.error());
+  DevicePiece piece;
+  auto blobs = gather_or_fail(gather, scope ? offer(data, bytes, piece) : scope.error());
   if (!blobs) return blobs.error();
-  std::vector<Offer> offers;
+  auto offers = read(*blobs);
+  if (!offers) return offers.error();
   std::uint64_t taken = 0;
-  for (std::uint32_t r = 0; r < reach_.size(); ++r) {
-    Offer& theirs = offers.emplace_back();
-    if ((*blobs)[r].size() != sizeof(theirs)) {
-      return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
-                   fmt::format("rank {} said something of its memory that cannot be read", r)};
-    }
-    std::memcpy(&theirs, (*blobs)[r].data(), sizeof(theirs));
+  std::vector<PartRounds::Said> said;
+  for (const Offer& theirs : *offers) {
     taken |= theirs.taken;
+    said.push_back(theirs.mapped);
   }
   const auto number = static_cast<std::uint32_t>(std::countr_one(taken)) + 1;
   if (number > kMostDeviceWindows) {
@@ -88,7 +87,10 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
                              "more: release some on all ranks, or register longer pieces",
                              kMostDeviceWindows)};
   }
-  const Status opened = open(number, offers);
+  PartRounds parts(*device_, peers_, piece, said);
+  Status opened;
+  TUTTI_TRY(parts.run(gather, opened));
+  if (opened.ok()) opened = open(number, *offers, parts);
   // Nobody uses the window before everybody has it.
   auto all = gather_or_fail(gather, opened ? Result<std::string>("+") : opened.error());
   const std::scoped_lock lock(mutex_);
@@ -103,55 +105,16 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   return number;
 }
 
-Status DeviceWindows::check(const void* data, std::size_t bytes) const {
-  const cuda::Driver& driver = device_->driver();
-  const auto* begin = static_cast<const std::byte*>(data);
-  for (const std::byte* at : {begin, begin + (bytes - 1)}) {
-    auto where = cuda::classify(driver, at);
-    if (!where) return where.error();
-    if (where->kind != cuda::MemoryKind::kDevice && where->kind != cuda::MemoryKind::kManaged) {
-      return invalid_argument(fmt::format("{} bytes at {} are not all memory of a GPU", bytes, data));
-    }
-    if (where->kind == cuda::MemoryKind::kDevice && where->device != device_->number()) {
-      return invalid_argument(
-          fmt::format("{} bytes at {} are memory of GPU {}, but this communicator's rank has GPU {}", bytes, data,
-                      where->device, device_->number()));
-    }
-    if (where->context != nullptr && where->context != device_->context()) {
-      return invalid_argument(
-          fmt::format("{} bytes at {} are memory of another context of GPU {} than this "
-                      "communicator's: make the communicator where that is current",
-                      bytes, data, device_->number()));
-    }
-  }
-  const bool others = std::ranges::any_of(reach_, [](Reach reach) { return reach != Reach::kSameDevice; });
-  if (!others) return {};
-  auto plain = cuda::is_plain_device_memory(driver, data);
-  if (!plain) return plain.error();
-  if (*plain) return {};
-  return Error{
-      ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-      fmt::format("{} bytes at {} cannot be mapped by other ranks: allocate them with cuMemAlloc (cudaMalloc), "
-                  "not as managed memory, from a memory pool or as virtual memory of your own",
-                  bytes, data)};
-}
-
-Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes) const {
-  TUTTI_TRY(check(data, bytes));
-  const cuda::Driver& driver = device_->driver();
+Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes, DevicePiece& piece) const {
+  auto found = look_at_piece(*device_, data, bytes, *std::ranges::max_element(peers_.reach));
+  if (!found) return found.error();
+  piece = std::move(*found);
   Offer own;
   own.address = reinterpret_cast<std::uintptr_t>(data);
-  if (std::ranges::count(reach_, Reach::kElsewhere) > 0) {
-    cuda::CUdeviceptr base = 0;
-    std::size_t length = 0;
-    TUTTI_TRY(driver.check(driver.api().mem_get_address_range(&base, &length, own.address),
-                           "finding the allocation that registered memory lies in"));
-    own.offset = own.address - base;
-    if (bytes > length - own.offset) {
-      return invalid_argument(fmt::format("{} bytes at {} reach past the end of their allocation", bytes, data));
-    }
-    TUTTI_TRY(driver.check(driver.api().ipc_get_mem_handle(&own.handle, base), "sharing registered memory"));
-  }
+  own.bytes = bytes;
+  own.offset = piece.offset;
+  own.mapped = {.parts = piece.parts.size(), .mapped_bytes = piece.mapped_bytes};
+  own.handle = piece.handle.value_or(cuda::CUipcMemHandle{});
   {
     const std::scoped_lock lock(mutex_);
     for (std::uint32_t n = 1; n <= last_; ++n) own.taken |= std::uint64_t{windows_[n].taken ? 1u : 0u} << (n - 1);
@@ -160,26 +123,52 @@ Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes) co
   return std::string(reinterpret_cast<const char*>(&own), sizeof(own));
 }
 
+Result<std::vector<DeviceWindows::Offer>> DeviceWindows::read(const std::vector<std::string>& blobs) const {
+  std::vector<Offer> offers;
+  for (std::uint32_t r = 0; r < peers_.reach.size(); ++r) {
+    Offer& theirs = offers.emplace_back();
+    if (blobs[r].size() == sizeof(theirs)) std::memcpy(&theirs, blobs[r].data(), sizeof(theirs));
+    if (blobs[r].size() == sizeof(theirs) && theirs.mapped.parts <= kMostDeviceParts) continue;
+    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
+                 fmt::format("rank {} said something of its memory that cannot be read", r)};
+  }
+  return offers;
+}
+
 // Maps the peers' memory as window `number`, which is nobody's yet.
-Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers) {
-  const cuda::Driver& driver = device_->driver();
-  std::vector<std::uint64_t> bases(reach_.size(), device::kNoWindowBase);
+Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts) {
+  std::vector<std::uint64_t> bases(offers.size(), device::kNoWindowBase);
   const std::scoped_lock lock(mutex_);
-  for (std::uint32_t r = 0; r < reach_.size(); ++r) {
-    if (reach_[r] != Reach::kElsewhere) {
-      bases[r] = offers[r].address;
-      continue;
-    }
-    auto opened = cuda::PeerMemory::open(driver, offers[r].handle);
-    if (!opened) {
-      Error error = opened.error();
+  for (std::uint32_t r = 0; r < offers.size(); ++r) {
+    const auto base = map_peer(r, offers[r], parts, windows_[number]);
+    if (!base) {
+      Error error = base.error();
       error.message = fmt::format("mapping the registered memory of rank {}: {}", r, error.message);
       return error;
     }
-    bases[r] = opened->address() + offers[r].offset;
-    windows_[number].opened.push_back(std::move(*opened));
+    bases[r] = *base;
   }
   return write_bases(number, bases);
+}
+
+// Where the peer's piece begins, as this rank's GPU sees it.
+Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& offer, PartRounds& parts,
+                                              Window& window) const {
+  const Reach reach = peers_.reach[peer];
+  const bool is_mapped = offer.mapped.parts > 0;
+  if (reach == Reach::kSameDevice || (reach == Reach::kSameProcess && !is_mapped)) return offer.address;
+  if (!is_mapped) {
+    auto opened = cuda::PeerMemory::open(device_->driver(), offer.handle);
+    if (!opened) return opened.error();
+    return window.opened.emplace_back(std::move(*opened)).address() + offer.offset;
+  }
+  // Who may use virtual memory is its owner's affair, so a GPU that is to use a peer's has it at addresses of its own.
+  if (reach == Reach::kSameProcess) {
+    auto mapped = map_again(*device_, offer.address, offer.bytes);
+    if (!mapped) return mapped.error();
+    return window.mapped.emplace_back(std::move(*mapped)).address() + offer.offset;
+  }
+  return window.mapped.emplace_back(*parts.take(peer)).address() + offer.offset;
 }
 
 Status DeviceWindows::write_bases(std::uint32_t number, const std::vector<std::uint64_t>& bases) const {
@@ -196,7 +185,7 @@ Status DeviceWindows::write_bases(std::uint32_t number, const std::vector<std::u
 
 // What uses the window nevertheless is told so by its kernel.
 void DeviceWindows::close(std::uint32_t number) {
-  static_cast<void>(write_bases(number, std::vector<std::uint64_t>(reach_.size(), device::kNoWindowBase)));
+  static_cast<void>(write_bases(number, std::vector<std::uint64_t>(peers_.reach.size(), device::kNoWindowBase)));
   windows_[number] = {};
   while (last_ > 0 && !windows_[last_].taken) --last_;
 }
@@ -207,6 +196,12 @@ void DeviceWindows::remove(std::uint32_t number) {
   const Relaxed relaxed(device_->driver());
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   close(number);
+}
+
+std::size_t DeviceWindows::used() const {
+  const std::scoped_lock lock(mutex_);
+  return static_cast<std::size_t>(
+      std::count_if(windows_.begin(), windows_.end(), [](const Window& window) { return window.taken; }));
 }
 
 std::optional<DeviceWindows::Place> DeviceWindows::find(const void* data, std::size_t bytes) const {
@@ -226,8 +221,9 @@ void DeviceWindows::end(bool idle) {
   for (Window& window : windows_) {
     if (idle) {
       window.opened.clear();
-    } else if (!window.opened.empty()) {
-      static_cast<void>(new std::vector<cuda::PeerMemory>(std::move(window.opened)));  // kernels may still use it
+      window.mapped.clear();
+    } else if (!window.opened.empty() || !window.mapped.empty()) {
+      static_cast<void>(new Window(std::move(window)));  // kernels may still use it
     }
   }
   last_ = 0;

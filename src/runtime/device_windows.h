@@ -16,6 +16,7 @@
 
 #include "cuda/resources.h"
 #include "executor/device_arena.h"
+#include "runtime/device_piece.h"
 #include "runtime/fabric.h"
 #include "runtime/rank_device.h"
 
@@ -23,21 +24,16 @@ namespace tutti::detail {
 
 class DeviceWindows {
  public:
-  // What the ranks are to this one.
-  enum class Reach : std::uint8_t {
-    kSameDevice,   // in this process, on this GPU
-    kSameProcess,  // in this process, on another GPU
-    kElsewhere,    // in another process
-  };
+  using Reach = DeviceReach;
   // `arena`: of this rank, in which it writes until end(). Writes the table. With a current context.
   static Result<std::shared_ptr<DeviceWindows>> make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
-                                                     std::vector<Reach> reach, cuda::CUdeviceptr arena);
+                                                     DevicePeers peers, cuda::CUdeviceptr arena);
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
 
-  // Two rounds over the ranks; returns the window's number. bytes > 0. Errors, the same on all ranks: kInvalidArgument
-  // (not memory of this rank's GPU and context), kUnsupported (of a kind that peers cannot map; too many windows), the
-  // driver's.
+  // Two rounds over the ranks, and more where mapped memory goes to other processes; returns the window's number. bytes
+  // > 0. Errors, the same on all ranks: kInvalidArgument (not memory of this rank's GPU and context), kUnsupported (of
+  // a kind that peers cannot map; too many windows), the driver's.
   Result<std::uint32_t> add(const void* data, std::size_t bytes, const Gather& gather);
   void remove(std::uint32_t number);
 
@@ -47,6 +43,8 @@ class DeviceWindows {
   };
   // The window in which these bytes lie, all of them.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
+
+  std::size_t used() const;  // windows
 
   // Nothing is added from now on; the peers' memory is closed, or left open for good where kernels may still use it.
   void end(bool idle);
@@ -58,19 +56,20 @@ class DeviceWindows {
     std::uintptr_t begin = 0;
     std::size_t bytes = 0;
     std::vector<cuda::PeerMemory> opened;
+    std::vector<cuda::MappedMemory> mapped;
   };
-  DeviceWindows(std::shared_ptr<RankDevice> device, std::uint32_t rank, std::vector<Reach> reach,
-                cuda::CUdeviceptr arena)
-      : device_(std::move(device)), rank_(rank), reach_(std::move(reach)), arena_(arena) {}
-  Result<std::string> offer(const void* data, std::size_t bytes) const;
-  Status check(const void* data, std::size_t bytes) const;
-  Status open(std::uint32_t number, const std::vector<Offer>& offers);
+  DeviceWindows(std::shared_ptr<RankDevice> device, std::uint32_t rank, DevicePeers peers, cuda::CUdeviceptr arena)
+      : device_(std::move(device)), rank_(rank), peers_(std::move(peers)), arena_(arena) {}
+  Result<std::string> offer(const void* data, std::size_t bytes, DevicePiece& piece) const;
+  Result<std::vector<Offer>> read(const std::vector<std::string>& blobs) const;
+  Status open(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts);
+  Result<std::uint64_t> map_peer(std::uint32_t peer, const Offer& offer, PartRounds& parts, Window& window) const;
   void close(std::uint32_t number);
   Status write_bases(std::uint32_t number, const std::vector<std::uint64_t>& bases) const;
 
   const std::shared_ptr<RankDevice> device_;  // shared with the world; ends last
   const std::uint32_t rank_;
-  const std::vector<Reach> reach_;  // by rank
+  const DevicePeers peers_;
   const cuda::CUdeviceptr arena_;
   mutable std::mutex mutex_;
   bool ended_ = false;

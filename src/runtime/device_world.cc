@@ -276,10 +276,10 @@ class DeviceWorldMaker {
     auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
     if (!scope) return scope.error();
     std::vector<DeviceArena::Peer> peers(ranks_);
-    std::vector<DeviceWindows::Reach> reach;
+    DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = fabric_.exchange};
     std::vector<std::uint32_t> team;
     for (std::uint32_t r = 0; r < ranks_; ++r) {
-      reach.push_back(reach_of(r));
+      others.reach.push_back(reach_of(r));
       if (offers_[r].same_process(offers_[rank_])) {
         TUTTI_TRY(reach_here(r, peers[r]));
         if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) team.push_back(r);
@@ -293,7 +293,7 @@ class DeviceWorldMaker {
       world_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
       world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
-    auto windows = DeviceWindows::make(fabric_.device, rank_, std::move(reach), world_->own_arena_->address());
+    auto windows = DeviceWindows::make(fabric_.device, rank_, std::move(others), world_->own_arena_->address());
     if (!windows) return windows.error();
     world_->windows_ = std::move(*windows);
     world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);

@@ -69,6 +69,7 @@ class DeviceWorld {
   // Nothing of this rank runs from here on; true. False: something does, what it uses must stay. The destructor does
   // it, too.
   bool end();
+  std::uint64_t memory_bytes() const { return arena_.bytes() + (links_ ? links_->bytes() : 0); }  // of the device
   bool one_device() const { return one_device_; }  // all ranks have the same
   DeviceProtocol protocol() const { return protocol_; }
 

@@ -31,16 +31,16 @@ class RankDevice;
 struct Fabric {
   Config config;
   std::uint32_t job_rank = 0;
-  std::vector<bool> cpus;                     // that this process may use
-  std::uint32_t cpu_limit = 0;                // as in HostTopology
-  std::shared_ptr<Clock> clock;               // shared by the ranks of one process
-  std::shared_ptr<Prover> prover;             // likewise
-  std::shared_ptr<SegmentExchange> exchange;  // peers by job rank; shared with segments and windows
-  std::shared_ptr<TcpEndpoint> endpoint;      // null where no rank is reached by TCP; shared by the process's ranks
-  std::vector<std::string> tcp_addresses;     // by job rank
+  std::vector<bool> cpus;                      // that this process may use
+  std::uint32_t cpu_limit = 0;                 // as in HostTopology
+  std::shared_ptr<Clock> clock;                // shared by the ranks of one process
+  std::shared_ptr<Prover> prover;              // likewise
+  std::shared_ptr<SegmentExchange> exchange;   // peers by job rank; shared with segments and windows
+  std::shared_ptr<TcpEndpoint> endpoint;       // null where no rank is reached by TCP; shared by the process's ranks
+  std::vector<std::string> tcp_addresses;      // by job rank
   std::shared_ptr<detail::RankDevice> device;  // of this rank; null: it has none. Shared by its communicators
   bool devices = false;                        // some rank of the job has one
-  std::vector<std::uint32_t> machines;        // by job rank: the lowest job rank of the same machine
+  std::vector<std::uint32_t> machines;         // by job rank: the lowest job rank of the same machine
 };
 
 // One round: this rank's blob to all ranks of the communicator that is being made, all blobs back, by rank.

@@ -154,7 +154,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
   auto devices = make_device_world(*fabric_, members, rank, std::get<2>(chosen.front()), *world, among);
   if (!devices) return devices.error();
   return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, fabric_, members,
-                                                 std::move(*devices)));
+                                                 std::move(*devices), std::get<2>(chosen.front())));
 }
 
 }  // namespace tutti::detail

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <span>
 
+#include "runtime/create.h"
 #include "runtime/interfaces.h"
 #include "runtime/rendezvous_hub.h"
 #include "runtime/unique_id_parts.h"
@@ -109,8 +110,8 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
   return id;
 }
 
-Result<UniqueId> UniqueId::create(const UniqueIdOptions& options) {
-  auto config = parse_config(environment_variables());
+Result<UniqueId> detail::create_unique_id(const UniqueIdOptions& options, const Variables& defaults) {
+  auto config = parse_config(with_defaults(environment_variables(), defaults));
   if (!config) return config.error();
   PortRange ports = config->port_range;
   if (options.first_port != 0 || options.last_port != 0) {
@@ -126,6 +127,8 @@ Result<UniqueId> UniqueId::create(const UniqueIdOptions& options) {
   if (!address) return address.error();
   return serve_unique_id(*address, ports, options.patience);
 }
+
+Result<UniqueId> UniqueId::create(const UniqueIdOptions& options) { return detail::create_unique_id(options, {}); }
 
 std::string UniqueId::to_text() const {
   return hexadecimal({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -36,7 +37,8 @@ TEST(Config, ReadsEveryVariable) {
                                     {"TUTTI_SLOT_BYTES", "8192"},
                                     {"TUTTI_SLOTS", "5"},
                                     {"TUTTI_VERIFY_PLANS", "0"},
-                                    {"TUTTI_LOG", "debug"}});
+                                    {"TUTTI_LOG", "debug"},
+                                    {"TUTTI_NCCL_VERSION", "2.28.9"}});
   ASSERT_TRUE(config.ok()) << to_string(config.error());
   EXPECT_EQ(config->rank, 3);
   EXPECT_EQ(config->size, 8);
@@ -55,6 +57,43 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config->slots, 5u);
   EXPECT_FALSE(config->verify_plans);
   EXPECT_EQ(config->log_level, LogLevel::kDebug);
+  EXPECT_EQ(config->nccl_version, 22809);
+}
+
+TEST(Config, NcclVersionsAreNumberedAsNcclDoes) {
+  for (const auto& [text, number] : std::map<std::string, std::int32_t>{
+           {"2.30.7", 23007}, {"2.8.4", 2804}, {"2.9.0", 20900}, {"22809", 22809}, {"2804", 2804}}) {
+    const auto config = parse_config({{"TUTTI_NCCL_VERSION", text}});
+    ASSERT_TRUE(config.ok()) << text;
+    EXPECT_EQ(config->nccl_version, number) << text;
+  }
+}
+
+TEST(Config, TheValuesReadBackGiveTheSameConfig) {
+  const Variables given = {
+      {"TUTTI_RANK", "3"},          {"TUTTI_ROOT", "host:5"},         {"TUTTI_PORT_RANGE", "30000-30010"},
+      {"TUTTI_TRANSPORT", "tcp"},   {"TUTTI_ATTACH", "calls"},        {"TUTTI_TIMEOUT_MS", "12"},
+      {"TUTTI_SLOT_BYTES", "8192"}, {"TUTTI_DEVICE_CALLS", "staged"}, {"TUTTI_DEVICE_PROTOCOL", "ll128"},
+      {"TUTTI_VERIFY_PLANS", "0"},  {"TUTTI_LOG", "debug"},           {"TUTTI_NCCL_VERSION", "22809"}};
+  const auto config = parse_config(given);
+  ASSERT_TRUE(config.ok());
+  Variables said;
+  const auto names = config_variable_names();
+  std::size_t at = 0;
+  for (const ConfigValue& value : config_values(*config)) {
+    EXPECT_EQ(value.name, names[at++]);
+    if (value.number) {
+      EXPECT_EQ(value.text, std::to_string(*value.number)) << value.name;
+    }
+    if (!value.text.empty()) said.emplace_back(value.name, value.text);
+  }
+  EXPECT_EQ(at, names.size());
+  for (const auto& pair : given) {
+    EXPECT_NE(std::find(said.begin(), said.end(), pair), said.end()) << pair.first << " is said as another value";
+  }
+  const auto again = parse_config(said);
+  ASSERT_TRUE(again.ok()) << to_string(again.error());
+  EXPECT_EQ(again->slots, config->slots) << "what was not given is said with its default";
 }
 
 TEST(Config, UnknownNamesAreRefusedWithTheNearestOne) {
@@ -79,6 +118,10 @@ TEST(Config, ValuesOutOfRangeAreRefusedWithTheRange) {
                                              {"TUTTI_PORT_RANGE", "0-30000"},
                                              {"TUTTI_PORT_RANGE", "30000-65536"},
                                              {"TUTTI_JOB_ID", std::string(129, 'x')},
+                                             {"TUTTI_NCCL_VERSION", "2.30"},
+                                             {"TUTTI_NCCL_VERSION", "2.30.7.1"},
+                                             {"TUTTI_NCCL_VERSION", "newest"},
+                                             {"TUTTI_NCCL_VERSION", "230"},
                                              {"TUTTI_TIMEOUT_MS", "0"}}) {
     const std::string message = error_of({{name, value}});
     EXPECT_NE(message.find(name), std::string::npos) << message;

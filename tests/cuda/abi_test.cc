@@ -133,6 +133,9 @@ static_assert(same_call<decltype(DriverApi::mem_create), decltype(&::cuMemCreate
 static_assert(same_call<decltype(DriverApi::mem_release), decltype(&::cuMemRelease)>());
 static_assert(same_call<decltype(DriverApi::mem_address_reserve), decltype(&::cuMemAddressReserve)>());
 static_assert(same_call<decltype(DriverApi::mem_address_free), decltype(&::cuMemAddressFree)>());
+static_assert(same_call<decltype(DriverApi::mem_retain_allocation_handle), decltype(&::cuMemRetainAllocationHandle)>());
+static_assert(same_call<decltype(DriverApi::mem_get_allocation_properties),
+                        decltype(&::cuMemGetAllocationPropertiesFromHandle)>());
 static_assert(same_call<decltype(DriverApi::mem_map), decltype(&::cuMemMap)>());
 static_assert(same_call<decltype(DriverApi::mem_unmap), decltype(&::cuMemUnmap)>());
 static_assert(same_call<decltype(DriverApi::mem_set_access), decltype(&::cuMemSetAccess)>());
@@ -239,6 +242,8 @@ static_assert(same_value(DeviceAttribute::kPosixFdHandleSupported,
                          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED));
 static_assert(same_value(DeviceAttribute::kMaxBlocksPerMultiprocessor,
                          CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR));
+static_assert(same_value(DeviceAttribute::kGpuDirectRdmaWithVirtualMemorySupported,
+                         CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED));
 static_assert(same_value(DeviceAttribute::kGpuDirectRdmaSupported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
 static_assert(same_value(DeviceAttribute::kCan64BitStreamMemOps, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS));
 static_assert(same_value(DeviceAttribute::kDmaBufSupported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
@@ -255,6 +260,7 @@ static_assert(same_value(PointerAttribute::kIsLegacyIpcCapable, CU_POINTER_ATTRI
 static_assert(same_value(PointerAttribute::kRangeStart, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR));
 static_assert(same_value(PointerAttribute::kRangeBytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE));
 static_assert(same_value(PointerAttribute::kMapped, CU_POINTER_ATTRIBUTE_MAPPED));
+static_assert(same_value(PointerAttribute::kMemoryPool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE));
 static_assert(same_value(FunctionAttribute::kMaxThreadsPerBlock, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
 static_assert(same_value(FunctionAttribute::kSharedBytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
 static_assert(same_value(FunctionAttribute::kLocalBytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));

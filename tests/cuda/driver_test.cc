@@ -41,7 +41,7 @@ TEST_F(DriverTest, ErrorsNameTheCallAndTheDriversWord) {
   EXPECT_TRUE(driver().check(CUresult::kSuccess, "cuMemAlloc").ok());
   const Status status = driver().check(CUresult::kOutOfMemory, "cuMemAlloc of 64 bytes");
   ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code, ErrorCode::kSystem);
+  EXPECT_EQ(status.error().code, ErrorCode::kDevice);
   EXPECT_EQ(status.error().scope, ErrorScope::kCall);
   EXPECT_THAT(status.error().message, HasSubstr("cuMemAlloc of 64 bytes fails: CUDA_ERROR_OUT_OF_MEMORY (2, "));
   EXPECT_EQ(driver().error(CUresult::kIllegalAddress, "x").scope, ErrorScope::kProcess);

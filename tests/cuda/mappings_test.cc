@@ -73,6 +73,35 @@ TEST_F(MappingsTest, OneMemoryMayLieAtSeveralAddresses) {
   EXPECT_EQ(api().mem_release(handle), CUresult::kSuccess);
 }
 
+TEST_F(MappingsTest, AMappingIsTracedToItsMemory) {
+  const CUmemGenericAllocationHandle handle = create();
+  const CUdeviceptr address = reserve(2 * kBytes);
+  CUmemGenericAllocationHandle found = 0;
+  EXPECT_EQ(api().mem_retain_allocation_handle(&found, std::bit_cast<void*>(address)), CUresult::kInvalidValue);
+  ASSERT_EQ(api().mem_map(address, kBytes, 0, handle, 0), CUresult::kSuccess);
+  EXPECT_EQ(api().mem_release(handle), CUresult::kSuccess);
+  ASSERT_EQ(api().mem_retain_allocation_handle(&found, std::bit_cast<void*>(address + 99)), CUresult::kSuccess);
+  CUmemAllocationProp properties{.requested_handle_types = MemHandleType::kNone, .location = {.id = 7}};
+  ASSERT_EQ(api().mem_get_allocation_properties(&properties, found), CUresult::kSuccess);
+  EXPECT_EQ(properties.requested_handle_types, MemHandleType::kPosixFd);
+  EXPECT_EQ(properties.location.id, 0);
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  ASSERT_EQ(api().mem_map(address + kBytes, kBytes, 0, found, 0), CUresult::kSuccess);
+  ASSERT_EQ(api().mem_get_address_range(&base, &bytes, address + kBytes + 1), CUresult::kSuccess);
+  EXPECT_EQ(base, address + kBytes) << "of one mapping, not of all that lie side by side";
+  EXPECT_EQ(bytes, kBytes);
+  const CUmemAccessDesc access{};
+  EXPECT_EQ(api().mem_set_access(address, kBytes + 1, &access, 1), CUresult::kInvalidValue);
+  EXPECT_EQ(api().mem_set_access(address, 2 * kBytes, &access, 1), CUresult::kSuccess);
+  EXPECT_EQ(api().mem_unmap(address, 2 * kBytes), CUresult::kInvalidValue);
+  EXPECT_EQ(api().mem_unmap(address, kBytes), CUresult::kSuccess);
+  EXPECT_EQ(api().mem_set_access(address, 2 * kBytes, &access, 1), CUresult::kInvalidValue);
+  EXPECT_EQ(api().mem_unmap(address + kBytes, kBytes), CUresult::kSuccess);
+  EXPECT_EQ(api().mem_release(found), CUresult::kSuccess);
+  EXPECT_EQ(api().mem_address_free(address, 2 * kBytes), CUresult::kSuccess);
+}
+
 TEST_F(MappingsTest, MemoryCountsUntilItsLastMappingIsGone) {
   fake().set_memory_limit(0, kBytes);
   CUmemGenericAllocationHandle second = 0;

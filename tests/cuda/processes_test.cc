@@ -4,8 +4,12 @@
 
 #include <optional>
 
+#include "cuda/virtual_memory.h"
+
 namespace tutti::cuda {
 namespace {
+
+constexpr std::size_t kGranule = std::size_t{2} << 20U;
 
 TEST(CudaProcesses, MemoryOfOneIsReadAndWrittenByTheOther) {
   const auto owner = [](Line line) {
@@ -167,6 +171,34 @@ TEST(CudaProcesses, AProcessThatWasForkedAfterUseIsToldSo) {
     line.send('x');
   };
   run_two(parent, [](Line line) { line.receive<char>(); });
+}
+
+TEST(CudaProcesses, MapEachOthersVirtualMemory) {
+  run_two(
+      [](Line line) {
+        const Own own = Own::on(0);
+        const auto memory = std::move(ShareableMemory::allocate(own.driver, 2 * kGranule).value());
+        const auto physical = PhysicalMemory::behind(own.driver, memory.address());
+        must(physical.ok() && physical->has_value());
+        line.send_file((*physical)->share().value().descriptor());
+        must(line.receive<int>() == 1);
+        const auto stream = Stream::create(own.driver).value();
+        int word = 0;
+        must(own.api.memcpy_dtoh_async(&word, memory.address() + kGranule, 4, stream.handle()) == CUresult::kSuccess);
+        must(stream.synchronize().ok() && word == 0x06060606);
+      },
+      [](Line line) {
+        const Own own = Own::on(1);
+        const auto physical = PhysicalMemory::import(own.driver, File(line.receive_file()));
+        must(physical.ok());
+        auto mapped = std::move(MappedMemory::reserve(own.driver, 2 * kGranule).value());
+        must(mapped.map(*physical, 2 * kGranule).ok());
+        must(mapped.allow(std::vector<int>{1}).ok());
+        const auto stream = Stream::create(own.driver).value();
+        must(own.api.memset_d8_async(mapped.address() + kGranule, 6, 4, stream.handle()) == CUresult::kSuccess);
+        must(stream.synchronize().ok());
+        line.send(1);
+      });
 }
 
 }  // namespace

@@ -323,6 +323,29 @@ TEST(DeviceCall, CommunicatorsThatAreSplitOff) {
   EXPECT_GT(launches(), before);
 }
 
+// The survivors' calls run on their GPUs, though the communicator that they come from is broken.
+TEST(DeviceCall, CommunicatorsThatAreShrunk) {
+  Communicators ranks = ranks_on({0, 0, 1, 1});
+  ranks[3]->abort();
+  Communicators pair(2);
+  std::vector<std::thread> threads;
+  for (const std::size_t rank : {0U, 2U}) {
+    threads.emplace_back([&, rank] {
+      auto child = ranks[rank]->shrink(std::vector<std::int32_t>{1, 3});
+      ASSERT_TRUE(child.ok()) << to_string(child.error());
+      pair[rank / 2] = std::move(*child);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(pair[0] != nullptr && pair[1] != nullptr);
+  EXPECT_TRUE(pair[0]->runs_on_devices());
+  Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
+  const CallShape shape{.kind = Kind::kAllGather, .count = 3'000};
+  const unsigned before = launches();
+  EXPECT_EQ(outcome(pair, shape, {0, 1}), outcome(host, shape, {}));
+  EXPECT_GT(launches(), before);
+}
+
 // Captured and replayed: each launch takes what the buffer holds then.
 TEST(DeviceGraphs, AreReplayed) {
   Communicators ranks = ranks_on({0, 1});

@@ -5,163 +5,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
-#include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "device_double/jobs_support.h"
-#include "kernels/device/call.h"
-#include "kernels/device/program.h"
+#include "device_double/windows_support.h"
 
 namespace tutti::testing {
 namespace {
-
-constexpr std::size_t kCount = 20'000;  // int32: long enough for the protocol that has windows
-constexpr std::size_t kBlock = kCount * sizeof(std::int32_t);
-
-// Where the connections of this process's ranks lie, by the status words of the rank: looked at as launches are made.
-class Tap {
- public:
-  static Tap& instance() {  // kernels of the double have no other way to it
-    static Tap tap;
-    return tap;
-  }
-
-  // Before ranks are made.
-  static void begin() {
-    cuda::fake::Control tapped = small_devices();
-    tapped.register_kernel = [](cuda::fake::FakeKernel kernel) {
-      if (kernel.name == "tutti_evaluate_simple") {
-        kernel.run = [run = kernel.run](const cuda::fake::FakeLaunch& launch) {
-          instance().look(*static_cast<const device::Launch*>(launch.arguments[0]));
-          return run(launch);
-        };
-      }
-      small_devices().register_kernel(std::move(kernel));
-    };
-    register_device_kernels(tapped, DeviceDoubleOptions::from_environment());
-  }
-
-  // The slots in which `rank` receives from `peer`, of the connections that its last call used.
-  std::vector<std::span<std::byte>> slots(std::uint32_t rank, std::uint32_t peer) {
-    const std::scoped_lock lock(mutex_);
-    const Seen& seen = seen_[rank];
-    must(seen.links != nullptr, "no launch was seen");
-    std::vector<std::span<std::byte>> all;
-    for (std::uint32_t c = 0; c < seen.connections; ++c) {
-      const device::Link& link = seen.links[device::link_index(c, seen.ranks, peer, false)];
-      all.emplace_back(link.slots, (link.slot_mask + 1) * link.slot_bytes);
-    }
-    return all;
-  }
-
- private:
-  struct Seen {
-    const device::Link* links = nullptr;
-    std::uint32_t ranks = 0;
-    std::uint32_t connections = 0;
-  };
-  void look(const device::Launch& launch) {
-    const std::scoped_lock lock(mutex_);
-    for (std::uint32_t i = 0; i < launch.call_count; ++i) {
-      const device::Call& call = device::call_of(launch, i);
-      Seen& seen = seen_[call.program->rank];
-      seen = {call.links, call.program->rank_count, launch.slices * call.program->lanes};
-    }
-  }
-  std::mutex mutex_;
-  std::map<std::uint32_t, Seen> seen_;  // by rank
-};
-
-constexpr std::byte kUntouched{0xa5};
-
-// Makes all slots of this rank look so. Nothing may be under way: between barriers.
-void mark_slots(Communicator& rank) {
-  must(rank.barrier());
-  for (std::int32_t peer = 0; peer < rank.size(); ++peer) {
-    if (peer == rank.rank()) continue;
-    for (const auto slots :
-         Tap::instance().slots(static_cast<std::uint32_t>(rank.rank()), static_cast<std::uint32_t>(peer)))
-      std::ranges::fill(slots, kUntouched);
-  }
-  must(rank.barrier());
-}
-
-bool untouched(Communicator& rank, std::int32_t peer) {
-  bool all = true;
-  for (const auto slots :
-       Tap::instance().slots(static_cast<std::uint32_t>(rank.rank()), static_cast<std::uint32_t>(peer)))
-    all &= std::ranges::all_of(slots, [](std::byte b) { return b == kUntouched; });
-  return all;
-}
-
-// Between barriers, too: a rank that goes on writes.
-bool all_untouched(Communicator& rank) {
-  must(rank.barrier());
-  bool all = true;
-  for (std::int32_t peer = 0; peer < rank.size(); ++peer) all &= peer == rank.rank() || untouched(rank, peer);
-  must(rank.barrier());
-  return all;
-}
-
-std::byte* at(const cuda::DeviceMemory& memory, std::size_t offset = 0) {
-  return static_cast<std::byte*>(pointer(memory)) + offset;
-}
-
-std::int32_t value(std::int32_t rank, std::size_t i) { return (rank + 1) * 1000 + static_cast<std::int32_t>(i % 997); }
-
-void fill(const Gpu& gpu, std::byte* to, std::int32_t rank) {
-  std::vector<std::int32_t> values(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) values[i] = value(rank, i);
-  const auto address = reinterpret_cast<cuda::CUdeviceptr>(to);
-  must(driver().api().memcpy_htod_async(address, values.data(), kBlock, gpu.stream()) == cuda::CUresult::kSuccess,
-       "copy");
-  gpu.synchronize();
-}
-
-std::vector<std::int32_t> get(const Gpu& gpu, const std::byte* from, std::size_t count) {
-  std::vector<std::int32_t> values(count);
-  const auto address = reinterpret_cast<cuda::CUdeviceptr>(from);
-  must(driver().api().memcpy_dtoh_async(values.data(), address, count * sizeof(std::int32_t), gpu.stream()) ==
-           cuda::CUresult::kSuccess,
-       "copy");
-  gpu.synchronize();
-  return values;
-}
-
-// With `in` null in place. Ends with the result, checked.
-void gather(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out,
-            Algorithm algorithm = Algorithm::kDirect) {
-  if (in == nullptr) in = out + static_cast<std::size_t>(rank.rank()) * kBlock;
-  fill(gpu, in, rank.rank());
-  must(rank.all_gather(in, out, kCount, DataType::kInt32, gpu.options(algorithm)));
-  const auto got = get(gpu, out, kCount * static_cast<std::size_t>(rank.size()));
-  for (std::size_t i = 0; i < got.size(); ++i)
-    must(got[i] == value(static_cast<std::int32_t>(i / kCount), i % kCount), "all_gather");
-  must(rank.async_status());
-}
-
-void sum(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out, Algorithm algorithm) {
-  fill(gpu, in, rank.rank());
-  must(rank.all_reduce(in, out, kCount, DataType::kInt32, ReduceOp::kSum, gpu.options(algorithm)));
-  const auto got = get(gpu, out, kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    std::int32_t expected = 0;
-    for (std::int32_t r = 0; r < rank.size(); ++r) expected += value(r, i);
-    must(got[i] == expected, "all_reduce " + std::string(to_string(algorithm)));
-  }
-  must(rank.async_status());
-}
-
-Memory registered(Communicator& rank, void* data, std::size_t bytes) {
-  auto memory = rank.register_memory(data, bytes);
-  must(memory.ok(), memory.ok() ? "" : to_string(memory.error()));
-  must(memory->data() == data && memory->size() == bytes, "what was registered");
-  return *std::move(memory);
-}
 
 class DeviceWindows : public ::testing::TestWithParam<std::vector<Devices>> {
  protected:
@@ -274,32 +125,8 @@ TEST_P(DeviceWindows, OutliveTheirCommunicator) {
   }));
 }
 
-// By process. ThreadSanitizer sees one process: where what a rank reads and what another one of its process writes
-// later are ordered by a rank elsewhere (a ring), it reports a race. So it gets no process with two GPUs beside
-// another.
-const std::vector<std::vector<Devices>> kProcesses = {
-    {{0}, {1}, {2}}, {{0}, {0}, {0}}, {{0}, {0}, {1}}, {{0, 0}, {1, 1}},
-#if !defined(__SANITIZE_THREAD__)
-    {{0, 1}, {2}},
-#endif
-};
-INSTANTIATE_TEST_SUITE_P(Processes, DeviceWindows, ::testing::ValuesIn(kProcesses), [](const auto& its) {
-  std::string name;
-  for (const Devices& devices : its.param) {
-    name += "With";
-    for (const std::int32_t device : devices) name += std::to_string(device);
-  }
-  return name;
-});
-
-bool refused(const Result<Memory>& memory, ErrorCode code, const std::string& words) {
-  if (memory.ok()) return false;
-  if (memory.error().code != code || memory.error().scope != ErrorScope::kCall) {
-    fprintf(stderr, "%s\n", to_string(memory.error()).c_str());
-    return false;
-  }
-  return memory.error().message.find(words) != std::string::npos;
-}
+INSTANTIATE_TEST_SUITE_P(Processes, DeviceWindows, ::testing::ValuesIn(kProcesses),
+                         [](const auto& its) { return name_of(its.param); });
 
 TEST(DeviceWindowErrors, AreToldOnAllRanks) {
   EXPECT_TRUE(Job(Devices{0, 1, 2}).run([](Communicator& rank, const Gpu& gpu) {
@@ -322,9 +149,14 @@ TEST(DeviceWindowErrors, AreToldOnAllRanks) {
       cuda::CUdeviceptr managed = 0;
       must(api.mem_alloc_managed(&managed, kBlock, cuda::kManagedGlobal) == cuda::CUresult::kSuccess, "managed");
       must(refused(rank.register_memory(reinterpret_cast<void*>(managed), kBlock), ErrorCode::kUnsupported,
-                   "cuMemAlloc"),
+                   "are managed memory, which other ranks cannot map: allocate them with cuMemAlloc"),
            "managed memory");
       must(api.mem_free(managed) == cuda::CUresult::kSuccess, "free");
+      const cuda::CUdeviceptr pooled = small_devices().allocate_from_pool(kBlock);
+      must(refused(rank.register_memory(reinterpret_cast<void*>(pooled), kBlock), ErrorCode::kUnsupported,
+                   "are memory of a pool (cuMemAllocAsync), which other ranks cannot map"),
+           "memory of a pool");
+      must(api.mem_free(pooled) == cuda::CUresult::kSuccess, "free");
     }
     if (rank.rank() == 2) small_devices().fail("cuIpcOpenMemHandle", 2, cuda::CUresult::kMapFailed);
     const auto unmapped = rank.register_memory(pointer(memory), kBlock);

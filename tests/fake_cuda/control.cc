@@ -71,6 +71,7 @@ extern "C" __attribute__((visibility("default"))) const tutti::cuda::fake::Contr
       .create_context = create_context,
       .destroy_context = destroy_context,
       .set_deinitialized = set_deinitialized,
+      .allocate_from_pool = allocate_from_pool,
       .leaks = leaks,
   };
   return &control;

@@ -8,6 +8,7 @@
 //   FAKE_CUDA_BYTES (1 GiB)    memory of each, as one process may use it
 //   FAKE_CUDA_P2P (1)          whether they reach each other
 //   FAKE_CUDA_BLOCKS (16)      blocks that run at once on a device, of the launches of one process
+//   FAKE_CUDA_VMM (1)          whether it has virtual memory
 //   FAKE_CUDA_VERSION (13000)  of the driver; it has no functions that are newer
 //   FAKE_CUDA_INIT (0), FAKE_CUDA_WITHOUT, FAKE_CUDA_STUB   see hooks.cc
 //   FAKE_CUDA_FAIL             "cuMemAlloc:3:2": the third call of cuMemAlloc fails with 2
@@ -73,6 +74,10 @@ struct Control {
   CUcontext (*create_context)(int device);
   void (*destroy_context)(CUcontext context);
   void (*set_deinitialized)(bool gone);  // every call fails as it does while a process ends
+
+  // Device memory that has no handle of its own, as cuMemAllocAsync gives: of the current context's device, freed by
+  // cuMemFree. 0: there is not enough.
+  CUdeviceptr (*allocate_from_pool)(std::size_t bytes);
 
   // What was handed out and not given back, a line each; empty: nothing. What went with a primary context that was
   // released counts, and is told once.

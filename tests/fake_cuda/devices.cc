@@ -144,6 +144,8 @@ int attribute_of(DeviceAttribute attribute, CUdevice device) {
     case DeviceAttribute::kDmaBufSupported:
     case DeviceAttribute::kMulticastSupported: return 0;
     case DeviceAttribute::kAsyncEngineCount: return 2;
+    case DeviceAttribute::kVirtualMemoryManagementSupported:
+    case DeviceAttribute::kPosixFdHandleSupported: return setting("FAKE_CUDA_VMM", 1) != 0 ? 1 : 0;
     default: return 1;  // yes: it can
   }
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "hooks.h"
 #include "world.h"
@@ -24,6 +25,12 @@ bool is_valid(const CUmemAllocationProp* properties) {
          properties->location.type == MemLocationType::kDevice && world().has_device(properties->location.id);
 }
 
+// One kind of handle, or none.
+bool has_handle_types(const CUmemAllocationProp& properties) {
+  return properties.requested_handle_types == MemHandleType::kNone ||
+         properties.requested_handle_types == MemHandleType::kPosixFd;
+}
+
 bool is_whole(std::size_t bytes) { return bytes > 0 && bytes % kGranularity == 0; }
 
 CUresult get_granularity(std::size_t* bytes, const CUmemAllocationProp* properties, MemGranularity) {
@@ -35,6 +42,7 @@ CUresult get_granularity(std::size_t* bytes, const CUmemAllocationProp* properti
 CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
                     unsigned long long flags) {
   if (handle == nullptr || flags != 0 || !is_valid(properties) || !is_whole(bytes)) return CUresult::kInvalidValue;
+  if (setting("FAKE_CUDA_VMM", 1) == 0 || !has_handle_types(*properties)) return CUresult::kNotSupported;
   World& own = world();
   const std::lock_guard lock(own.mutex);
   Device& device = own.devices[static_cast<std::size_t>(properties->location.id)];
@@ -45,6 +53,7 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes, con
   if (physical->fd < 0 || ftruncate(physical->fd, static_cast<off_t>(bytes)) != 0) return CUresult::kOutOfMemory;
   physical->bytes = bytes;
   physical->device = properties->location.id;
+  physical->handle_types = properties->requested_handle_types;
   device.used_bytes += bytes;
   *handle = own.physicals.add(std::move(physical));
   return CUresult::kSuccess;
@@ -64,6 +73,25 @@ CUresult mem_release(CUmemGenericAllocationHandle handle) {
   if (physical == nullptr) return CUresult::kInvalidValue;
   own.physicals.erase(handle);
   settle(physical);
+  return CUresult::kSuccess;
+}
+
+CUresult mem_retain(CUmemGenericAllocationHandle* handle, void* address) {
+  if (handle == nullptr) return CUresult::kInvalidValue;
+  World& own = world();
+  const std::lock_guard lock(own.mutex);
+  const auto memory = own.find_memory(reinterpret_cast<CUdeviceptr>(address), 1);
+  if (memory == nullptr || memory->kind != MemKind::kMapped) return CUresult::kInvalidValue;
+  *handle = own.physicals.add(memory->physical);
+  return CUresult::kSuccess;
+}
+
+CUresult get_properties(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+  const std::lock_guard lock(world().mutex);
+  const auto physical = world().physicals.find(handle);
+  if (properties == nullptr || physical == nullptr) return CUresult::kInvalidValue;
+  *properties = {.requested_handle_types = physical->handle_types,
+                 .location = {MemLocationType::kDevice, physical->device}};
   return CUresult::kSuccess;
 }
 
@@ -143,6 +171,14 @@ std::shared_ptr<Memory> find_mapping(CUdeviceptr address, std::size_t bytes) {
   return found->second->bytes == bytes ? found->second : nullptr;
 }
 
+// Whole mappings that lie side by side and are all of that; else empty.
+std::vector<std::shared_ptr<Memory>> find_mappings(CUdeviceptr address, std::size_t bytes) {
+  auto span = world().find_span(address, bytes);
+  const bool whole = !span.empty() && span.front()->kind == MemKind::kMapped && span.front()->base == address &&
+                     span.back()->base + span.back()->bytes == address + bytes;
+  return whole ? span : std::vector<std::shared_ptr<Memory>>();
+}
+
 CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) {
   World& own = world();
   std::shared_ptr<Memory> memory;
@@ -169,23 +205,29 @@ CUresult mem_set_access(CUdeviceptr address, std::size_t bytes, const CUmemAcces
   if (accesses == nullptr || count == 0) return CUresult::kInvalidValue;
   World& own = world();
   const std::lock_guard lock(own.mutex);
-  const auto memory = find_mapping(address, bytes);
-  if (memory == nullptr) return CUresult::kInvalidValue;
-  for (std::size_t i = 0; i < count; ++i) {
-    const CUmemLocation& location = accesses[i].location;
-    if (location.type != MemLocationType::kDevice || !own.has_device(location.id)) return CUresult::kInvalidDevice;
-    if (!own.reaches(location.id, memory->device)) return CUresult::kInvalidDevice;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    if (accesses[i].flags == MemAccess::kNone) {
-      memory->accesses.erase(accesses[i].location.id);
-    } else {
-      memory->accesses.insert(accesses[i].location.id);
+  const auto mapped = find_mappings(address, bytes);
+  if (mapped.empty()) return CUresult::kInvalidValue;
+  for (const auto& memory : mapped) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const CUmemLocation& location = accesses[i].location;
+      if (location.type != MemLocationType::kDevice || !own.has_device(location.id)) return CUresult::kInvalidDevice;
+      if (!own.reaches(location.id, memory->device)) return CUresult::kInvalidDevice;
     }
   }
-  const int protection = memory->accesses.empty() ? PROT_NONE : PROT_READ | PROT_WRITE;
-  return mprotect(std::bit_cast<void*>(address), bytes, protection) == 0 ? CUresult::kSuccess
-                                                                         : CUresult::kOperatingSystem;
+  for (const auto& memory : mapped) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (accesses[i].flags == MemAccess::kNone) {
+        memory->accesses.erase(accesses[i].location.id);
+      } else {
+        memory->accesses.insert(accesses[i].location.id);
+      }
+    }
+    const int protection = memory->accesses.empty() ? PROT_NONE : PROT_READ | PROT_WRITE;
+    if (mprotect(std::bit_cast<void*>(memory->base), memory->bytes, protection) != 0) {
+      return CUresult::kOperatingSystem;
+    }
+  }
+  return CUresult::kSuccess;
 }
 
 CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, MemHandleType type,
@@ -194,7 +236,7 @@ CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, MemHan
   if (type != MemHandleType::kPosixFd) return CUresult::kNotSupported;
   const std::lock_guard lock(world().mutex);
   const auto physical = world().physicals.find(handle);
-  if (physical == nullptr) return CUresult::kInvalidValue;
+  if (physical == nullptr || physical->handle_types == MemHandleType::kNone) return CUresult::kInvalidValue;
   const int fd = fcntl(physical->fd, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return CUresult::kOperatingSystem;
   std::memcpy(shareable, &fd, sizeof(fd));
@@ -236,6 +278,8 @@ void bind_mappings(DriverApi& api) {
   bind<&get_granularity>(api.mem_get_allocation_granularity);
   bind<&mem_create>(api.mem_create);
   bind<&mem_release>(api.mem_release);
+  bind<&mem_retain>(api.mem_retain_allocation_handle);
+  bind<&get_properties>(api.mem_get_allocation_properties);
   bind<&mem_address_reserve>(api.mem_address_reserve);
   bind<&mem_address_free>(api.mem_address_free);
   bind<&mem_map>(api.mem_map);

@@ -40,6 +40,7 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, MemKind kind) {
   if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
   memory->kind = kind;
   memory->device = memory->context->device;
+  if (kind == MemKind::kPool) memory->context.reset();
   Device& device = own.devices[static_cast<std::size_t>(memory->device)];
   if (bytes > device.limit_bytes || device.used_bytes > device.limit_bytes - bytes) return CUresult::kOutOfMemory;
   if (!map_shared(*memory, bytes)) return CUresult::kOutOfMemory;
@@ -81,7 +82,7 @@ CUresult give_back(CUdeviceptr address, Wanted wanted, const char* what) {
   if (waited != CUresult::kSuccess) return waited;
   const std::lock_guard lock(own.mutex);
   if (own.memory.erase(address) == 0) return CUresult::kInvalidValue;  // given back twice at once
-  if (memory->kind == MemKind::kDevice || memory->kind == MemKind::kManaged) {
+  if (memory->counts()) {
     own.devices[static_cast<std::size_t>(memory->device)].used_bytes -= memory->bytes;
   }
   return CUresult::kSuccess;
@@ -89,7 +90,9 @@ CUresult give_back(CUdeviceptr address, Wanted wanted, const char* what) {
 
 CUresult mem_free(CUdeviceptr address) {
   if (address == 0) return CUresult::kSuccess;
-  const auto wanted = [](MemKind kind) { return kind == MemKind::kDevice || kind == MemKind::kManaged; };
+  const auto wanted = [](MemKind kind) {
+    return kind == MemKind::kDevice || kind == MemKind::kManaged || kind == MemKind::kPool;
+  };
   return give_back(address, wanted, "cuMemFree");
 }
 
@@ -206,6 +209,9 @@ bool put_attribute(PointerAttribute attribute, void* out, const Memory& memory, 
     case PointerAttribute::kRangeStart: put(out, memory.base); return true;
     case PointerAttribute::kRangeBytes: put(out, memory.bytes); return true;
     case PointerAttribute::kMapped: put(out, true); return true;
+    case PointerAttribute::kMemoryPool:
+      put(out, std::uint64_t{memory.kind == MemKind::kPool ? 1U : 0U});  // a handle, which nothing else knows
+      return true;
   }
   return false;
 }
@@ -237,6 +243,11 @@ CUresult pointer_get_attributes(unsigned count, PointerAttribute* attributes, vo
 }
 
 }  // namespace
+
+CUdeviceptr allocate_from_pool(std::size_t bytes) {
+  CUdeviceptr address = 0;
+  return allocate(&address, bytes, MemKind::kPool) == CUresult::kSuccess ? address : 0;
+}
 
 void bind_memory(DriverApi& api) {
   bind<&mem_alloc>(api.mem_alloc);

@@ -1,4 +1,5 @@
 // What runs in streams, but kernels: copies, sets, waits and writes of words, host functions.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -15,26 +16,30 @@ enum class Place : std::uint8_t { kAny, kHost, kDevice };
 
 // One end of a copy. Memory that the driver does not know is the host's, and pageable.
 struct End {
-  std::weak_ptr<Memory> memory;
-  bool known = false;
+  std::vector<std::weak_ptr<Memory>> memory;
+  bool known() const { return !memory.empty(); }
 };
 
 CUresult check_end(const Context& context, CUdeviceptr address, std::size_t bytes, Place place, End& end) {
   const World& own = world();
   if (address == 0) return CUresult::kInvalidValue;
-  const auto memory = own.find_memory(address, bytes);
-  if (memory == nullptr) {
+  const auto span = own.find_span(address, bytes);
+  if (span.empty()) {
     const bool overruns = own.find_memory(address, 1) != nullptr;
     return overruns || place == Place::kDevice ? CUresult::kInvalidValue : CUresult::kSuccess;
   }
-  if (place == Place::kHost && memory->on_device()) return CUresult::kInvalidValue;
-  if (memory->kind == MemKind::kMapped && !may_use(context, *memory)) return CUresult::kInvalidValue;
-  end = {memory, true};
+  for (const auto& memory : span) {
+    if (place == Place::kHost && memory->on_device()) return CUresult::kInvalidValue;
+    if (memory->kind == MemKind::kMapped && !may_use(context, *memory)) return CUresult::kInvalidValue;
+  }
+  end.memory.assign(span.begin(), span.end());
   return CUresult::kSuccess;
 }
 
 // Memory that was given back before a replayed graph used it again is what a device would trip over, too.
-bool is_gone(const End& end) { return end.known && end.memory.expired(); }
+bool is_gone(const End& end) {
+  return std::any_of(end.memory.begin(), end.memory.end(), [](const auto& memory) { return memory.expired(); });
+}
 
 // The copies that one function was called for, in the order of the calls.
 struct Copies {
@@ -75,7 +80,7 @@ CUresult copy(CUdeviceptr target, Place target_place, CUdeviceptr source, Place 
     if (const CUresult result = check_end(*context, source, bytes, source_place, from); result != CUresult::kSuccess) {
       return result;
     }
-    pageable = !to.known || !from.known;
+    pageable = !to.known() || !from.known();
     const auto run = [=, &copies] {
       if (!wait_until([&] { return copies.held.load() != number; }, what)) return CUresult::kLaunchTimeout;
       if (is_gone(to) || is_gone(from)) return CUresult::kIllegalAddress;
@@ -113,7 +118,8 @@ CUresult find_target(CUstream handle, CUdeviceptr address, std::size_t bytes, st
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
   const CUresult result = check_end(*stream->context, address, bytes, Place::kDevice, end);
   if (result != CUresult::kSuccess) return result;
-  return may_use(*stream->context, *end.memory.lock()) ? CUresult::kSuccess : CUresult::kInvalidValue;
+  const auto usable = [&](const auto& memory) { return may_use(*stream->context, *memory.lock()); };
+  return std::all_of(end.memory.begin(), end.memory.end(), usable) ? CUresult::kSuccess : CUresult::kInvalidValue;
 }
 
 CUresult memset_d8_async(CUdeviceptr target, unsigned char value, std::size_t bytes, CUstream handle) {
@@ -153,7 +159,7 @@ CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned f
     return result;
   }
   const auto run = [=, lost = stream->context->lost] {
-    const auto memory = end.memory.lock();
+    const auto memory = end.memory.front().lock();  // a word lies in one
     if (memory == nullptr) return CUresult::kIllegalAddress;
     const std::atomic_ref<Word> word(*std::bit_cast<Word*>(address));
     const auto over = [&] {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -24,6 +25,7 @@ const char* name_of(MemKind kind) {
     case MemKind::kRegistered: return "registered host memory";
     case MemKind::kOpened: return "another process's memory";
     case MemKind::kMapped: return "mapped virtual memory";
+    case MemKind::kPool: return "memory of a pool";
   }
   return "memory";
 }
@@ -102,6 +104,18 @@ std::shared_ptr<Memory> World::find_memory(CUdeviceptr address, std::size_t byte
   return offset < held->bytes && bytes <= held->bytes - offset ? held : nullptr;
 }
 
+std::vector<std::shared_ptr<Memory>> World::find_span(CUdeviceptr address, std::size_t bytes) const {
+  std::vector<std::shared_ptr<Memory>> span;
+  for (CUdeviceptr at = address; at < address + std::max<std::size_t>(bytes, 1);
+       at = span.back()->base + span.back()->bytes) {
+    auto next = find_memory(at, 1);
+    const bool continues = next != nullptr && (span.empty() || next->kind == MemKind::kMapped);
+    if (!continues || (!span.empty() && span.back()->kind != MemKind::kMapped)) return {};
+    span.push_back(std::move(next));
+  }
+  return span;
+}
+
 std::shared_ptr<Context> make_context(int device) {
   auto context = std::make_shared<Context>();
   context->device = device;
@@ -120,7 +134,7 @@ void end_context(const std::shared_ptr<Context>& context) {
       ++entry;
       continue;
     }
-    if (memory.kind == MemKind::kDevice || memory.kind == MemKind::kManaged) {
+    if (memory.counts()) {
       own.devices[static_cast<std::size_t>(memory.device)].used_bytes -= memory.bytes;
     }
     entry = own.memory.erase(entry);

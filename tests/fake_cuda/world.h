@@ -63,21 +63,22 @@ struct Physical {
   int fd = -1;
   std::size_t bytes = 0;
   int device = 0;
-  bool own = true;  // counts against the device here: made here, not imported
+  bool own = true;                                       // counts against the device here: made here, not imported
+  MemHandleType handle_types = MemHandleType::kPosixFd;  // that it may be exported as
   Physical() = default;
   Physical(const Physical&) = delete;
   Physical& operator=(const Physical&) = delete;
   ~Physical();
 };
 
-enum class MemKind : std::uint8_t { kDevice, kManaged, kPinned, kRegistered, kOpened, kMapped };
+enum class MemKind : std::uint8_t { kDevice, kManaged, kPinned, kRegistered, kOpened, kMapped, kPool };
 
 struct Memory {
   MemKind kind = MemKind::kDevice;
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   int device = 0;
-  std::shared_ptr<Context> context;  // none for kMapped
+  std::shared_ptr<Context> context;  // none for kMapped and kPool
   int fd = -1;                       // shared memory that carries it, or -1
   std::uintptr_t map = 0;            // the mapping around it: `base` lies in it so that its end is the mapping's
   std::size_t map_bytes = 0;
@@ -92,7 +93,11 @@ struct Memory {
   Memory& operator=(const Memory&) = delete;
   ~Memory();
 
-  bool on_device() const { return kind == MemKind::kDevice || kind == MemKind::kOpened || kind == MemKind::kMapped; }
+  bool on_device() const {
+    return kind == MemKind::kDevice || kind == MemKind::kOpened || kind == MemKind::kMapped || kind == MemKind::kPool;
+  }
+  // Whether what it takes is counted by the memory itself; the device's, then.
+  bool counts() const { return kind == MemKind::kDevice || kind == MemKind::kManaged || kind == MemKind::kPool; }
 };
 
 struct Capture {
@@ -230,6 +235,8 @@ struct World {
   bool reaches(int device, int peer) const { return device == peer || !unreachable.contains({device, peer}); }
   // The memory that holds [address, address + bytes), or null.
   std::shared_ptr<Memory> find_memory(CUdeviceptr address, std::size_t bytes) const;
+  // The same where mapped memory lies side by side: all of it, in order; empty: there is a gap.
+  std::vector<std::shared_ptr<Memory>> find_span(CUdeviceptr address, std::size_t bytes) const;
 };
 
 World& world();
@@ -261,6 +268,9 @@ CUresult submit(const std::shared_ptr<Stream>& stream, Work work, std::uint64_t*
 CUresult refuse_in_capture();
 
 // The functions below want it free.
+
+// Memory of the current context's device, as a pool gives it; cuMemFree takes it back. 0: there is not enough.
+CUdeviceptr allocate_from_pool(std::size_t bytes);
 
 CUresult wait_for(const std::shared_ptr<Stream>& stream, std::uint64_t ticket, const char* what);
 // Waits for all that was submitted to the device's contexts, or only to `context`.

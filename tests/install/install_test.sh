@@ -18,12 +18,12 @@ cmake --install "$build" --prefix "$place/prefix" >"$place/install.log" || fail 
 # Moved once, so that nothing may remember where it was installed to.
 mv "$place/prefix" "$place/moved"
 prefix=$place/moved
-for file in bin/tutti include/tutti/tutti.h; do
+for file in bin/tutti include/tutti/tutti.h include/nccl.h; do
   [ -f "$prefix/$file" ] || fail "$file is missing"
 done
 # ".a" and the build's own headers stay at home.
-foreign=$(find "$prefix" -type f -o -type l | sed "s|^$prefix/||" |
-  grep -vE '^(bin/tutti|include/tutti/[a-z_]+\.h|lib.*/libtutti\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake)$' || true)
+ours='bin/tutti|include/(tutti/[a-z_]+|nccl)\.h|lib.*/lib(tutti|nccl)\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake'
+foreign=$(find "$prefix" -type f -o -type l | sed "s|^$prefix/||" | grep -vE "^($ours)\$" || true)
 [ -z "$foreign" ] || fail "unexpected files: $foreign"
 
 cmake -S "$examples" -B "$place/examples" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \

@@ -1,5 +1,7 @@
 // Every target gives the reference's bits, for every type, operation, number of sources and destinations, length and
 // alignment, and touches nothing but its destinations.
+#include "kernels/cpu/targets.h"
+
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
 
@@ -151,6 +153,16 @@ TEST(Target, IsTheBestOfThisMachineUnlessHeld) {
 #endif
   EXPECT_EQ(std::string(target_name()) == "SCALAR", targets.size() == 1);
 #endif
+}
+
+TEST(Target, IsWhatHighwayFinds) {
+#if HWY_ARCH_X86_64
+  constexpr std::int64_t kAsked = HWY_SSE4 | HWY_AVX2 | HWY_AVX3;
+#else
+  constexpr std::int64_t kAsked = HWY_STATIC_TARGET;
+#endif
+  EXPECT_EQ(supported_targets() & kAsked, hwy::SupportedTargets() & kAsked);
+  EXPECT_NE(supported_targets() & HWY_STATIC_TARGET, 0);
 }
 
 TEST(Reduce, GivesTheReferencesBitsForALongOddCount) {

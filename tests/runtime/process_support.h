@@ -43,11 +43,17 @@ inline CommunicatorOptions job(std::int32_t rank, std::int32_t size, std::uint16
   return options;
 }
 
+#if defined(__SANITIZE_THREAD__)
+inline constexpr unsigned kLongestChildS = 400;
+#else
+inline constexpr unsigned kLongestChildS = 60;
+#endif
+
 // Runs body() in a child; its return value is the exit status.
 inline pid_t start(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);  // no child outlives a broken test
+    alarm(kLongestChildS);  // no child outlives a broken test
     _exit(body());
   }
   return child;

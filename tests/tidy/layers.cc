@@ -30,7 +30,8 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"src/runtime",
      " include src/base src/cuda src/plan topology src/algorithms src/model transports transports/cuda kernels "
      "src/executor "},
-    {"src/nccl", " include src/base src/runtime "},
+    {"src/standalone", " kernels "},  // code of other projects' libraries, for the shared ones
+    {"src/nccl", " include src/base src/cuda kernels src/runtime "},
     {"tools", " include src/base src/cuda topology kernels "},
     // tools: the bound; executor and runtime: what they add to the bytes
     {"bench", " include src/base src/cuda src/plan src/algorithms src/executor src/runtime kernels transports tools "},

@@ -186,6 +186,13 @@ TEST_F(Tidy, RefusesMacrosWithoutTheProjectsName) {
   EXPECT_EQ(findings(), "macro src/plan/plan.h:6");
 }
 
+TEST_F(Tidy, LetsOnlyTheHeaderOfNcclsInterfaceHaveNcclsMacros) {
+  write("include/nccl.h",
+        "// \n#define NCCL_H_\n#define NCCL_MAJOR 2\n#define pncclResetDebugInit()\n#define OTHER 1\n");
+  append("src/plan/plan.h", "#include \"nccl.h\"\n#define NCCL_MAJOR 2\n");
+  EXPECT_EQ(findings(), "macro include/nccl.h:5\nmacro src/plan/plan.h:5");
+}
+
 TEST_F(Tidy, RefusesToDosWithoutAKind) {
   append("src/plan/plan.cc",
          "// TO"

@@ -1,8 +1,11 @@
 #include "topology/host.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 namespace tutti {
@@ -35,6 +38,44 @@ TEST(Host, PacksItsCpus) {
   EXPECT_LE(pack_cpus(odd).size(), 256u);
   EXPECT_EQ(unpack_cpus(pack_cpus(odd)), odd);
   EXPECT_EQ(unpack_cpus("1|garbage").size(), 4u);
+}
+
+TEST(Host, ReadsTheCachesOfACore) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tutti_caches";
+  const auto cache = [&](int index, const char* level, const char* type, const char* size) {
+    const std::filesystem::path place = folder / ("index" + std::to_string(index));
+    std::filesystem::create_directories(place);
+    std::ofstream(place / "level") << level << "\n";
+    std::ofstream(place / "type") << type << "\n";
+    std::ofstream(place / "size") << size << "\n";
+  };
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(read_caches(folder).l2_bytes, 0u) << "no such folder";
+  cache(0, "1", "Data", "48K");
+  cache(1, "2", "Unified", "2048K");
+  EXPECT_EQ(read_caches(folder).l3_bytes, 0u) << "none of the third level";
+  cache(2, "2", "Instruction", "1M");
+  cache(3, "3", "Unified", "480M");
+  EXPECT_EQ(read_caches(folder).l2_bytes, 2048u * 1024);
+  EXPECT_EQ(read_caches(folder).l3_bytes, 480u * 1024 * 1024);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Host, ReadsSizes) {
+  EXPECT_EQ(bytes_of_size("512"), 512u);
+  EXPECT_EQ(bytes_of_size("2G"), 2ull << 30);
+  EXPECT_EQ(bytes_of_size(""), 0u);
+  EXPECT_EQ(bytes_of_size("K"), 0u);
+}
+
+TEST(Host, HasTheCachesThatTheCLibraryKnows) {
+  const HostTopology host = discover_host();
+  const long l2_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE), l3_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (host.l2_bytes == 0 || l2_bytes <= 0) GTEST_SKIP() << "the kernel or the C library does not say";
+  EXPECT_EQ(host.l2_bytes, static_cast<std::uint64_t>(l2_bytes));
+  if (l3_bytes > 0) {
+    EXPECT_EQ(host.last_level_bytes, static_cast<std::uint64_t>(std::max(l2_bytes, l3_bytes)));
+  }
 }
 
 TEST(Host, ReadsTheCgroupsLimit) {

@@ -1,6 +1,5 @@
 // How ranks of one machine find each other, get at each other's memory, share one exchange among communicators, and
 // wake each other.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>

@@ -96,6 +96,19 @@ Result<std::unique_ptr<PokeReceiver>> SubExchange::receive_pokes(std::uint32_t s
   return parent_->receive_pokes(segment);
 }
 
+bool SubExchange::pump() {
+  parent_->pump();
+  return parent_->all_sent_to(members_);
+}
+
+void SubExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& note) {
+  parent_->post(members_.at(peer), channel, note);
+}
+
+std::optional<std::string> SubExchange::take_note(std::uint32_t peer, std::uint64_t channel) {
+  return parent_->take_note(members_.at(peer), channel);
+}
+
 void InProcessHub::insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping) {
   const std::scoped_lock lock(mutex_);
   mappings_[{rank, id}] = std::move(mapping);
@@ -114,6 +127,18 @@ std::shared_ptr<Mapping> InProcessHub::find(std::uint32_t rank, std::uint32_t id
   const std::scoped_lock lock(mutex_);
   const auto found = mappings_.find({rank, id});
   return found == mappings_.end() ? nullptr : found->second;
+}
+
+void InProcessHub::post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& note) {
+  TUTTI_ASSERT(note.size() <= kMostNoteBytes);
+  const std::scoped_lock lock(mutex_);
+  notes_[{from, to}].put(channel, note);
+}
+
+std::optional<std::string> InProcessHub::take_note(std::uint32_t from, std::uint32_t to, std::uint64_t channel) {
+  const std::scoped_lock lock(mutex_);
+  const auto box = notes_.find({from, to});
+  return box == notes_.end() ? std::nullopt : box->second.take(channel);
 }
 
 std::uint32_t InProcessExchange::share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t>) {

@@ -1,7 +1,7 @@
-// SegmentExchange: how the ranks of one machine get at each other's shared memory, and how they wake each other where a
-// futex does not do. The seam between the shared-memory transport and the world: UnixExchange passes descriptors
-// between processes, InProcessExchange hands over pointers between threads, SubExchange lets a further communicator of
-// the same processes use an exchange that is there already.
+// SegmentExchange: how the ranks of one machine get at each other's shared memory, how they wake each other where a
+// futex does not do, and how they pass notes (transports/notes.h). The seam between the shared-memory transport and the
+// world: UnixExchange passes descriptors between processes, InProcessExchange hands over pointers between threads,
+// SubExchange lets a further communicator of the same processes use an exchange that is there already.
 //
 // A rank's exchange serves all communicators that the rank has on these peers. Every shared mapping has a number that
 // its owner's exchange never gives twice (1, 2, ...; 0 is none), whichever communicator it belongs to. All functions
@@ -15,11 +15,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "transports/notes.h"
 #include "transports/shm/mapping.h"
 #include "transports/shm/pokes.h"
 #include "tutti/result.h"
@@ -35,9 +38,21 @@ class SegmentExchange {
   virtual void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) = 0;
   // The peer's mapping, or null while it has not arrived (ask again), or was taken back.
   virtual std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) = 0;
+  // Open files, for memory that only a device's driver can map: passed on as they are, to be taken once by each peer of
+  // the audience. share_file() takes the descriptor, returns a number as share() does; unshare() takes the offer back.
+  // take_file() gives the descriptor to the caller; -1: it has not arrived (ask again), or was taken or taken back.
+  // Between processes only: 0 and -1 elsewhere, since threads of one process need not pass anything.
+  virtual std::uint32_t share_file(int fd, std::span<const std::uint32_t> audience) {
+    static_cast<void>(audience);
+    close(fd);
+    return 0;
+  }
+  virtual int take_file(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return -1; }
   // Moves what is queued in both directions; true when nothing is left to send. Called now and then by a rank that
   // waits.
   virtual bool pump() = 0;
+  // Whether nothing is left to send to these peers, whatever others leave lying: a stopped process takes nothing.
+  virtual bool all_sent_to(std::span<const std::uint32_t> peers) = 0;
   // True once the peer's process has ended or closed its end.
   virtual bool peer_gone(std::uint32_t peer) = 0;
   // The number of the peer's process as seen from here; 0: none can be seen.
@@ -46,6 +61,9 @@ class SegmentExchange {
   virtual void poke(std::uint32_t peer, std::uint32_t segment) = 0;
   // For pokes of this rank's communicator with the segment `segment`; one at a time. The exchange must outlive it.
   virtual Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) = 0;
+  // A note of at most kMostNoteBytes to `peer`, not this rank; lost where the peer has ended.
+  virtual void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) = 0;
+  virtual std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) = 0;
 };
 
 // A mapping that is offered to peers as long as this lives.
@@ -85,11 +103,14 @@ class SubExchange final : public SegmentExchange {
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
   void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) override;
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
-  bool pump() override { return parent_->pump(); }
+  bool pump() override;  // tells of its own peers
+  bool all_sent_to(std::span<const std::uint32_t> peers) override { return parent_->all_sent_to(translate(peers)); }
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override;
+  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
   std::vector<std::uint32_t> translate(std::span<const std::uint32_t> audience) const;
@@ -98,16 +119,19 @@ class SubExchange final : public SegmentExchange {
   std::vector<std::uint32_t> members_;
 };
 
-// The mappings of all ranks of one process, shared by their exchanges.
+// The mappings and notes of all ranks of one process, shared by their exchanges.
 class InProcessHub {
  public:
   void insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping);
   void erase(std::uint32_t rank, std::uint32_t id);
   std::shared_ptr<Mapping> find(std::uint32_t rank, std::uint32_t id) const;
   PokeTable& pokes() { return pokes_; }
+  void post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& note);
+  std::optional<std::string> take_note(std::uint32_t from, std::uint32_t to, std::uint64_t channel);
 
  private:
   mutable std::mutex mutex_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, NoteBox> notes_;  // by sender and receiver
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> mappings_;
   PokeTable pokes_;  // by rank and segment
 };
@@ -121,10 +145,17 @@ class InProcessExchange final : public SegmentExchange {
   void unshare(std::uint32_t id, std::span<const std::uint32_t>) override { hub_->erase(rank_, id); }
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
+  bool all_sent_to(std::span<const std::uint32_t>) override { return true; }
   bool peer_gone(std::uint32_t) override { return false; }  // a thread does not die alone
   pid_t process_of(std::uint32_t) override { return getpid(); }
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override {
+    hub_->post(rank_, peer, channel, note);
+  }
+  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override {
+    return hub_->take_note(peer, rank_, channel);
+  }
 
  private:
   std::shared_ptr<InProcessHub> hub_;

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -20,8 +21,9 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x5455584d;
-enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4 };
+enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4, kNote = 5, kShareFile = 6 };
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
+constexpr std::size_t kMaxFilesPerPeer = 256;
 // So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
 // buffer takes 279, measured.)
 constexpr std::uint32_t kNeverFull = 4;
@@ -44,7 +46,8 @@ struct UnixExchange::Packet {
   std::uint32_t operation = 0;
   std::uint32_t id = 0;  // of the mapping; of the segment to wake; in a hello the rank
   std::uint32_t reserved = 0;
-  Nonce nonce{};  // in a hello only
+  Nonce nonce{};              // in a hello
+  std::uint64_t channel = 0;  // of a note, which follows
 };
 
 class UnixExchange::Pokes final : public PokeReceiver {
@@ -78,10 +81,18 @@ Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, s
   return exchange;
 }
 
+UnixExchange::File::~File() { close(fd); }
+
+int UnixExchange::Notice::fd() const {
+  if (mapping != nullptr) return mapping->fd();
+  return file == nullptr ? -1 : file->fd;
+}
+
 UnixExchange::~UnixExchange() {
   if (listener_ >= 0) close(listener_);
   if (news_ >= 0) close(news_);
   for (const Peer& peer : peers_) {
+    for (const auto& [id, fd] : peer.files) close(fd);
     if (peer.socket >= 0) close(peer.socket);
     if (peer.pidfd >= 0) close(peer.pidfd);
   }
@@ -215,32 +226,49 @@ std::uint32_t UnixExchange::share(const std::shared_ptr<Mapping>& mapping, std::
   const std::scoped_lock lock(mutex_);
   const std::uint32_t id = ++last_id_;
   TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
-  if (getpid() == process_) queue({kShare, id, mapping}, audience);
+  if (getpid() == process_) queue({.operation = kShare, .id = id, .mapping = mapping}, audience);
   return id;
+}
+
+std::uint32_t UnixExchange::share_file(int fd, std::span<const std::uint32_t> audience) {
+  const auto file = std::make_shared<File>(fd);
+  const std::scoped_lock lock(mutex_);
+  const std::uint32_t id = ++last_id_;
+  TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
+  if (getpid() == process_) queue({.operation = kShareFile, .id = id, .file = file}, audience);
+  return id;
+}
+
+int UnixExchange::take_file(std::uint32_t peer, std::uint32_t id) {
+  const std::scoped_lock lock(mutex_);
+  Peer& from = peers_.at(peer);
+  if (!from.files.contains(id) && from.socket >= 0) receive_pending(from);
+  const auto found = from.files.extract(id);
+  return found.empty() ? -1 : found.mapped();
 }
 
 void UnixExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
   const std::scoped_lock lock(mutex_);
-  if (getpid() == process_) queue({kUnshare, id, nullptr}, audience);
+  if (getpid() == process_) queue({.operation = kUnshare, .id = id}, audience);
 }
 
 void UnixExchange::send_pending(Peer& peer) {
   while (!peer.gone && !peer.outbox.empty()) {
     const Notice& notice = peer.outbox.front();
-    Packet packet{.operation = notice.operation, .id = notice.id};
-    iovec part{.iov_base = &packet, .iov_len = sizeof(packet)};
+    Packet packet{.operation = notice.operation, .id = notice.id, .channel = notice.channel};
+    std::array<iovec, 2> parts{{{.iov_base = &packet, .iov_len = sizeof(packet)},
+                                {.iov_base = peer.outbox.front().note.data(), .iov_len = notice.note.size()}}};
     alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
     msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (notice.mapping != nullptr) {
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    if (const int fd = notice.fd(); fd >= 0) {
       message.msg_control = control.data();
       message.msg_controllen = control.size();
       cmsghdr* header = CMSG_FIRSTHDR(&message);
       header->cmsg_level = SOL_SOCKET;
       header->cmsg_type = SCM_RIGHTS;
       header->cmsg_len = CMSG_LEN(sizeof(int));
-      const int fd = notice.mapping->fd();
       std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
     }
     if (sendmsg(peer.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
@@ -253,16 +281,35 @@ void UnixExchange::send_pending(Peer& peer) {
   }
 }
 
+// Takes the descriptor. True: a mapping has arrived.
+bool UnixExchange::receive_one(Peer& peer, const Packet& packet, int fd) {
+  if (packet.operation == kShare && fd >= 0 && peer.mappings.size() < kMaxMappingsPerPeer) {
+    if (auto mapping = Mapping::map(fd)) peer.mappings[packet.id] = std::move(*mapping);
+    return true;
+  }
+  const bool keeps = packet.operation == kShareFile && fd >= 0 && peer.files.size() < kMaxFilesPerPeer;
+  if (keeps && peer.files.emplace(packet.id, fd).second) return false;
+  if (fd >= 0) close(fd);
+  if (packet.operation == kUnshare) {
+    peer.mappings.erase(packet.id);
+    if (const auto file = peer.files.extract(packet.id); !file.empty()) close(file.mapped());
+  }
+  if (packet.operation == kPoke) pokes_.signal(packet.id);
+  return false;
+}
+
 void UnixExchange::receive_pending(Peer& peer) {
   std::uint32_t packets = 0;
   bool arrived = false;
   while (!peer.gone) {
     Packet packet;
-    iovec part{.iov_base = &packet, .iov_len = sizeof(packet)};
+    std::array<char, kMostNoteBytes> note;  // written by the system as far as it is read
+    std::array<iovec, 2> parts{
+        {{.iov_base = &packet, .iov_len = sizeof(packet)}, {.iov_base = note.data(), .iov_len = note.size()}}};
     alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
     msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     const ssize_t bytes = recvmsg(peer.socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -274,15 +321,18 @@ void UnixExchange::receive_pending(Peer& peer) {
       std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
     }
     ++packets;
-    const bool sound = bytes == static_cast<ssize_t>(sizeof(packet)) && packet.magic == kMagic;
-    if (sound && packet.operation == kShare && fd >= 0 && peer.mappings.size() < kMaxMappingsPerPeer) {
-      if (auto mapping = Mapping::map(fd)) peer.mappings[packet.id] = std::move(*mapping);
-      arrived = true;
+    constexpr auto kWhole = static_cast<ssize_t>(sizeof(packet));
+    const bool sound = packet.magic == kMagic && (message.msg_flags & MSG_TRUNC) == 0 &&
+                       (packet.operation == kNote ? bytes >= kWhole : bytes == kWhole);
+    if (sound && packet.operation == kNote) {
+      peer.notes.put(packet.channel, std::string(note.data(), static_cast<std::size_t>(bytes - kWhole)));
+      packets += kNeverFull;  // it is larger than the others
+    }
+    if (sound) {
+      arrived |= receive_one(peer, packet, fd);
     } else {
       if (fd >= 0) close(fd);
-      if (sound && packet.operation == kUnshare) peer.mappings.erase(packet.id);
-      if (sound && packet.operation == kPoke) pokes_.signal(packet.id);
-      if (!sound) lose(peer);  // end of file, or a peer that does not speak our protocol
+      lose(peer);  // end of file, or a peer that does not speak our protocol
     }
   }
   // Whoever sleeps may wait for this mapping; and a poke that found the socket full was dropped.
@@ -309,6 +359,24 @@ bool UnixExchange::pump() {
     all_sent = all_sent && peer.outbox.empty();
   }
   return all_sent;
+}
+
+bool UnixExchange::all_sent_to(std::span<const std::uint32_t> peers) {
+  const std::scoped_lock lock(mutex_);
+  return std::all_of(peers.begin(), peers.end(), [this](std::uint32_t peer) { return peers_.at(peer).outbox.empty(); });
+}
+
+void UnixExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& note) {
+  TUTTI_ASSERT(peer != rank_ && note.size() <= kMostNoteBytes);
+  const std::scoped_lock lock(mutex_);
+  if (getpid() == process_) queue({.operation = kNote, .id = 0, .channel = channel, .note = note}, std::span(&peer, 1));
+}
+
+std::optional<std::string> UnixExchange::take_note(std::uint32_t peer, std::uint64_t channel) {
+  const std::scoped_lock lock(mutex_);
+  Peer& from = peers_.at(peer);
+  if (from.socket >= 0) receive_pending(from);
+  return from.notes.take(channel);
 }
 
 std::shared_ptr<Mapping> UnixExchange::find(std::uint32_t peer, std::uint32_t id) {

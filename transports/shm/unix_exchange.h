@@ -1,6 +1,6 @@
-// UnixExchange: passes memfd descriptors between the processes of one machine over Unix sockets (SOCK_SEQPACKET,
-// abstract addresses: no file, nothing left behind). One socket per pair of ranks; its closing tells of a peer's death.
-// All communicators of a process that reach the same peers share it, through SubExchange.
+// UnixExchange: passes memfd descriptors, and notes, between the processes of one machine over Unix sockets
+// (SOCK_SEQPACKET, abstract addresses: no file, nothing left behind). One socket per pair of ranks; its closing tells
+// of a peer's death. All communicators of a process that reach the same peers share it, through SubExchange.
 //
 // Admission: the kernel's peer credentials must name this user, and the connecting rank must present the nonce that the
 // listening rank published through the bootstrap. Everything received is length-checked. A forked child's copy says
@@ -44,19 +44,35 @@ class UnixExchange final : public SegmentExchange {
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
   void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) override;
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
+  std::uint32_t share_file(int fd, std::span<const std::uint32_t> audience) override;
+  int take_file(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
+  bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override;
+  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  class Pokes;     // PokeReceiver
-  struct Packet;   // what travels
-  struct Notice {  // a packet still to be sent; the mapping keeps its descriptor open
+  class Pokes;    // PokeReceiver
+  struct Packet;  // what travels
+  struct File {   // a descriptor, closed at the end
+    explicit File(int given) : fd(given) {}
+    ~File();
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    const int fd;
+  };
+  struct Notice {  // a packet still to be sent; mapping or file keep their descriptor open
     std::uint32_t operation;
     std::uint32_t id;
-    std::shared_ptr<Mapping> mapping;
+    std::shared_ptr<Mapping> mapping{};
+    std::shared_ptr<File> file{};  // shared by the notices to several peers
+    std::uint64_t channel = 0;     // of a note
+    std::string note{};
+    int fd() const;  // that goes with it, or -1
   };
   struct Peer {
     int socket = -1;
@@ -66,6 +82,8 @@ class UnixExchange final : public SegmentExchange {
     bool gone = false;
     std::deque<Notice> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
+    NoteBox notes;
+    std::map<std::uint32_t, int> files;  // descriptors that nobody has taken yet
   };
 
   UnixExchange(std::uint32_t rank, std::uint32_t ranks);
@@ -74,6 +92,7 @@ class UnixExchange final : public SegmentExchange {
   std::vector<std::uint32_t> awaited() const;
   void send_pending(Peer& peer);
   void receive_pending(Peer& peer);
+  bool receive_one(Peer& peer, const Packet& packet, int fd);
   void lose(Peer& peer);
   void receive_news();
   Status watch_news();

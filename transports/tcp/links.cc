@@ -100,7 +100,7 @@ void TcpLinks::admit() {
 void TcpLinks::admit(AcceptedLink link) {
   const Preamble& from = link.preamble;
   if (from.ranks != options_.ranks || from.slot_bytes != options_.slot_bytes || from.lane >= options_.lanes ||
-      from.sender >= options_.ranks || from.sender == options_.rank) {
+      from.sender >= options_.ranks || from.sender == options_.rank || from.kind == LinkKind::kNotes) {
     return endpoint_->refuse(std::move(link), Refusal::kShape);
   }
   const LaneKey lane = key(from.sender, from.lane);

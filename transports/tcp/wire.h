@@ -2,6 +2,7 @@
 // way it carries at most one frame, a goodbye or a refusal, unless the lower one of two ranks has connected: then the
 // higher one may send its data there, too, and a goodbye behind them. It says so by a kMoved frame on the connection
 // that it had made for that lane, and by another one there when it goes back. Control connections carry kState frames.
+// Connections for notes carry kNote frames both ways.
 //
 // All integers are little-endian at fixed offsets, so a frame is a struct's bytes. Nothing that is read is trusted:
 // kinds, lengths and enumerators are checked before use.
@@ -30,7 +31,7 @@ inline constexpr std::uint16_t kWireVersion = 2;
 
 using WireNonce = std::array<std::uint8_t, 16>;  // drawn by the listener: who knows it was told by the bootstrap
 
-enum class LinkKind : std::uint8_t { kData = 1, kControl = 2 };
+enum class LinkKind : std::uint8_t { kData = 1, kControl = 2, kNotes = 3 };
 
 // The first bytes of a connection. magic and version keep their places in all versions.
 struct Preamble {
@@ -55,6 +56,7 @@ enum class FrameKind : std::uint32_t {
   kRefusal = 3,  // the preamble was not accepted; tag.kind: Refusal
   kState = 4,    // a StateRecord follows; tag: the call entered last
   kMoved = 5,    // the next message of this lane comes on the other connection that the higher rank may use for it
+  kNote = 6,     // `bytes` of a note follow
 };
 
 enum class Refusal : std::uint8_t { kNone = 0, kProtocol, kVersion, kNonce, kShape, kDuplicate, kFull, kSilence };

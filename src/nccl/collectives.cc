@@ -1,0 +1,239 @@
+// The collectives, sends and receives.
+#include <fmt/format.h>
+
+#include "nccl/api.h"
+#include "nccl/comm.h"
+#include "nccl/group.h"
+
+namespace tutti::nccl {
+namespace {
+
+ncclResult_t fail_in(const char* function, const std::string& message) {
+  return fail(ncclInvalidArgument, fmt::format("{}: {}", function, message));
+}
+
+struct Arguments {
+  CollectiveKind kind;
+  const void* input;
+  void* output;
+  std::size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t op = ncclSum;
+  int root = 0;
+  cudaStream_t stream;
+};
+
+ncclResult_t take_op(const char* function, Comm& comm, ncclRedOp_t op, GroupCall& one) {
+  if (op >= 0 && op < 5) {  // NCCL's own numbers, which ReduceOp shares
+    one.call.op = static_cast<ReduceOp>(op);
+    return ncclSuccess;
+  }
+  const std::scoped_lock lock(comm.mutex);
+  const auto found = comm.ops.find(op);
+  if (found == comm.ops.end()) {
+    return fail_in(function, fmt::format("operation {} is none of NCCL's, nor made on this communicator, or destroyed",
+                                         static_cast<int>(op)));
+  }
+  if (found->second.type != one.call.type) {
+    return fail_in(function, fmt::format("the operation was made for {}, the call has {}",
+                                         to_string(found->second.type), to_string(one.call.type)));
+  }
+  one.call.op = ReduceOp::kPreMulSum;
+  one.custom = found->second;
+  return ncclSuccess;
+}
+
+ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments& arguments) {
+  GroupCall one;
+  if (const ncclResult_t ready = find_ready(handle, function, &one.comm); ready != ncclSuccess) return ready;
+  Comm& comm = *one.comm;
+  if (arguments.type < 0 || arguments.type >= ncclNumTypes) {
+    return fail_in(function, fmt::format("type {} is none of NCCL's", static_cast<int>(arguments.type)));
+  }
+  if (arguments.root < 0 || arguments.root >= comm.ranks) {
+    return fail_in(function, fmt::format("root {} is outside 0..{}", arguments.root, comm.ranks - 1));
+  }
+  one.call.kind = arguments.kind;
+  one.call.input = arguments.input;
+  one.call.output = arguments.output;
+  one.call.count = arguments.count;
+  one.call.type = static_cast<DataType>(arguments.type);
+  one.call.root = arguments.root;
+  one.stream = arguments.stream;
+  one.algorithm = comm.settings.algorithms[static_cast<std::size_t>(arguments.kind)];
+  if (const ncclResult_t taken = take_op(function, comm, arguments.op, one); taken != ncclSuccess) return taken;
+  // Buffers that a rank has no use for may be anything.
+  const bool root = comm.rank == arguments.root;
+  const CollectiveKind kind = arguments.kind;
+  if (!root && (kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kScatter)) one.call.input = nullptr;
+  if (!root && (kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather)) one.call.output = nullptr;
+  return run_call(function, std::move(one));
+}
+
+ncclResult_t transfer(const char* function, GroupCall::Kind kind, const void* input, void* output, std::size_t count,
+                      ncclDataType_t type, int peer, ncclComm_t handle, cudaStream_t stream) {
+  GroupCall one;
+  if (const ncclResult_t ready = find_ready(handle, function, &one.comm); ready != ncclSuccess) return ready;
+  if (type < 0 || type >= ncclNumTypes) {
+    return fail_in(function, fmt::format("type {} is none of NCCL's", static_cast<int>(type)));
+  }
+  if (peer < 0 || peer >= one.comm->ranks) {
+    return fail_in(function, fmt::format("peer {} is outside 0..{}", peer, one.comm->ranks - 1));
+  }
+  one.kind = kind;
+  one.call.input = input;
+  one.call.output = output;
+  one.call.count = count;
+  one.call.type = static_cast<DataType>(type);
+  one.peer = peer;
+  one.stream = stream;
+  return run_call(function, std::move(one));
+}
+
+template <class Body>
+ncclResult_t guarded_in_group(Body&& body) noexcept {
+  return guarded([&] { return in_group(body()); });
+}
+
+}  // namespace
+
+TUTTI_NCCL(ncclResult_t, AllReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclAllReduce", comm,
+                      {.kind = CollectiveKind::kAllReduce,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .op = op,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, Broadcast, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           int root, ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclBroadcast", comm,
+                      {.kind = CollectiveKind::kBroadcast,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, Bcast, void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+           cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclBcast", comm,
+                      {.kind = CollectiveKind::kBroadcast,
+                       .input = buff,
+                       .output = buff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, Reduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclReduce", comm,
+                      {.kind = CollectiveKind::kReduce,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .op = op,
+                       .root = root,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, AllGather, const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
+           ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclAllGather", comm,
+                      {.kind = CollectiveKind::kAllGather,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = sendcount,
+                       .type = datatype,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, ReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
+           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclReduceScatter", comm,
+                      {.kind = CollectiveKind::kReduceScatter,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = recvcount,
+                       .type = datatype,
+                       .op = op,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, AlltoAll, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclAlltoAll", comm,
+                      {.kind = CollectiveKind::kAllToAll,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, Gather, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+           ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclGather", comm,
+                      {.kind = CollectiveKind::kGather,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, Scatter, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+           ncclComm_t comm, cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return collective("ncclScatter", comm,
+                      {.kind = CollectiveKind::kScatter,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, Send, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+           cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return transfer("ncclSend", GroupCall::Kind::kSend, sendbuff, nullptr, count, datatype, peer, comm, stream);
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, Recv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+           cudaStream_t stream) {
+  return guarded_in_group([&] {
+    return transfer("ncclRecv", GroupCall::Kind::kReceive, nullptr, recvbuff, count, datatype, peer, comm, stream);
+  });
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,316 @@
+#include "nccl/comm.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <shared_mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/assert.h"
+#include "cuda/driver.h"
+#include "nccl/api.h"
+#include "nccl/windows.h"
+
+namespace tutti::nccl {
+namespace {
+
+// The handles that are alive. NCCL's functions take handles and nothing else, so the table is the process's.
+struct Table {
+  std::shared_mutex mutex;
+  std::unordered_map<ncclComm_t, CommPtr> comms;
+};
+
+Table& table() {
+  static auto& the = *new Table;  // never destroyed: a program may end with communicators that it did not destroy
+  return the;
+}
+
+ncclResult_t fail_in(const char* function, ncclResult_t result, const std::string& message) {
+  return fail(result, fmt::format("{}: {}", function, message));
+}
+
+// Jobs that share a communicator, directly or as what they are made from.
+const Comm* lane_of(const Job& job) { return job.parent != nullptr ? job.parent.get() : job.comm.get(); }
+
+void count_job(const Job& job, int difference) {
+  for (const CommPtr& comm : {job.comm, job.parent}) {
+    if (comm == nullptr) continue;
+    const std::scoped_lock lock(comm->mutex);
+    comm->jobs_running += difference;
+  }
+}
+
+// In the background nobody gets what a job returns: ncclCommGetAsyncError() tells it.
+void note_of(const Job& job, ncclResult_t result) {
+  for (const CommPtr& comm : {job.comm, job.parent}) {
+    if (comm == nullptr) continue;
+    const std::scoped_lock lock(comm->mutex);
+    if (!comm->async_error) comm->async_error = LateError{.result = result, .message = last_error()};
+  }
+}
+
+ncclResult_t run_lane(const std::vector<Job>& lane) noexcept {
+  ncclResult_t first = ncclSuccess;
+  for (const Job& job : lane) {
+    const ncclResult_t result = guarded(job.body);
+    if (result != ncclSuccess && result != ncclInProgress && !job.comm->settings.blocking) note_of(job, result);
+    count_job(job, -1);
+    if (first == ncclSuccess) first = result;
+  }
+  return first;
+}
+
+// Threads of the library's take none of the program's signals.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// How often this process was forked since a communicator was first made: asking the system for the process's number
+// would cost each call more than all else that is looked at here.
+std::atomic<int>& forks() {
+  static std::atomic<int> count{0};
+  static const int watched = pthread_atfork(nullptr, nullptr, [] { ++forks(); });
+  static_cast<void>(watched);
+  return count;
+}
+
+ncclComm_t next_handle() {
+  static std::atomic<std::uintptr_t> last{0};  // handles are the process's
+  return reinterpret_cast<ncclComm_t>(last += 16);
+}
+
+}  // namespace
+
+Result<RankDevice> RankDevice::of(std::int32_t number) {
+  if (number < 0) return RankDevice();
+  const auto driver = cuda::Driver::open();
+  if (!driver) return driver.error();
+  auto context = cuda::PrimaryContext::retain(**driver, number);
+  if (!context) return context.error();
+  return RankDevice{.number = number, .context = std::make_shared<cuda::PrimaryContext>(*std::move(context))};
+}
+
+Result<RankDevice> RankDevice::of_this_thread() {
+  const cuda::Driver* loaded = cuda::Driver::loaded();
+  if (loaded == nullptr) return RankDevice();
+  cuda::CUcontext context = nullptr;
+  const bool asked = loaded->api().ctx_get_current(&context) == cuda::CUresult::kSuccess;
+  if (!asked || context == nullptr) {  // as the CUDA runtime has it: a thread that has chosen none has the first
+    const auto devices = loaded->device_count();
+    return devices.ok() && *devices > 0 ? of(0) : Result<RankDevice>(RankDevice());
+  }
+  cuda::CUdevice device = 0;
+  TUTTI_TRY(loaded->check(loaded->api().ctx_get_device(&device), "finding the device of the current context"));
+  return of(static_cast<std::int32_t>(device));
+}
+
+Comm::Comm(std::int32_t its_rank, std::int32_t its_ranks, RankDevice its_device, const Settings& its_settings)
+    : rank(its_rank),
+      ranks(its_ranks),
+      device(std::move(its_device)),
+      settings(its_settings),
+      handle_(next_handle()),
+      forks_(forks().load()) {}
+
+bool Comm::own_process() const { return forks_ == forks().load(std::memory_order_relaxed); }
+
+Result<DeviceScope> Comm::enter_device() const {
+  if (device.context == nullptr) return DeviceScope();
+  auto scope = cuda::ContextScope::enter(*cuda::Driver::loaded(), device.context->context());
+  if (!scope) return scope.error();
+  return DeviceScope(*std::move(scope));
+}
+
+Comm::~Comm() {
+  pending.clear();
+  windows.reset();
+  registrations.clear();
+}
+
+ncclResult_t Comm::take(Result<std::unique_ptr<Communicator>> made) {
+  const std::scoped_lock lock(mutex);
+  if (!made) {
+    failure = made.error();
+    phase = Phase::kFailed;
+    return fail(*failure);
+  }
+  communicator = *std::move(made);
+  phase = Phase::kReady;
+  if (aborted) communicator->abort();
+  return ncclSuccess;
+}
+
+void Comm::note(const Error& error) {
+  const std::scoped_lock lock(mutex);
+  if (!async_error) async_error = LateError{.result = number_of(error.code), .message = to_string(error)};
+}
+
+void Comm::abort() {
+  std::shared_ptr<Windows> its_windows;
+  Communicator* its_communicator = nullptr;
+  {
+    const std::scoped_lock lock(mutex);
+    aborted = true;
+    its_windows = windows;
+    its_communicator = communicator.get();
+  }
+  if (its_windows != nullptr) its_windows->abort();
+  if (its_communicator != nullptr) its_communicator->abort();
+}
+
+ncclResult_t Comm::state() {
+  std::vector<std::shared_ptr<Work>> works;
+  {
+    const std::scoped_lock lock(mutex);
+    if (phase == Phase::kFailed) return fail(*failure);
+    if (jobs_running > 0 || phase == Phase::kUnmade) return ncclInProgress;
+    if (communicator == nullptr) return ncclSuccess;
+    works = pending;
+  }
+  // Not under the mutex: a call that is inside the communicator may wait for other ranks, and abort() must end it.
+  std::vector<std::shared_ptr<Work>> ended;
+  for (const auto& work : works) {
+    if (!work->test()) continue;
+    const Status status = work->wait();
+    if (!status.ok()) note(status.error());
+    ended.push_back(work);
+  }
+  const Status late = communicator->async_status();
+  if (!late.ok()) note(late.error());
+  const std::scoped_lock lock(mutex);
+  std::erase_if(pending, [&](const auto& work) { return std::find(ended.begin(), ended.end(), work) != ended.end(); });
+  if (phase == Phase::kRevoked) return ncclSuccess;
+  if (async_error) return fail(async_error->result, async_error->message);
+  return pending.empty() ? ncclSuccess : ncclInProgress;
+}
+
+ncclComm_t enter(const CommPtr& comm) {
+  const std::scoped_lock lock(table().mutex);
+  table().comms[comm->handle()] = comm;
+  return comm->handle();
+}
+
+void leave(const CommPtr& comm) {
+  const std::scoped_lock lock(table().mutex);
+  table().comms.erase(comm->handle());
+}
+
+ncclResult_t find(ncclComm_t handle, const char* function, CommPtr* comm) {
+  if (handle == nullptr) return fail_in(function, ncclInvalidArgument, "the communicator is null");
+  const std::shared_lock lock(table().mutex);
+  const auto found = table().comms.find(handle);
+  if (found == table().comms.end()) {
+    return fail_in(function, ncclInvalidArgument,
+                   fmt::format("{} is no communicator: it was destroyed or aborted, or never made",
+                               static_cast<const void*>(handle)));
+  }
+  *comm = found->second;
+  if ((*comm)->own_process()) return ncclSuccess;
+  return fail_in(function, ncclInvalidUsage, "the communicator belongs to the process that this one was forked from");
+}
+
+ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm) {
+  if (const ncclResult_t found = find(handle, function, comm); found != ncclSuccess) return found;
+  const std::scoped_lock lock((*comm)->mutex);
+  if ((*comm)->jobs_running > 0) {
+    return fail_in(function, ncclInvalidArgument,
+                   "an earlier call on this communicator is still in progress: ask ncclCommGetAsyncError() until it is "
+                   "ncclSuccess");
+  }
+  switch ((*comm)->phase) {
+    case Phase::kReady: return ncclSuccess;
+    case Phase::kUnmade:
+      return fail_in(function, ncclInvalidArgument,
+                     "the communicator is made at the end of the open group: use it after ncclGroupEnd()");
+    case Phase::kFailed:
+      return fail_in(function, number_of((*comm)->failure->code),
+                     "the communicator was never made: " + to_string(*(*comm)->failure));
+    case Phase::kRevoked:
+      return fail_in(function, ncclInvalidUsage, "the communicator was revoked: split, shrink or destroy it");
+    case Phase::kSuspended:
+      return fail_in(function, ncclInvalidUsage, "the communicator is suspended: call ncclCommResume() first");
+    case Phase::kFinalized:
+      return fail_in(function, ncclInvalidUsage, "the communicator was finalized: it can only be destroyed");
+  }
+  return ncclInternalError;
+}
+
+ncclResult_t facts_of(ncclComm_t handle, CommFacts* facts) {
+  CommPtr comm;
+  if (const ncclResult_t found = find(handle, "the communicator", &comm); found != ncclSuccess) return found;
+  *facts = {.rank = comm->rank, .ranks = comm->ranks, .device = comm->device.number};
+  return ncclSuccess;
+}
+
+ncclResult_t run_jobs(std::vector<Job> jobs) {
+  std::vector<std::vector<Job>> lanes;
+  for (Job& job : jobs) {
+    count_job(job, 1);
+    const auto same = [&](const auto& lane) { return lane_of(lane.front()) == lane_of(job); };
+    const auto found = std::find_if(lanes.begin(), lanes.end(), same);
+    (found != lanes.end() ? *found : lanes.emplace_back()).push_back(std::move(job));
+  }
+  std::vector<ncclResult_t> results(lanes.size(), ncclSuccess);
+  std::vector<std::string> messages(lanes.size());
+  std::vector<std::thread> threads;
+  bool in_background = false;
+  std::size_t here = lanes.size();  // the lane that this thread runs itself
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    const bool blocking = lanes[i].front().comm->settings.blocking;
+    in_background |= !blocking;
+    if (blocking && here == lanes.size()) {
+      here = i;
+      continue;
+    }
+    const SignalsBlocked blocked;
+    try {
+      if (blocking) {
+        threads.emplace_back([&, i] {
+          results[i] = run_lane(lanes[i]);
+          if (results[i] != ncclSuccess) messages[i] = last_error();
+        });
+      } else {
+        std::thread([lane = lanes[i]] { run_lane(lane); }).detach();
+      }
+    } catch (const std::system_error& error) {
+      for (const Job& job : lanes[i]) {
+        count_job(job, -1);
+        const std::scoped_lock lock(job.comm->mutex);
+        if (job.comm->phase != Phase::kUnmade) continue;
+        job.comm->phase = Phase::kFailed;
+        job.comm->failure =
+            Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
+                  fmt::format("no thread can be started ({}): raise the limit of processes", error.what())};
+      }
+      results[i] = ncclSystemError;
+      messages[i] = "no thread can be started: raise the limit of processes or of memory";
+    }
+  }
+  if (here < lanes.size()) {
+    results[here] = run_lane(lanes[here]);
+    if (results[here] != ncclSuccess) messages[here] = last_error();
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    if (results[i] != ncclSuccess && results[i] != ncclInProgress) return fail(results[i], messages[i]);
+  }
+  return in_background ? ncclInProgress : ncclSuccess;
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,206 @@
+// Communicators out of communicators: split, shrink, grow.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "nccl/api.h"
+#include "nccl/comm.h"
+#include "nccl/group.h"
+#include "nccl/init.h"
+#include "runtime/create.h"
+
+namespace tutti::nccl {
+namespace {
+
+ncclResult_t check_place(const char* function, ncclComm_t* newcomm) {
+  if (newcomm != nullptr) return ncclSuccess;
+  return fail(ncclInvalidArgument, fmt::format("{}: the place for the new communicator is null", function));
+}
+
+// Of a communicator whose calls may have been stopped, the ranks still being there.
+ncclResult_t find_for_management(ncclComm_t handle, const char* function, CommPtr* comm) {
+  if (const ncclResult_t found = find(handle, function, comm); found != ncclSuccess) return found;
+  {
+    const std::scoped_lock lock((*comm)->mutex);
+    if ((*comm)->phase == Phase::kRevoked && (*comm)->jobs_running == 0) return ncclSuccess;
+  }
+  return find_ready(handle, function, comm);
+}
+
+// The new communicator's rank and size are known when it has been made.
+ncclResult_t take_child(Comm& child, Result<std::unique_ptr<Communicator>> made) {
+  if (made.ok() && *made != nullptr) {
+    const std::scoped_lock lock(child.mutex);
+    child.rank = (*made)->rank();
+    child.ranks = (*made)->size();
+  }
+  return child.take(std::move(made));
+}
+
+Result<std::unique_ptr<Communicator>> split(Comm& parent, int colour, int key) {
+  if (parent.phase != Phase::kRevoked) return parent.communicator->split(colour, key);
+  auto whole = parent.communicator->shrink({});  // its own calls are stopped
+  if (!whole) return whole.error();
+  return (*whole)->split(colour, key);
+}
+
+// The id under which the ranks of a grown communicator meet, from the one that has it to those that have none.
+Result<UniqueId> share_growth(Comm& parent, const std::optional<UniqueId>& own) {
+  constexpr std::size_t kBytes = sizeof(UniqueId);
+  std::vector<std::byte> all((kBytes + 1) * static_cast<std::size_t>(parent.ranks));
+  std::vector<std::byte> mine(kBytes + 1);
+  if (own) {
+    mine[0] = std::byte{1};
+    std::memcpy(&mine[1], own->bytes.data(), kBytes);
+  }
+  TUTTI_TRY(parent.communicator->all_gather(mine.data(), all.data(), mine.size(), DataType::kUint8));
+  std::optional<UniqueId> found;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(parent.ranks); ++rank) {
+    const std::byte* at = &all[rank * (kBytes + 1)];
+    if (at[0] == std::byte{0}) continue;
+    if (found) {
+      return Error{ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(rank),
+                   "several ranks gave a unique id: only the one that called ncclCommGetUniqueId() gives it"};
+    }
+    std::memcpy(found.emplace().bytes.data(), at + 1, kBytes);
+  }
+  if (found) return *found;
+  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+               "no rank gave a unique id: the one that called ncclCommGetUniqueId() gives it"};
+}
+
+Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& child, std::optional<UniqueId> id) {
+  if (parent != nullptr) {
+    auto shared = share_growth(*parent, id);
+    if (!shared) return shared.error();
+    id = *shared;
+  }
+  CommunicatorOptions options;
+  options.rank = child.rank;
+  options.size = child.ranks;
+  options.device = child.device.number;
+  options.unique_id = *id;
+  return detail::create(options, child.settings.defaults);
+}
+
+}  // namespace
+
+TUTTI_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
+  return guarded([&] {
+    CommPtr parent;
+    if (const ncclResult_t right = check_place("ncclCommSplit", newcomm); right != ncclSuccess) return in_group(right);
+    *newcomm = nullptr;
+    if (const ncclResult_t ready = find_for_management(comm, "ncclCommSplit", &parent); ready != ncclSuccess) {
+      return in_group(ready);
+    }
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
+      return in_group(fail(ncclInvalidArgument,
+                           fmt::format("ncclCommSplit: colour {} is negative and not NCCL_SPLIT_NOCOLOR", color)));
+    }
+    auto settings = settings_with(parent->settings, config);
+    if (!settings) return in_group(fail(settings.error()));
+    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);  // shared by the table and calls
+    const auto body = [parent, child, color, key] { return take_child(*child, split(*parent, color, key)); };
+    if (color != NCCL_SPLIT_NOCOLOR) *newcomm = enter(child);
+    return end_of_making(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
+           ncclConfig_t* config, int shrinkFlags) {
+  return guarded([&] {
+    CommPtr parent;
+    if (const ncclResult_t right = check_place("ncclCommShrink", newcomm); right != ncclSuccess) return in_group(right);
+    *newcomm = nullptr;
+    if (shrinkFlags != NCCL_SHRINK_DEFAULT && shrinkFlags != NCCL_SHRINK_ABORT) {
+      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommShrink: flags {} are none of ours", shrinkFlags)));
+    }
+    if (excludeRanksCount < 0 || (excludeRanksCount > 0 && excludeRanksList == nullptr)) {
+      return in_group(fail(ncclInvalidArgument, "ncclCommShrink: the list of ranks is null or of negative length"));
+    }
+    const bool stops = shrinkFlags == NCCL_SHRINK_ABORT;
+    const ncclResult_t found =
+        stops ? find(comm, "ncclCommShrink", &parent) : find_for_management(comm, "ncclCommShrink", &parent);
+    if (found != ncclSuccess) return in_group(found);
+    if (parent->communicator == nullptr) {
+      return in_group(fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never made"));
+    }
+    auto settings = settings_with(parent->settings, config);
+    if (!settings) return in_group(fail(settings.error()));
+    if (stops) parent->abort();
+    const std::vector<std::int32_t> excluded(excludeRanksList, excludeRanksList + excludeRanksCount);
+    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);  // as in ncclCommSplit
+    *newcomm = enter(child);
+    const auto body = [parent, child, excluded] { return take_child(*child, parent->communicator->shrink(excluded)); };
+    return end_of_making(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* uniqueId) {
+  return guarded([&] {
+    CommPtr parent;
+    if (uniqueId == nullptr) return fail(ncclInvalidArgument, "ncclCommGetUniqueId: the place for the id is null");
+    if (const ncclResult_t ready = find_ready(comm, "ncclCommGetUniqueId", &parent); ready != ncclSuccess) return ready;
+    {
+      const std::scoped_lock lock(parent->mutex);
+      if (parent->growth) {
+        return fail(ncclInvalidUsage,
+                    "ncclCommGetUniqueId: the id given out last was not used yet: call ncclCommGrow() with it first");
+      }
+    }
+    if (const ncclResult_t made = pncclGetUniqueId(uniqueId); made != ncclSuccess) return made;
+    const std::scoped_lock lock(parent->mutex);
+    std::memcpy(parent->growth.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
+    return ncclSuccess;
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank,
+           ncclComm_t* newcomm, ncclConfig_t* config) {
+  return guarded([&] {
+    CommPtr parent;
+    if (const ncclResult_t right = check_place("ncclCommGrow", newcomm); right != ncclSuccess) return in_group(right);
+    *newcomm = nullptr;
+    if (comm != nullptr) {
+      if (const ncclResult_t ready = find_ready(comm, "ncclCommGrow", &parent); ready != ncclSuccess) {
+        return in_group(ready);
+      }
+      if (rank != -1) {
+        return in_group(fail(ncclInvalidArgument,
+                             fmt::format("ncclCommGrow: rank {} for a rank that keeps its own: give -1", rank)));
+      }
+    } else if (uniqueId == nullptr) {
+      return in_group(fail(ncclInvalidArgument, "ncclCommGrow: a new rank needs the unique id"));
+    }
+    const int old_ranks = parent == nullptr ? 0 : parent->ranks;
+    const int own = parent == nullptr ? rank : parent->rank;
+    if (nRanks <= old_ranks || own < 0 || own >= nRanks) {
+      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommGrow: rank {} of {} ranks, of which {} are there: "
+                                                            "give more ranks, and new ones the numbers that follow",
+                                                            own, nRanks, old_ranks)));
+    }
+    const auto base = environment_settings();
+    if (!base) return in_group(fail(base.error()));
+    auto settings = settings_with(parent == nullptr ? **base : parent->settings, config);
+    if (!settings) return in_group(fail(settings.error()));
+    std::optional<UniqueId> id;
+    if (uniqueId != nullptr) std::memcpy(id.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
+    auto device = parent == nullptr ? RankDevice::of_this_thread() : parent->device;
+    if (!device) return in_group(fail(device.error()));
+    const auto child = std::make_shared<Comm>(own, nRanks, *device, *settings);  // as in ncclCommSplit
+    *newcomm = enter(child);
+    const auto body = [parent, child, id] {
+      const ncclResult_t made = child->take(grow(parent, *child, id));
+      if (parent == nullptr) return made;
+      const std::scoped_lock lock(parent->mutex);
+      parent->growth.reset();
+      return made;
+    };
+    return end_of_making(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
+  });
+}
+
+}  // namespace tutti::nccl

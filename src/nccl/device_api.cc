@@ -1,0 +1,179 @@
+// The device API's host side. Kernels that use that API have NCCL's private layouts compiled into them, so nothing that
+// they would read can be handed out; what is a fact about the communicator is answered. Any thread.
+#include "nccl/device_api.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "nccl/api.h"
+#include "nccl/comm.h"
+
+namespace tutti::nccl {
+namespace {
+
+constexpr int kUnknownDevice = -1;
+constexpr int kSlotBytes = 8;
+
+// ncclPutSignal() and its like, which need no kernel.
+constexpr bool kHasHostRma = true;
+
+ncclResult_t refuse(const char* call, const char* instead) {
+  return fail(ncclInvalidUsage, std::string(call) +
+                                    ": Tutti does not have NCCL's device API, whose private layouts are compiled into "
+                                    "the kernels that use it. " +
+                                    instead);
+}
+
+ncclResult_t refuse_requirement(const char* call) {
+  return refuse(call, "It prepares ncclDevCommCreate(), which is refused too; use the collectives of nccl.h.");
+}
+
+ncclResult_t refuse_pointer(const char* call) {
+  return refuse(call,
+                "Use ncclPutSignal() to write to a peer's window, and ncclWinGetUserPtr() for this rank's own memory.");
+}
+
+// By the device API kernels reach their own rank's memory only, so each rank is such a team of its own.
+constexpr ncclTeam_t kAlone{.nRanks = 1, .rank = 0, .stride = 1};
+
+ncclResult_t fill_in(const CommFacts& facts, ncclCommProperties_t* props) {
+  if (props == nullptr || props->magic != NCCL_API_MAGIC || props->size < offsetof(ncclCommProperties_t, rank)) {
+    return fail(ncclInvalidArgument,
+                "ncclCommQueryProperties: the properties were not begun with NCCL_COMM_PROPERTIES_INITIALIZER; begin "
+                "them with it, which says their size");
+  }
+  const ncclCommProperties_t known{
+      .size = props->size,
+      .magic = props->magic,
+      .version = props->version,
+      .rank = facts.rank,
+      .nRanks = facts.ranks,
+      .cudaDev = facts.device,
+      .nvmlDev = kUnknownDevice,
+      .deviceApiSupport = false,
+      .multimemSupport = false,
+      .ginType = NCCL_GIN_TYPE_NONE,
+      .nLsaTeams = facts.ranks / kAlone.nRanks,
+      .hostRmaSupport = kHasHostRma,
+      .railedGinType = NCCL_GIN_TYPE_NONE,
+  };
+  // A program of another version has a shorter struct, or a longer one whose end stays as it was.
+  std::memcpy(props, &known, std::min(props->size, sizeof(known)));
+  return ncclSuccess;
+}
+
+// What `answer` makes of the communicator's facts; `otherwise`, and the sentence left, where it has none.
+template <class Answer, class Value>
+Value answer_for(ncclComm_t comm, Value otherwise, Answer&& answer) {
+  Value value = otherwise;
+  (void)guarded([&] {
+    CommFacts facts{};
+    const ncclResult_t result = facts_of(comm, &facts);
+    if (result == ncclSuccess) value = answer(facts);
+    return result;
+  });
+  return value;
+}
+
+int member(int own, const ncclTeam_t& team, int rank) { return own + (rank - team.rank) * team.stride; }
+
+}  // namespace
+}  // namespace tutti::nccl
+
+using tutti::nccl::CommFacts;
+
+TUTTI_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties_t* props) {
+  return tutti::nccl::guarded([&] {
+    CommFacts facts{};
+    const ncclResult_t result = tutti::nccl::facts_of(comm, &facts);
+    return result == ncclSuccess ? tutti::nccl::fill_in(facts, props) : result;
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, DevCommCreate, ncclComm_t, const ncclDevCommRequirements*, ncclDevComm*) {
+  return tutti::nccl::guarded([] {
+    return tutti::nccl::refuse("ncclDevCommCreate", "Use the collectives of nccl.h, which choose Tutti's own kernels.");
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, DevCommDestroy, ncclComm_t, const ncclDevComm*) {
+  return tutti::nccl::guarded([] {
+    return tutti::nccl::refuse("ncclDevCommDestroy", "This one was not made by Tutti, and there is nothing to free.");
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, GetLsaDevicePointer, ncclWindow_t, std::size_t, int, void**) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetLsaDevicePointer"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GetLsaMultimemDevicePointer, ncclWindow_t, std::size_t, void**) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetLsaMultimemDevicePointer"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GetMultimemDevicePointer, ncclWindow_t, std::size_t, ncclMultimemHandle_t, void**) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetMultimemDevicePointer"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GetPeerDevicePointer, ncclWindow_t, std::size_t, int, void**) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetPeerDevicePointer"); });
+}
+
+TUTTI_NCCL(ncclTeam_t, TeamWorld, ncclComm_t comm) {
+  return tutti::nccl::answer_for(comm, ncclTeam_t{}, [](const CommFacts& facts) {
+    return ncclTeam_t{.nRanks = facts.ranks, .rank = facts.rank, .stride = 1};
+  });
+}
+
+TUTTI_NCCL(ncclTeam_t, TeamLsa, ncclComm_t comm) {
+  return tutti::nccl::answer_for(comm, ncclTeam_t{}, [](const CommFacts&) { return tutti::nccl::kAlone; });
+}
+
+TUTTI_NCCL(ncclTeam_t, TeamRail, ncclComm_t comm) {
+  return tutti::nccl::answer_for(comm, ncclTeam_t{}, [](const CommFacts& facts) {
+    constexpr int kTeam = tutti::nccl::kAlone.nRanks;
+    return ncclTeam_t{.nRanks = facts.ranks / kTeam, .rank = facts.rank / kTeam, .stride = kTeam};
+  });
+}
+
+TUTTI_NCCL(int, TeamRankToWorld, ncclComm_t comm, ncclTeam_t team, int rank) {
+  return tutti::nccl::answer_for(comm, -1,
+                                 [&](const CommFacts& facts) { return tutti::nccl::member(facts.rank, team, rank); });
+}
+
+TUTTI_NCCL(int, TeamRankToLsa, ncclComm_t comm, ncclTeam_t team, int rank) {
+  return tutti::nccl::answer_for(
+      comm, -1, [&](const CommFacts&) { return tutti::nccl::member(tutti::nccl::kAlone.rank, team, rank); });
+}
+
+TUTTI_NCCL(ncclResult_t, LsaBarrierCreateRequirement, ncclTeam_t, int, ncclLsaBarrierHandle*,
+           ncclDevResourceRequirements*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_requirement("ncclLsaBarrierCreateRequirement"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GinBarrierCreateRequirement, ncclComm_t, ncclTeam_t, int, ncclGinBarrierHandle*,
+           ncclDevResourceRequirements*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_requirement("ncclGinBarrierCreateRequirement"); });
+}
+
+TUTTI_NCCL(ncclResult_t, LLA2ACreateRequirement, int, int, ncclLLA2AHandle*, ncclDevResourceRequirements*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_requirement("ncclLLA2ACreateRequirement"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GinOutboxCreateRequirement, int, int, ncclGinOutboxHandle*, ncclDevResourceRequirements*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_requirement("ncclGinOutboxCreateRequirement"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GinInboxA2ACreateRequirement, ncclTeam_t, int, int, ncclGinInboxA2AHandle*,
+           ncclDevResourceRequirements*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_requirement("ncclGinInboxA2ACreateRequirement"); });
+}
+
+TUTTI_NCCL(int, LLA2ACalcSlots, int maxElts, int maxEltSize) {
+  if (maxElts <= 0 || maxEltSize <= 0) return 0;
+  const std::int64_t each = (std::int64_t{maxEltSize} + tutti::nccl::kSlotBytes - 1) / tutti::nccl::kSlotBytes;
+  return static_cast<int>(std::min<std::int64_t>(maxElts * each, std::numeric_limits<int>::max()));
+}
+
+// Each communicator reads the log's variables when it is made, so there is nothing that would have to be read again.
+TUTTI_NCCL(void, ResetDebugInit, void) {}

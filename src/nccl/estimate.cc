@@ -1,0 +1,65 @@
+#include "nccl/estimate.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+namespace tutti::nccl {
+namespace {
+
+// Of one round, and of a byte that a rank sends: shared memory as bench/ finds it on a small machine; a network and a
+// GPU as the order of magnitude that vendors state.
+struct Costs {
+  double round_us;
+  double us_per_byte;
+};
+constexpr Costs kHost{.round_us = 0.5, .us_per_byte = 1e-4};      // 10 GB/s
+constexpr Costs kNetwork{.round_us = 10.0, .us_per_byte = 1e-3};  // 1 GB/s
+constexpr Costs kDevice{.round_us = 3.0, .us_per_byte = 5e-6};    // 200 GB/s
+
+Costs costs_of(const Comm& comm) {
+  if (comm.communicator->nodes() > 1) return kNetwork;
+  return comm.device.number >= 0 && comm.communicator->runs_on_devices() ? kDevice : kHost;
+}
+
+// Rounds of a call, and how often its block leaves a rank.
+struct Effort {
+  double rounds;
+  double blocks;
+};
+
+Effort effort_of(CollectiveKind kind, Algorithm algorithm, double ranks) {
+  const double halvings = std::bit_width(static_cast<unsigned>(ranks) - 1);
+  const bool ring = algorithm == Algorithm::kRing || algorithm == Algorithm::kChain;
+  const double steps = ring ? ranks - 1 : halvings;
+  switch (kind) {
+    case CollectiveKind::kAllReduce: return {.rounds = 2 * steps, .blocks = 2 * (ranks - 1) / ranks};
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce: return {.rounds = steps, .blocks = 1};
+    case CollectiveKind::kBarrier: return {.rounds = halvings, .blocks = 0};
+    default: return {.rounds = steps, .blocks = ranks - 1};
+  }
+}
+
+double estimate(const GroupCall& one) {
+  const Costs costs = costs_of(*one.comm);
+  const double bytes = static_cast<double>(one.call.count * size_of(one.call.type));
+  if (one.kind != GroupCall::Kind::kCollective) return costs.round_us + bytes * costs.us_per_byte;
+  if (one.comm->ranks == 1) return bytes * costs.us_per_byte;
+  const Algorithm algorithm = one.algorithm != Algorithm::kAuto ? one.algorithm
+                                                                : one.comm->communicator->auto_algorithm(
+                                                                      one.call.kind, one.call.count, one.call.type);
+  const Effort work = effort_of(one.call.kind, algorithm, one.comm->ranks);
+  return work.rounds * costs.round_us + work.blocks * bytes * costs.us_per_byte;
+}
+
+}  // namespace
+
+double estimated_us(const std::vector<GroupCall>& calls) {
+  std::map<const Comm*, double> sums;
+  double longest = 0;
+  for (const GroupCall& one : calls) longest = std::max(longest, sums[one.comm.get()] += estimate(one));
+  return longest;
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,220 @@
+#include "nccl/group.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "nccl/api.h"
+#include "nccl/estimate.h"
+#include "nccl/scalar.h"
+#include "nccl/streams.h"
+#include "tutti/group.h"
+
+namespace tutti::nccl {
+namespace {
+
+constexpr unsigned kSimulationMagic = 0x74685283;
+
+struct OpenGroup {
+  int depth = 0;
+  std::vector<GroupCall> calls;
+  std::vector<Job> jobs;
+  std::vector<OneSided> one_sided;
+  ncclResult_t error = ncclSuccess;  // the first of a call inside
+  std::string message;
+};
+
+thread_local OpenGroup group;
+
+OpenGroup take_group() { return std::exchange(group, {}); }
+
+// The options of a call, in the memory and at the time in which it runs.
+Result<CallOptions> options_of(const GroupCall& one) {
+  const auto scope = one.comm->enter_device();
+  if (!scope) return scope.error();
+  CallOptions options;
+  options.algorithm = one.algorithm;
+  auto stream = order_in_stream(one.call.input != nullptr ? one.call.input : one.call.output, one.stream);
+  if (!stream) return stream.error();
+  options.stream = *stream;
+  if (one.custom) {
+    auto scale = scale_of(*one.custom, one.stream);
+    if (!scale) return scale.error();
+    options.scale = *scale;
+  }
+  return options;
+}
+
+Status run_alone(const GroupCall& one, const CallOptions& options) {
+  Communicator& communicator = *one.comm->communicator;
+  if (one.kind == GroupCall::Kind::kCollective) return communicator.run(one.call, options);
+  return one.kind == GroupCall::Kind::kSend
+             ? communicator.send(one.call.input, one.call.count, one.call.type, one.peer, options)
+             : communicator.receive(one.call.output, one.call.count, one.call.type, one.peer, options);
+}
+
+Status add_to(Group& all, const GroupCall& one, const CallOptions& options) {
+  Communicator& communicator = *one.comm->communicator;
+  if (one.kind == GroupCall::Kind::kCollective) return all.add(communicator, one.call, options);
+  return one.kind == GroupCall::Kind::kSend
+             ? all.send(communicator, one.call.input, one.call.count, one.call.type, one.peer, options)
+             : all.receive(communicator, one.call.output, one.call.count, one.call.type, one.peer, options);
+}
+
+ncclResult_t fail_of(std::span<const GroupCall> calls, const Error& error) {
+  if (error.scope != ErrorScope::kCall) {
+    for (const GroupCall& one : calls) one.comm->note(error);
+  }
+  return fail(error);
+}
+
+ncclResult_t start_in_background(Group& all, std::span<const GroupCall> calls) {
+  auto work = all.start();
+  if (!work) return fail_of(calls, work.error());
+  const auto shared = std::make_shared<Work>(*std::move(work));  // by all communicators of the group
+  for (const GroupCall& one : calls) {
+    const std::scoped_lock lock(one.comm->mutex);
+    if (one.comm->pending.empty() || one.comm->pending.back() != shared) one.comm->pending.push_back(shared);
+  }
+  return ncclInProgress;
+}
+
+ncclResult_t run_one(const GroupCall& one) {
+  const auto options = options_of(one);
+  if (!options) return fail(options.error());
+  const Status ran = run_alone(one, *options);
+  return ran.ok() ? ncclSuccess : fail_of({&one, 1}, ran.error());
+}
+
+// On device memory it has been put into the streams then, on host memory of a blocking communicator it has ended.
+ncclResult_t run_together(Group& all, std::span<const GroupCall> calls, bool in_background) {
+  if (in_background) return start_in_background(all, calls);
+  const Status ran = all.run();
+  return ran.ok() ? ncclSuccess : fail_of(calls, ran.error());
+}
+
+ncclResult_t run_calls(std::span<const GroupCall> calls) {
+  bool blocking = true;
+  for (const GroupCall& one : calls) blocking &= one.comm->settings.blocking;
+  if (calls.size() == 1 && blocking) return run_one(calls[0]);
+  auto streams = JoinedStreams::fork(calls);
+  if (!streams) return fail(streams.error());
+  Group all;
+  bool in_background = false;
+  for (const GroupCall& one : calls) {
+    auto options = options_of(one);
+    if (!options) return fail(options.error());
+    in_background |= !blocking && !options->stream;
+    if (one.kind != GroupCall::Kind::kCollective && options->stream) options->stream = streams->of(one);
+    const Status added = add_to(all, one, *options);
+    if (!added.ok()) return fail(added.error());
+  }
+  const ncclResult_t result = run_together(all, calls, in_background);
+  const Status joined = streams->join();
+  return joined.ok() || result != ncclSuccess ? result : fail(joined.error());
+}
+
+// What the group was to make never is.
+void forget(const OpenGroup& ended) {
+  for (const Job& job : ended.jobs) {
+    const std::scoped_lock lock(job.comm->mutex);
+    if (job.comm->phase != Phase::kUnmade) continue;
+    job.comm->phase = Phase::kFailed;
+    job.comm->failure = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
+                              "the group in which the communicator was to be made did not run"};
+  }
+}
+
+ncclResult_t end_group() {
+  OpenGroup ended = take_group();
+  if (ended.error != ncclSuccess) {
+    forget(ended);
+    return fail(ended.error, ended.message);
+  }
+  const ncclResult_t made = ended.jobs.empty() ? ncclSuccess : run_jobs(std::move(ended.jobs));
+  if (made != ncclSuccess && made != ncclInProgress) return made;
+  const ncclResult_t ran = ended.calls.empty() ? ncclSuccess : run_calls(ended.calls);
+  if (ran != ncclSuccess && ran != ncclInProgress) return ran;
+  for (const bool waits : {false, true}) {
+    for (const OneSided& one : ended.one_sided) {
+      if (one.waits != waits) continue;
+      if (const ncclResult_t done = one.body(); done != ncclSuccess) return done;
+    }
+  }
+  return ran == ncclSuccess ? made : ran;
+}
+
+}  // namespace
+
+bool group_is_open() { return group.depth > 0; }
+
+ncclResult_t run_call(const char* function, GroupCall call) {
+  if (!group_is_open()) return run_calls({&call, 1});
+  constexpr std::size_t kMostCalls = 65536;
+  if (group.calls.size() >= kMostCalls) {
+    return fail(ncclInvalidUsage, fmt::format("{}: a group holds at most {} calls", function, kMostCalls));
+  }
+  group.calls.push_back(std::move(call));
+  return ncclSuccess;
+}
+
+ncclResult_t run_job(Job job) {
+  if (!group_is_open()) return run_jobs({std::move(job)});
+  group.jobs.push_back(std::move(job));
+  return ncclSuccess;
+}
+
+ncclResult_t run_one_sided(OneSided one) {
+  if (!group_is_open()) return one.body();
+  group.one_sided.push_back(std::move(one));
+  return ncclSuccess;
+}
+
+ncclResult_t in_group(ncclResult_t result) {
+  if (group_is_open() && result != ncclSuccess && result != ncclInProgress && group.error == ncclSuccess) {
+    group.error = result;
+    group.message = last_error();
+  }
+  return result;
+}
+
+TUTTI_NCCL(ncclResult_t, GroupStart) {
+  ++group.depth;
+  return ncclSuccess;
+}
+
+TUTTI_NCCL(ncclResult_t, GroupEnd) {
+  return guarded([] {
+    if (group.depth == 0)
+      return fail(ncclInvalidUsage, "ncclGroupEnd: there is no group to end: call ncclGroupStart()");
+    if (group.depth > 1) {
+      --group.depth;
+      return ncclSuccess;
+    }
+    return end_group();
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, GroupSimulateEnd, ncclSimInfo_t* info) {
+  return guarded([&] {
+    if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupSimulateEnd: there is no group to end");
+    if (group.depth > 1) {
+      --group.depth;
+      return ncclSuccess;
+    }
+    const OpenGroup ended = take_group();
+    forget(ended);
+    if (info == nullptr || info->magic != kSimulationMagic || info->size < sizeof(ncclSimInfo_t)) {
+      return fail(
+          ncclInvalidArgument,
+          "ncclGroupSimulateEnd: the information is null or was not initialised with NCCL_SIM_INFO_INITIALIZER");
+    }
+    if (ended.error != ncclSuccess) return fail(ended.error, ended.message);
+    info->estimatedTime = static_cast<float>(estimated_us(ended.calls));
+    return ncclSuccess;
+  });
+}
+
+}  // namespace tutti::nccl

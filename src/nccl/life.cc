@@ -1,0 +1,243 @@
+// The end of a communicator, its pauses, and what can be asked of it.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "nccl/api.h"
+#include "nccl/comm.h"
+#include "nccl/group.h"
+#include "nccl/windows.h"
+
+namespace tutti::nccl {
+namespace {
+
+// Host calls that were left in the background, to their ends.
+Status finish_pending(Comm& comm) {
+  std::vector<std::shared_ptr<Work>> works;
+  {
+    const std::scoped_lock lock(comm.mutex);
+    works = std::exchange(comm.pending, {});
+  }
+  Status first;
+  for (const auto& work : works) {
+    Status ended = work->wait();
+    if (first.ok()) first = std::move(ended);
+  }
+  return first;
+}
+
+ncclResult_t finalize(Comm& comm) {
+  Status finished = finish_pending(comm);
+  std::shared_ptr<Windows> windows;
+  {
+    const std::scoped_lock lock(comm.mutex);
+    windows = comm.windows;
+  }
+  if (windows != nullptr && finished.ok()) finished = windows->finish();
+  const Status ended = comm.communicator->finalize();
+  {
+    const std::scoped_lock lock(comm.mutex);
+    if (comm.phase == Phase::kReady) comm.phase = Phase::kFinalized;
+  }
+  if (!finished.ok()) return fail(finished.error());
+  return ended.ok() ? ncclSuccess : fail(ended.error());
+}
+
+enum class Ending : std::uint8_t {
+  kInPeace,  // when what is under way has ended
+  kAtOnce,
+  kEnded,  // it was finalized
+  kBusy,   // a job is under way
+};
+
+Ending ending_of(Comm& comm) {
+  const std::scoped_lock lock(comm.mutex);
+  if (comm.phase == Phase::kFinalized) return Ending::kEnded;
+  if (comm.phase != Phase::kReady || comm.aborted || comm.async_error || comm.communicator == nullptr) {
+    return Ending::kAtOnce;
+  }
+  return comm.jobs_running > 0 ? Ending::kBusy : Ending::kInPeace;
+}
+
+// A forked child only forgets what it has inherited: the communicator is its parent's.
+bool forget_inherited(ncclComm_t handle) {
+  CommPtr comm;
+  if (find(handle, "", &comm) == ncclSuccess || comm == nullptr) return false;
+  leave(comm);
+  static_cast<void>(new CommPtr(comm));  // never destroyed here
+  return true;
+}
+
+template <class Value>
+ncclResult_t answer(const char* function, ncclComm_t comm, Value* place, Value CommFacts::*fact) {
+  if (place == nullptr) return fail(ncclInvalidArgument, fmt::format("{}: the place for the answer is null", function));
+  CommPtr found;
+  if (const ncclResult_t result = find(comm, function, &found); result != ncclSuccess) return result;
+  {
+    const std::scoped_lock lock(found->mutex);
+    if (found->phase == Phase::kUnmade) {
+      return fail(ncclInvalidArgument, fmt::format("{}: the communicator is still being made", function));
+    }
+  }
+  const CommFacts facts{.rank = found->rank, .ranks = found->ranks, .device = found->device.number};
+  *place = facts.*fact;
+  return ncclSuccess;
+}
+
+}  // namespace
+
+TUTTI_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
+  return guarded([&] {
+    CommPtr found;
+    if (const ncclResult_t ready = find_ready(comm, "ncclCommFinalize", &found); ready != ncclSuccess) {
+      return in_group(ready);
+    }
+    return in_group(run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }}));
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
+  return guarded([&] {
+    CommPtr found;
+    if (comm == nullptr) return ncclSuccess;  // as NCCL has it
+    if (forget_inherited(comm)) return ncclSuccess;
+    if (const ncclResult_t there = find(comm, "ncclCommDestroy", &found); there != ncclSuccess) return in_group(there);
+    const Ending ending = ending_of(*found);
+    if (ending == Ending::kBusy) {
+      return in_group(fail(ncclInvalidArgument,
+                           "ncclCommDestroy: an earlier call on this communicator is still in progress: ask "
+                           "ncclCommGetAsyncError() until it is ncclSuccess, or call ncclCommAbort()"));
+    }
+    leave(found);
+    if (ending == Ending::kAtOnce) found->abort();
+    if (ending != Ending::kInPeace) return ncclSuccess;
+    const ncclResult_t begun =
+        run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }});
+    return in_group(begun == ncclInProgress ? ncclSuccess : begun);  // nobody can ask for its end
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
+  return guarded([&] {
+    CommPtr found;
+    if (comm == nullptr) return ncclSuccess;  // as above
+    if (forget_inherited(comm)) return ncclSuccess;
+    if (const ncclResult_t there = find(comm, "ncclCommAbort", &found); there != ncclSuccess) return in_group(there);
+    leave(found);
+    found->abort();
+    return ncclSuccess;
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
+  return guarded([&] {
+    CommPtr found;
+    if (const ncclResult_t there = find(comm, "ncclCommRevoke", &found); there != ncclSuccess) return in_group(there);
+    if (revokeFlags != NCCL_REVOKE_DEFAULT) {
+      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommRevoke: flags {} are not 0", revokeFlags)));
+    }
+    {
+      const std::scoped_lock lock(found->mutex);
+      if (found->communicator == nullptr) {
+        return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was not made yet"));
+      }
+      if (found->phase == Phase::kFinalized) {
+        return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was finalized"));
+      }
+      found->phase = Phase::kRevoked;
+    }
+    found->abort();
+    finish_pending(*found).ok();  // which have ended now
+    const std::scoped_lock lock(found->mutex);
+    found->async_error.reset();
+    return ncclSuccess;
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
+  return guarded([&] {
+    CommPtr found;
+    if (asyncError == nullptr) return fail(ncclInvalidArgument, "ncclCommGetAsyncError: the place for it is null");
+    if (const ncclResult_t there = find(comm, "ncclCommGetAsyncError", &found); there != ncclSuccess) return there;
+    *asyncError = found->state();
+    return ncclSuccess;
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) {
+  return guarded([&] { return answer("ncclCommCount", comm, count, &CommFacts::ranks); });
+}
+
+TUTTI_NCCL(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
+  return guarded([&] { return answer("ncclCommUserRank", comm, rank, &CommFacts::rank); });
+}
+
+// -1: the communicator has no device and works on host memory.
+TUTTI_NCCL(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
+  return guarded([&] { return answer("ncclCommCuDevice", comm, device, &CommFacts::device); });
+}
+
+TUTTI_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
+  return guarded([&] {
+    CommPtr found;
+    if (const ncclResult_t ready = find_ready(comm, "ncclCommSuspend", &found); ready != ncclSuccess) {
+      return in_group(ready);
+    }
+    if (flags != NCCL_SUSPEND_MEM) {
+      return in_group(
+          fail(ncclInvalidArgument, fmt::format("ncclCommSuspend: flags {} are not NCCL_SUSPEND_MEM", flags)));
+    }
+    const auto body = [found] {
+      const Status suspended = found->communicator->suspend();
+      if (!suspended.ok()) return fail(suspended.error());
+      const std::scoped_lock lock(found->mutex);
+      if (found->phase == Phase::kReady) found->phase = Phase::kSuspended;
+      return ncclSuccess;
+    };
+    return in_group(run_job({.comm = found, .parent = nullptr, .body = body}));
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
+  return guarded([&] {
+    CommPtr found;
+    if (const ncclResult_t there = find(comm, "ncclCommResume", &found); there != ncclSuccess) return in_group(there);
+    {
+      const std::scoped_lock lock(found->mutex);
+      if (found->phase != Phase::kSuspended || found->jobs_running > 0) {
+        return in_group(fail(ncclInvalidUsage, "ncclCommResume: the communicator is not suspended"));
+      }
+    }
+    const auto body = [found] {
+      const Status resumed = found->communicator->resume();
+      if (!resumed.ok()) return fail(resumed.error());
+      const std::scoped_lock lock(found->mutex);
+      if (found->phase == Phase::kSuspended) found->phase = Phase::kReady;
+      return ncclSuccess;
+    };
+    return in_group(run_job({.comm = found, .parent = nullptr, .body = body}));
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
+  return guarded([&] {
+    CommPtr found;
+    if (value == nullptr) return fail(ncclInvalidArgument, "ncclCommMemStats: the place for the value is null");
+    if (const ncclResult_t there = find(comm, "ncclCommMemStats", &found); there != ncclSuccess) return there;
+    const std::scoped_lock lock(found->mutex);
+    if (found->communicator == nullptr) {
+      return fail(ncclInvalidArgument, "ncclCommMemStats: the communicator was not made yet");
+    }
+    const DeviceMemoryUse use = found->communicator->device_memory_use();
+    switch (stat) {
+      case ncclStatGpuMemSuspend: *value = use.suspendable; return ncclSuccess;
+      case ncclStatGpuMemSuspended: *value = found->phase == Phase::kSuspended ? 1 : 0; return ncclSuccess;
+      case ncclStatGpuMemPersist: *value = use.lasting; return ncclSuccess;
+      case ncclStatGpuMemTotal: *value = use.suspendable + use.lasting; return ncclSuccess;
+    }
+    return fail(ncclInvalidArgument,
+                fmt::format("ncclCommMemStats: statistic {} is none of ours", static_cast<int>(stat)));
+  });
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,174 @@
+#include "nccl/memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "cuda/driver.h"
+#include "cuda/pointer.h"
+#include "cuda/resources.h"
+#include "cuda/virtual_memory.h"
+#include "nccl/api.h"
+
+namespace tutti::nccl {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+bool has_context(const cuda::Driver& driver) {
+  cuda::CUcontext context = nullptr;
+  return driver.api().ctx_get_current(&context) == cuda::CUresult::kSuccess && context != nullptr;
+}
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+}  // namespace
+
+// Host memory, mapped, or device memory.
+class Block {
+ public:
+  Block(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  Block(cuda::ShareableMemory device, std::byte* data, std::size_t bytes)
+      : data_(data), bytes_(bytes), device_(std::move(device)) {}
+  ~Block() {
+    if (!device_) munmap(data_, bytes_);
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  std::byte* data() const { return data_; }
+  bool holds(const void* data, std::size_t bytes) const {
+    const auto offset = reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(data_);
+    return offset <= bytes_ && bytes <= bytes_ - offset;
+  }
+
+ private:
+  std::byte* const data_;
+  const std::size_t bytes_;
+  const std::optional<cuda::ShareableMemory> device_;
+};
+
+namespace {
+
+// What ncclMemAlloc() gave: ncclMemFree() gets an address and nothing else, so the table is the process's.
+struct Table {
+  std::mutex mutex;
+  std::map<const void*, std::shared_ptr<Block>> blocks;  // shared with registrations
+};
+
+Table& table() {
+  static auto& the = *new Table;  // never destroyed: what a program did not free ends with the process
+  return the;
+}
+
+ncclResult_t give(std::shared_ptr<Block> block, void** place) {
+  *place = block->data();
+  const std::scoped_lock lock(table().mutex);
+  table().blocks[*place] = std::move(block);
+  return ncclSuccess;
+}
+
+// The block in which the piece lies, or null.
+std::shared_ptr<Block> block_of(const void* data, std::size_t bytes) {
+  const std::scoped_lock lock(table().mutex);
+  auto after = table().blocks.upper_bound(data);
+  if (after == table().blocks.begin()) return nullptr;
+  const auto& [start, block] = *--after;
+  return block->holds(data, bytes) ? block : nullptr;
+}
+
+ncclResult_t allocate_on_host(void** place, std::size_t bytes) {
+  const std::size_t mapped = round_up(bytes, bytes >= kHugePage ? kHugePage : static_cast<std::size_t>(getpagesize()));
+  void* data = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return fail(ncclSystemError,
+                fmt::format("ncclMemAlloc: the system does not give {} bytes ({})", bytes, std::strerror(errno)));
+  }
+  return give(std::make_shared<Block>(static_cast<std::byte*>(data), mapped), place);
+}
+
+ncclResult_t allocate_on_device(const cuda::Driver& driver, void** place, std::size_t bytes) {
+  // A driver without virtual memory gives plain memory, which is aligned less than a window has to be.
+  const std::size_t asked = bytes + NCCL_WIN_REQUIRED_ALIGNMENT;
+  auto memory = cuda::ShareableMemory::allocate(driver, asked);
+  if (!memory) return fail(memory.error());
+  auto* data = reinterpret_cast<std::byte*>(round_up(memory->address(), NCCL_WIN_REQUIRED_ALIGNMENT));
+  return give(std::make_shared<Block>(*std::move(memory), data, bytes), place);
+}
+
+}  // namespace
+
+bool is_host_memory(const void* data) {
+  const cuda::Driver* driver = cuda::Driver::loaded();
+  if (driver == nullptr) return true;
+  const auto info = cuda::classify(*driver, data);
+  return info.ok() && (info->kind == cuda::MemoryKind::kHost || info->kind == cuda::MemoryKind::kPinned);
+}
+
+Status write_memory(void* to, const void* from, std::size_t bytes) {
+  if (is_host_memory(to)) {
+    std::memcpy(to, from, bytes);
+    return {};
+  }
+  const cuda::Driver& driver = *cuda::Driver::loaded();
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return stream.error();
+  TUTTI_TRY(driver.check(
+      driver.api().memcpy_htod_async(reinterpret_cast<cuda::CUdeviceptr>(to), from, bytes, stream->handle()),
+      "copying into a window"));
+  return stream->synchronize();
+}
+
+Result<Registration> register_if_useful(Communicator& communicator, void* data, std::size_t bytes) {
+  Registration made{.block = block_of(data, bytes), .memory = {}};
+  const bool on_host = is_host_memory(data);
+  if (on_host) {
+    const auto page = static_cast<std::size_t>(getpagesize());
+    const bool whole = reinterpret_cast<std::uintptr_t>(data) % page == 0;
+    bytes = round_up(bytes, page);
+    if (!whole || made.block == nullptr || !made.block->holds(data, bytes)) return made;
+  } else if (!communicator.runs_on_devices()) {
+    return made;
+  }
+  auto registered = communicator.register_memory(data, bytes);
+  if (registered) {
+    made.memory = *std::move(registered);
+    return made;
+  }
+  // Device memory: a kind that peers cannot map, or the runtime's places are taken. Host memory: registered already.
+  const ErrorCode code = registered.error().code;
+  if (code == ErrorCode::kUnsupported || (on_host && code == ErrorCode::kInvalidArgument)) return made;
+  return registered.error();
+}
+
+TUTTI_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
+  return guarded([&] {
+    if (ptr == nullptr) return fail(ncclInvalidArgument, "ncclMemAlloc: the place for the address is null");
+    *ptr = nullptr;
+    if (size == 0) return ncclSuccess;
+    if (size > SIZE_MAX / 2) return fail(ncclSystemError, fmt::format("ncclMemAlloc: no memory has {} bytes", size));
+    const cuda::Driver* driver = cuda::Driver::loaded();
+    return driver != nullptr && has_context(*driver) ? allocate_on_device(*driver, ptr, size)
+                                                     : allocate_on_host(ptr, size);
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, MemFree, void* ptr) {
+  return guarded([&] {
+    if (ptr == nullptr) return ncclSuccess;
+    const std::scoped_lock lock(table().mutex);
+    if (table().blocks.erase(ptr) > 0) return ncclSuccess;
+    return fail(ncclInvalidArgument, fmt::format("ncclMemFree: {} is none of ncclMemAlloc()'s, or freed already", ptr));
+  });
+}
+
+}  // namespace tutti::nccl

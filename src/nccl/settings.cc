@@ -1,0 +1,110 @@
+#include "nccl/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "nccl/environment.h"
+
+namespace tutti::nccl {
+namespace {
+
+// NCCL waits for ever. These wait for so long that no job that works is ended, and a dead rank is told anyway.
+const Variables kDefaults = {{"TUTTI_TIMEOUT_MS", "86400000"}, {"TUTTI_SETUP_TIMEOUT_MS", "600000"}};
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
+
+void set_default(Settings& settings, const char* name, std::string value) {
+  std::erase_if(settings.defaults, [&](const auto& pair) { return pair.first == name; });
+  settings.defaults.emplace_back(name, std::move(value));
+}
+
+void limit_blocks(Settings& settings, std::int32_t most) {
+  set_default(settings, "TUTTI_DEVICE_BLOCKS", std::to_string(std::min(most, 64)));
+}
+
+Result<Settings> first_settings(const EnvironmentSettings& environment) {
+  Settings settings;
+  settings.defaults = with_defaults(environment.overlay, kDefaults);
+  settings.blocking = environment.blocking.value_or(true);
+  settings.root = environment.root;
+  settings.algorithms = environment.algorithms;
+  if (environment.max_ctas) limit_blocks(settings, *environment.max_ctas);
+  const auto config = parse_config(with_defaults(environment_variables(), settings.defaults));
+  if (!config) return config.error();
+  report(environment, Log(config->log_level, -1));
+  return settings;
+}
+
+struct Range {
+  const char* name;
+  int value;
+  int least;
+  int most;
+};
+
+// Fields that were left alone are always right.
+Status check_ranges(const ncclConfig_t& config) {
+  const Range ranges[] = {
+      {"blocking", config.blocking, 0, 1},
+      {"cgaClusterSize", config.cgaClusterSize, 0, 8},
+      {"minCTAs", config.minCTAs, 1, INT_MAX},
+      {"maxCTAs", config.maxCTAs, 1, INT_MAX},
+      {"splitShare", config.splitShare, 0, 1},
+      {"collnetEnable", config.collnetEnable, 0, 1},
+      {"CTAPolicy", config.CTAPolicy, NCCL_CTA_POLICY_DEFAULT, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO},
+      {"shrinkShare", config.shrinkShare, 0, 1},
+      {"nvlsCTAs", config.nvlsCTAs, 1, INT_MAX},
+      {"nvlinkCentricSched", config.nvlinkCentricSched, 0, 1},
+      {"graphUsageMode", config.graphUsageMode, 0, 2},
+      {"numRmaCtx", config.numRmaCtx, 1, INT_MAX},
+      {"graphStreamOrdering", config.graphStreamOrdering, 0, 1},
+  };
+  for (const Range& range : ranges) {
+    if (range.value == NCCL_CONFIG_UNDEF_INT || (range.value >= range.least && range.value <= range.most)) continue;
+    return invalid(
+        fmt::format("ncclConfig_t: {} is {}, not {} to {}", range.name, range.value, range.least, range.most));
+  }
+  if (config.minCTAs != NCCL_CONFIG_UNDEF_INT && config.maxCTAs != NCCL_CONFIG_UNDEF_INT &&
+      config.minCTAs > config.maxCTAs) {
+    return invalid(fmt::format("ncclConfig_t: minCTAs {} is more than maxCTAs {}", config.minCTAs, config.maxCTAs));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<const Settings*> environment_settings() {
+  // Made once, for the reason that stands at process_settings().
+  static const auto& made = *new Result<Settings>([] {  // never destroyed: jobs may outlive the program's main()
+    const auto& environment = process_settings();
+    return environment ? first_settings(*environment) : Result<Settings>(environment.error());
+  }());
+  if (!made) return made.error();
+  return &*made;
+}
+
+Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config) {
+  Settings settings = base;
+  if (config == nullptr) return settings;
+  // Programs bring the structure of the version that they were compiled with: shorter, or longer, than this one.
+  constexpr std::size_t kHead = offsetof(ncclConfig_t, blocking);
+  if (config->magic != NCCL_API_MAGIC || config->size < kHead) {
+    return invalid("the ncclConfig_t was not initialised: start from NCCL_CONFIG_INITIALIZER");
+  }
+  ncclConfig_t own = NCCL_CONFIG_INITIALIZER;
+  std::memcpy(&own, config, std::min(config->size, sizeof(own)));
+  TUTTI_TRY(check_ranges(own));
+  const auto& environment = process_settings();
+  const bool says_blocking = environment.ok() && environment->blocking.has_value();
+  const bool says_blocks = environment.ok() && environment->max_ctas.has_value();
+  if (own.blocking != NCCL_CONFIG_UNDEF_INT && !says_blocking) settings.blocking = own.blocking == 1;
+  if (own.maxCTAs != NCCL_CONFIG_UNDEF_INT && !says_blocks) limit_blocks(settings, own.maxCTAs);
+  return settings;
+}
+
+}  // namespace tutti::nccl

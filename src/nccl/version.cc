@@ -1,0 +1,34 @@
+// What can be asked without a communicator, but for the parameters.
+#include "nccl/api.h"
+#include "nccl/environment.h"
+
+namespace tutti::nccl {
+
+TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
+  return guarded([&] {
+    if (version == nullptr) return fail(ncclInvalidArgument, "ncclGetVersion: the place for the version is null");
+    const auto& settings = process_settings();
+    *version = settings.ok() ? settings->version : NCCL_VERSION_CODE;  // what is wrong is told by who needs it
+    return ncclSuccess;
+  });
+}
+
+TUTTI_NCCL(const char*, GetErrorString, ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError:
+      return "the CUDA driver refused a call, or a kernel failed (ncclGetLastError says more)";
+    case ncclSystemError: return "the operating system refused a call (ncclGetLastError says more)";
+    case ncclInternalError: return "internal error: a bug in Tutti (ncclGetLastError says more)";
+    case ncclInvalidArgument: return "invalid argument (ncclGetLastError says which)";
+    case ncclInvalidUsage: return "invalid usage (ncclGetLastError says why)";
+    case ncclRemoteError: return "another rank ended, aborted or was refused (ncclGetLastError says which)";
+    case ncclInProgress: return "in progress";
+    case ncclTimeout: return "timeout (ncclGetLastError says who was missing)";
+    default: return "unknown result code";
+  }
+}
+
+TUTTI_NCCL(const char*, GetLastError, ncclComm_t) { return last_error(); }
+
+}  // namespace tutti::nccl

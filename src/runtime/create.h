@@ -1,0 +1,20 @@
+// Communicator::create() and the like, for a face of the library that has settings of its own (src/nccl): `defaults`,
+// pairs of TUTTI_* variables, stand under what the process's environment says. Else as the public functions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/config.h"
+#include "tutti/communicator.h"
+#include "tutti/unique_id.h"
+
+namespace tutti::detail {
+
+Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults);
+Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
+                                                              std::int32_t nodes, const Variables& defaults);
+Result<UniqueId> create_unique_id(const UniqueIdOptions& options, const Variables& defaults);
+
+}  // namespace tutti::detail

@@ -1,0 +1,167 @@
+// Memory, registration, windows and one-sided calls; sums with factors of the program's own.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "nccl/elements.h"
+#include "nccl/ranks.h"
+
+namespace tutti::nccl_test {
+namespace {
+
+TEST(NcclMemory, IsGivenAndTakenBack) {
+  void* data = nullptr;
+  ASSERT_EQ(ncclMemAlloc(&data, 12345), ncclSuccess) << ncclGetLastError(nullptr);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % NCCL_WIN_REQUIRED_ALIGNMENT, 0u);
+  std::memset(data, 1, 12345);
+  EXPECT_EQ(ncclMemFree(data), ncclSuccess);
+  EXPECT_EQ(ncclMemFree(data), ncclInvalidArgument);
+  EXPECT_EQ(ncclMemAlloc(nullptr, 1), ncclInvalidArgument);
+  EXPECT_EQ(ncclMemAlloc(&data, 0), ncclSuccess);
+  EXPECT_EQ(data, nullptr);
+  EXPECT_EQ(ncclMemFree(nullptr), ncclSuccess);
+  EXPECT_EQ(ncclMemAlloc(&data, std::size_t{1} << 60), ncclSystemError);
+}
+
+TEST(NcclMemory, RegisteredServesCollectives) {
+  as_processes(3, [](ncclComm_t comm, int rank, int) -> std::string {
+    constexpr std::size_t kCount = 300'000;
+    void* data = nullptr;
+    void* handle = nullptr;
+    TUTTI_NCCL_TRY(ncclMemAlloc(&data, kCount * sizeof(float)));
+    TUTTI_NCCL_TRY(ncclCommRegister(comm, data, kCount * sizeof(float), &handle));
+    auto* values = static_cast<float*>(data);
+    for (int round = 0; round < 3; ++round) {
+      std::fill(values, values + kCount, static_cast<float>(rank + 1));
+      TUTTI_NCCL_TRY(ncclAllReduce(data, data, kCount, ncclFloat, ncclSum, comm, nullptr));
+      TUTTI_NCCL_WANT(std::all_of(values, values + kCount, [](float value) { return value == 6; }));
+    }
+    TUTTI_NCCL_TRY(ncclCommDeregister(comm, handle));
+    TUTTI_NCCL_WANT(ncclCommDeregister(comm, handle) == ncclInvalidArgument);
+    TUTTI_NCCL_WANT(values[7] == 6);  // the memory is the program's still
+    TUTTI_NCCL_TRY(ncclMemFree(data));
+    std::vector<float> plain(1000);  // any memory may be registered
+    TUTTI_NCCL_TRY(ncclCommRegister(comm, plain.data(), 4000, &handle));
+    TUTTI_NCCL_TRY(ncclCommDeregister(comm, handle));
+    return {};
+  });
+}
+
+// Every rank puts a block into every rank's window, and each knows by its signals when all have come.
+std::string check_puts(ncclComm_t comm, int rank, int ranks) {
+  constexpr std::size_t kBlock = 200'000;  // elements: longer than the connections' slots
+  void* data = nullptr;
+  ncclWindow_t window = nullptr;
+  const std::size_t bytes = kBlock * sizeof(std::int32_t) * static_cast<std::size_t>(ranks);
+  TUTTI_NCCL_TRY(ncclMemAlloc(&data, bytes));
+  TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
+  void* user = nullptr;
+  TUTTI_NCCL_TRY(ncclWinGetUserPtr(comm, window, &user));
+  TUTTI_NCCL_WANT(user == data);
+  std::vector<std::int32_t> block(kBlock);
+  for (int round = 1; round <= 3; ++round) {
+    for (int peer = 0; peer < ranks; ++peer) {
+      std::iota(block.begin(), block.end(), 1000 * rank + 7 * peer + round);
+      const std::size_t offset = static_cast<std::size_t>(rank) * kBlock * sizeof(std::int32_t);
+      TUTTI_NCCL_TRY(ncclPutSignal(block.data(), kBlock, ncclInt32, peer, window, offset, 2, 0, 0, comm, nullptr));
+    }
+    std::vector<ncclWaitSignalDesc_t> wanted;
+    for (int peer = 0; peer < ranks; ++peer) wanted.push_back({.opCnt = 1, .peer = peer, .sigIdx = 2, .ctx = 0});
+    TUTTI_NCCL_TRY(ncclWaitSignal(ranks, wanted.data(), comm, nullptr));
+    const auto* values = static_cast<const std::int32_t*>(data);
+    for (int peer = 0; peer < ranks; ++peer) {
+      for (std::size_t i = 0; i < kBlock; ++i) {
+        const std::size_t at = static_cast<std::size_t>(peer) * kBlock + i;
+        TUTTI_NCCL_WANT(values[at] == 1000 * peer + 7 * rank + round + static_cast<std::int32_t>(i));
+      }
+    }
+    // All have looked: the next round may overwrite. Signals alone, of another number, in a group.
+    TUTTI_NCCL_TRY(ncclGroupStart());
+    for (ncclWaitSignalDesc_t& one : wanted) one.sigIdx = 5;
+    TUTTI_NCCL_TRY(ncclWaitSignal(ranks, wanted.data(), comm, nullptr));
+    for (int peer = 0; peer < ranks; ++peer) TUTTI_NCCL_TRY(ncclSignal(peer, 5, 0, 0, comm, nullptr));
+    TUTTI_NCCL_TRY(ncclGroupEnd());
+  }
+  TUTTI_NCCL_WANT(ncclPutSignal(block.data(), 2, ncclInt32, 0, window, bytes - 4, 0, 0, 0, comm, nullptr) ==
+                  ncclInvalidArgument);
+  TUTTI_NCCL_WANT(ncclPutSignal(block.data(), 2, ncclInt32, ranks, window, 0, 0, 0, 0, comm, nullptr) ==
+                  ncclInvalidArgument);
+  TUTTI_NCCL_TRY(ncclCommWindowDeregister(comm, window));
+  TUTTI_NCCL_WANT(ncclCommWindowDeregister(comm, window) == ncclInvalidArgument);
+  TUTTI_NCCL_WANT(ncclPutSignal(block.data(), 2, ncclInt32, 0, window, 0, 0, 0, 0, comm, nullptr) ==
+                  ncclInvalidArgument);
+  TUTTI_NCCL_TRY(ncclMemFree(data));
+  return {};
+}
+
+TEST(NcclWindows, TakePutsAmongThreads) { as_threads(3, check_puts); }
+TEST(NcclWindows, TakePutsAmongProcesses) { as_processes(4, check_puts); }
+TEST(NcclWindows, TakePutsOfARankToItself) { as_threads(1, check_puts); }
+
+TEST(NcclWindows, AWaitForASignalThatNeverComesIsAborted) {
+  as_threads(2, [](ncclComm_t comm, int rank, int) -> std::string {
+    alignas(4096) static std::byte pages[2][4096];
+    ncclWindow_t window = nullptr;
+    TUTTI_NCCL_WANT(ncclSignal(0, 0, 0, 0, comm, nullptr) == ncclInvalidUsage);  // no window yet
+    TUTTI_NCCL_WANT(ncclCommWindowRegister(comm, pages[rank] + 8, 64, &window, 0) == ncclInvalidArgument);
+    TUTTI_NCCL_WANT(ncclCommWindowRegister(comm, pages[rank], 64, &window, 64) == ncclInvalidArgument);
+    TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, pages[rank], 4096, &window, NCCL_WIN_DEFAULT));
+    if (rank == 1) return {};
+    std::thread revoker([comm] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(ncclCommRevoke(comm, 0), ncclSuccess);
+    });
+    ncclWaitSignalDesc_t wanted{.opCnt = 1, .peer = 1, .sigIdx = 0, .ctx = 0};
+    const ncclResult_t ended = ncclWaitSignal(1, &wanted, comm, nullptr);
+    revoker.join();
+    TUTTI_NCCL_WANT(ended == ncclRemoteError);
+    return {};
+  });
+}
+
+std::string check_factors(ncclComm_t comm, int rank, int ranks) {
+  for (int type = 0; type < ncclNumTypes; ++type) {
+    const auto data_type = static_cast<ncclDataType_t>(type);
+    for (const auto residence : {ncclScalarHostImmediate, ncclScalarDevice}) {
+      Elements factor(data_type, 1);
+      factor.set(0, rank == 0 ? 2 : 1);
+      ncclRedOp_t op{};
+      TUTTI_NCCL_TRY(ncclRedOpCreatePreMulSum(&op, factor.data(), data_type, residence, comm));
+      // An immediate one was read already; the other is read by the call.
+      factor.set(0, residence == ncclScalarHostImmediate ? 0 : rank == 0 ? 3 : 1);
+      Elements values(data_type, 100);
+      for (std::size_t i = 0; i < 100; ++i) values.set(i, 1);
+      TUTTI_NCCL_TRY(ncclAllReduce(values.data(), values.data(), 100, data_type, op, comm, nullptr));
+      const int expected = ranks - 1 + (residence == ncclScalarHostImmediate ? 2 : 3);
+      for (std::size_t i = 0; i < 100; ++i) TUTTI_NCCL_WANT(values.get(i) == expected);
+      const ncclDataType_t other = data_type == ncclInt8 ? ncclUint8 : ncclInt8;
+      TUTTI_NCCL_WANT(ncclAllReduce(values.data(), values.data(), 1, other, op, comm, nullptr) == ncclInvalidArgument);
+      TUTTI_NCCL_TRY(ncclRedOpDestroy(op, comm));
+      TUTTI_NCCL_WANT(ncclRedOpDestroy(op, comm) == ncclInvalidArgument);
+      TUTTI_NCCL_WANT(ncclAllReduce(values.data(), values.data(), 1, data_type, op, comm, nullptr) ==
+                      ncclInvalidArgument);
+    }
+  }
+  return {};
+}
+
+TEST(NcclOps, MultiplyByEachRanksFactor) { as_threads(3, check_factors); }
+
+TEST(NcclOps, OfAnotherCommunicatorAreRefused) {
+  ncclComm_t comms[2] = {};
+  ASSERT_EQ(ncclCommInitAll(comms, 1, nullptr), ncclSuccess) << ncclGetLastError(nullptr);
+  ASSERT_EQ(ncclCommInitAll(comms + 1, 1, nullptr), ncclSuccess) << ncclGetLastError(nullptr);
+  float factor = 2;
+  float value = 1;
+  ncclRedOp_t op{};
+  ASSERT_EQ(ncclRedOpCreatePreMulSum(&op, &factor, ncclFloat, ncclScalarHostImmediate, comms[0]), ncclSuccess);
+  EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclFloat, op, comms[1], nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclRedOpDestroy(op, comms[1]), ncclInvalidArgument);
+  EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclFloat, op, comms[0], nullptr), ncclSuccess);
+  EXPECT_EQ(value, 2);
+  for (const ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+}  // namespace
+}  // namespace tutti::nccl_test

@@ -1,0 +1,267 @@
+// What NCCL's functions say when they are used wrongly, or in orders that are right but rare.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "nccl/ranks.h"
+
+namespace tutti::nccl_test {
+namespace {
+
+std::string last() { return ncclGetLastError(nullptr); }
+
+TEST(NcclMisuse, ArgumentsThatCannotBeAreNamed) {
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclCommInitAll(&comm, 1, nullptr), ncclSuccess) << last();
+  float value = 1;
+  float other = 0;
+  EXPECT_EQ(ncclAllReduce(&value, &other, 1, ncclFloat, ncclSum, nullptr, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclAllReduce(nullptr, &other, 1, ncclFloat, ncclSum, comm, nullptr), ncclInvalidArgument);
+  EXPECT_NE(last().find("null"), std::string::npos) << last();
+  EXPECT_EQ(ncclAllReduce(&value, &other, 1, static_cast<ncclDataType_t>(12), ncclSum, comm, nullptr),
+            ncclInvalidArgument);
+  EXPECT_EQ(ncclAllReduce(&value, &other, 1, ncclFloat, static_cast<ncclRedOp_t>(5), comm, nullptr),
+            ncclInvalidArgument);
+  EXPECT_EQ(ncclBroadcast(&value, &other, 1, ncclFloat, 1, comm, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclSend(&value, 1, ncclFloat, -1, comm, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclAllReduce(&value, &other, SIZE_MAX / 2, ncclFloat, ncclSum, comm, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclCommCount(comm, nullptr), ncclInvalidArgument);
+  ncclConfig_t config;
+  std::memset(&config, 0, sizeof(config));
+  ncclComm_t child = nullptr;
+  EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclInvalidArgument);
+  EXPECT_NE(last().find("NCCL_CONFIG_INITIALIZER"), std::string::npos) << last();
+  config = NCCL_CONFIG_INITIALIZER;
+  config.minCTAs = 8;
+  config.maxCTAs = 4;
+  EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclInvalidArgument);
+  config = NCCL_CONFIG_INITIALIZER;
+  config.size = offsetof(ncclConfig_t, cgaClusterSize);  // of a program of NCCL 2.14: what it lacks is not read
+  config.cgaClusterSize = 99;
+  EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclSuccess) << last();
+  EXPECT_EQ(ncclCommDestroy(child), ncclSuccess);
+  ncclUniqueId id;
+  std::memset(&id, 1, sizeof(id));
+  EXPECT_EQ(ncclCommInitRank(&child, 2, id, 2), ncclInvalidArgument);
+  EXPECT_EQ(ncclCommInitRank(&child, 2, id, 0), ncclInvalidArgument);
+  EXPECT_EQ(child, nullptr);
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidArgument);
+  EXPECT_EQ(ncclAllReduce(&value, &other, 1, ncclFloat, ncclSum, comm, nullptr), ncclInvalidArgument);
+  EXPECT_NE(last().find("destroyed"), std::string::npos) << last();
+  EXPECT_EQ(ncclCommDestroy(nullptr), ncclSuccess);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+}
+
+TEST(NcclMisuse, AnErrorInAGroupEndsTheGroupAndNoMore) {
+  ncclComm_t comms[2] = {};
+  ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), ncclSuccess) << last();
+  float values[2] = {1, 2};
+  ncclComm_t child = nullptr;
+  ncclComm_t never = nullptr;
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  EXPECT_EQ(ncclAllReduce(&values[0], &values[0], 1, ncclFloat, ncclSum, comms[0], nullptr), ncclSuccess);
+  EXPECT_EQ(ncclCommSplit(comms[0], 0, 0, &child, nullptr), ncclSuccess);
+  EXPECT_EQ(ncclCommSuspend(comms[1], NCCL_SUSPEND_MEM), ncclSuccess);
+  EXPECT_EQ(ncclCommInitRank(&never, 2, id, 5), ncclInvalidArgument);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
+  EXPECT_NE(last().find("rank 5"), std::string::npos) << last();
+  ncclResult_t state = ncclSuccess;
+  EXPECT_EQ(ncclCommGetAsyncError(child, &state), ncclSuccess);
+  EXPECT_EQ(state, ncclInvalidArgument);
+  EXPECT_EQ(ncclCommDestroy(child), ncclSuccess);
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ncclAllReduce(&values[rank], &values[rank], 1, ncclFloat, ncclSum, comms[rank], nullptr), ncclSuccess);
+  }
+  ncclSimInfo_t estimate = NCCL_SIM_INFO_INITIALIZER;
+  EXPECT_EQ(ncclGroupSimulateEnd(&estimate), ncclSuccess);
+  EXPECT_GT(estimate.estimatedTime, 0);
+  EXPECT_EQ(values[0], 1);  // nothing ran
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ncclAllReduce(&values[rank], &values[rank], 1, ncclFloat, ncclSum, comms[rank], nullptr), ncclSuccess);
+  }
+  EXPECT_EQ(ncclGroupEnd(), ncclSuccess) << last();
+  EXPECT_EQ(values[0], 3);
+  for (const ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+// Rank 0 is through and ends; the others' call, which it has left, goes on.
+TEST(NcclMisuse, FinalizeAndDestroyDisturbNobodyWhoIsStillAtWork) {
+  as_threads(3, [](ncclComm_t comm, int rank, int) -> std::string {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<float> values(100'000, 1.0F);
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      TUTTI_NCCL_TRY(ncclBroadcast(values.data(), values.data(), values.size(), ncclFloat, 0, comm, nullptr));
+    }
+    TUTTI_NCCL_TRY(ncclCommFinalize(comm));
+    float value = 0;
+    TUTTI_NCCL_WANT(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr) == ncclInvalidUsage);
+    return {};
+  });
+}
+
+TEST(NcclMisuse, MemoryThatIsFreedWhileItIsRegisteredStays) {
+  as_threads(2, [](ncclComm_t comm, int, int) -> std::string {
+    void* data = nullptr;
+    void* handle = nullptr;
+    ncclWindow_t window = nullptr;
+    TUTTI_NCCL_TRY(ncclMemAlloc(&data, 1 << 20));
+    TUTTI_NCCL_TRY(ncclCommRegister(comm, data, 1 << 20, &handle));
+    TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, data, 1 << 20, &window, 0));
+    TUTTI_NCCL_TRY(ncclMemFree(data));
+    TUTTI_NCCL_TRY(ncclCommWindowDeregister(comm, window));
+    TUTTI_NCCL_TRY(ncclCommDeregister(comm, handle));
+    return {};
+  });
+}
+
+TEST(NcclMisuse, APutArrivesThoughItsSenderEndsAtOnce) {
+  as_processes(2, [](ncclComm_t comm, int rank, int) -> std::string {
+    constexpr std::size_t kBytes = std::size_t{48} << 20;
+    void* data = nullptr;
+    ncclWindow_t window = nullptr;
+    TUTTI_NCCL_TRY(ncclMemAlloc(&data, kBytes));
+    TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, data, kBytes, &window, 0));
+    if (rank == 0) {
+      const std::vector<char> values(kBytes, 'x');
+      TUTTI_NCCL_TRY(ncclPutSignal(values.data(), kBytes, ncclInt8, 1, window, 0, 0, 0, 0, comm, nullptr));
+      return {};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ncclWaitSignalDesc_t wanted{.opCnt = 1, .peer = 0, .sigIdx = 0, .ctx = 0};
+    TUTTI_NCCL_TRY(ncclWaitSignal(1, &wanted, comm, nullptr));
+    const auto* bytes = static_cast<const char*>(data);
+    for (std::size_t i = 0; i < kBytes; i += 4096) TUTTI_NCCL_WANT(bytes[i] == 'x');
+    return {};
+  });
+}
+
+TEST(NcclMisuse, ThreadsPutWhileOthersWait) {
+  as_threads(2, [](ncclComm_t comm, int rank, int) -> std::string {
+    alignas(4096) static std::byte pages[2][4096];
+    ncclWindow_t window = nullptr;
+    TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, pages[rank], 4096, &window, 0));
+    constexpr int kRounds = 50;
+    std::atomic<int> wrong = 0;
+    std::vector<std::thread> waiters;
+    for (int signal = 0; signal < 2; ++signal) {
+      waiters.emplace_back([&, signal] {
+        ncclWaitSignalDesc_t wanted{.opCnt = 1, .peer = 1 - rank, .sigIdx = signal, .ctx = 0};
+        for (int i = 0; i < kRounds; ++i) wrong += ncclWaitSignal(1, &wanted, comm, nullptr) != ncclSuccess;
+      });
+    }
+    int value = 7;
+    for (int i = 0; i < kRounds; ++i) {
+      for (int signal = 1; signal >= 0; --signal) {
+        wrong += ncclPutSignal(&value, 1, ncclInt32, 1 - rank, window, 0, signal, 0, 0, comm, nullptr) != ncclSuccess;
+      }
+    }
+    for (std::thread& waiter : waiters) waiter.join();
+    TUTTI_NCCL_WANT(wrong == 0);
+    return {};
+  });
+}
+
+// A child of a rank may end, and destroy what it has inherited, without a word to the peers.
+TEST(NcclMisuse, AForkedChildSpeaksForNobody) {
+  as_processes(2, [](ncclComm_t comm, int rank, int) -> std::string {
+    float value = 1;
+    TUTTI_NCCL_TRY(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr));
+    if (rank == 1) {
+      const pid_t child = fork();
+      if (child == 0) {
+        if (ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr) != ncclInvalidUsage) _exit(2);
+        _exit(ncclCommAbort(comm) == ncclSuccess && ncclCommDestroy(comm) == ncclInvalidArgument ? 0 : 3);
+      }
+      TUTTI_NCCL_WANT(status_of(child) == 0);
+    }
+    TUTTI_NCCL_TRY(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr));
+    TUTTI_NCCL_WANT(value == 4);
+    return {};
+  });
+}
+
+int time_out() {
+  ncclComm_t comms[2] = {};
+  if (ncclCommInitAll(comms, 2, nullptr) != ncclSuccess) return 2;
+  float value = 1;
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return 3;
+  const ncclResult_t ended = ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comms[0], nullptr);
+  if (last().find("rank 1") == std::string::npos) return 4;
+  if (ended != (version < 23000 ? ncclRemoteError : ncclTimeout)) return 5;
+  return 0;
+}
+
+int refuse_interface() {
+  ncclUniqueId id;
+  if (ncclGetUniqueId(&id) != ncclInvalidUsage) return 2;
+  return last().find("nosuch") == std::string::npos ? 3 : 0;
+}
+
+int without_id() {
+  ncclUniqueId id;
+  if (ncclGetUniqueId(&id) != ncclSuccess) return 2;
+  std::string wrong[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      wrong[rank] = run_rank(
+          [](ncclComm_t comm, int, int) -> std::string {
+            float value = 1;
+            TUTTI_NCCL_TRY(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr));
+            TUTTI_NCCL_WANT(value == 2);
+            return {};
+          },
+          id, rank, 2);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!wrong[0].empty()) std::fprintf(stderr, "%s\n", wrong[0].c_str());
+  return wrong[0].empty() && wrong[1].empty() ? 0 : 3;
+}
+
+// The library reads its settings once in a process, so each body runs in a new one: this program again, whose
+// initialisation finds out that it is that.
+using Case = int (*)();
+constexpr std::pair<const char*, Case> kBodies[] = {
+    {"time_out", time_out}, {"refuse_interface", refuse_interface}, {"without_id", without_id}};
+const int kBody = [] {
+  const char* wanted = getenv("MISUSE_TEST_BODY");
+  for (const auto& [name, body] : kBodies) {
+    if (wanted != nullptr && std::string(wanted) == name) _exit(body());
+  }
+  return 0;
+}();
+
+int status_in(const std::vector<std::pair<const char*, const char*>>& variables, const char* body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(100);
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    setenv("MISUSE_TEST_BODY", body, 1);
+    execl("/proc/self/exe", "body", nullptr);
+    _exit(127);
+  }
+  return status_of(child);
+}
+
+TEST(NcclMisuse, ARankThatDoesNotComeIsATimeoutThatNamesIt) {
+  EXPECT_EQ(status_in({{"TUTTI_TIMEOUT_MS", "300"}}, "time_out"), 0);
+  EXPECT_EQ(status_in({{"TUTTI_TIMEOUT_MS", "300"}, {"TUTTI_NCCL_VERSION", "2.28.9"}}, "time_out"), 0);
+}
+
+TEST(NcclMisuse, TheEnvironmentIsHeard) {
+  EXPECT_EQ(status_in({{"NCCL_SOCKET_IFNAME", "nosuch"}}, "refuse_interface"), 0);
+  EXPECT_EQ(status_in({{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}, {"NCCL_SHM_DISABLE", "1"}}, "without_id"), 0);
+  EXPECT_EQ(status_in({{"NCCL_COMM_ID", "127.0.0.1:29871"}}, "without_id"), 0);
+}
+
+}  // namespace
+}  // namespace tutti::nccl_test

@@ -1,0 +1,195 @@
+// NCCL's parameter functions, over the environment that this program gives itself before it asks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl.h"
+#include "nccl/errors.h"
+#include "nccl/parameters.h"
+
+namespace tutti::nccl {
+namespace {
+
+// The settings are read once per process, at the first call.
+const bool kSet = [] {
+  for (const char* name : {"NCCL_PARAM_DUMP_ALL", "NCCL_MAX_CTAS", "NCCL_CONF_FILE"}) unsetenv(name);
+  setenv("HOME", "/nowhere", 1);
+  setenv("NCCL_DEBUG", "info", 1);
+  setenv("NCCL_NTHREADS", "256", 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("NCCL_HOSTID", "host-7", 1);
+  setenv("TUTTI_TRANSPORT", "shm", 1);
+  setenv("TUTTI_TIMEOUT_MS", "86400000", 1);
+  return true;
+}();
+
+ncclParamHandle_t bound(const char* key) {
+  ncclParamHandle_t handle = nullptr;
+  EXPECT_EQ(ncclParamBind(&handle, key), ncclSuccess) << last_error();
+  return handle;
+}
+
+std::string text_of(const char* key) {
+  const char* value = nullptr;
+  int length = -1;
+  EXPECT_EQ(ncclParamGetParameter(key, &value, &length), ncclSuccess) << last_error();
+  if (value == nullptr) return "null";
+  EXPECT_EQ(std::strlen(value), static_cast<std::size_t>(length));
+  return value;
+}
+
+TEST(Params, ShowTheSettingsInEffect) {
+  ASSERT_TRUE(kSet);
+  EXPECT_EQ(text_of("NCCL_DEBUG"), "INFO");
+  EXPECT_EQ(text_of("NCCL_NTHREADS"), "256");
+  EXPECT_EQ(text_of("NCCL_MAX_CTAS"), "") << "not set";
+  EXPECT_EQ(text_of("TUTTI_LOG"), "info");
+  EXPECT_EQ(text_of("TUTTI_DEVICE_THREADS"), "256");
+  EXPECT_EQ(text_of("TUTTI_NODE_ID"), "host-7");
+  EXPECT_EQ(text_of("TUTTI_TRANSPORT"), "shm") << "TUTTI_* wins over NCCL_SHM_DISABLE";
+  EXPECT_EQ(text_of("TUTTI_SLOTS"), "4") << "a default";
+}
+
+TEST(Params, NumbersAreReadInAnyTypeThatHoldsThem) {
+  const ncclParamHandle_t threads = bound("NCCL_NTHREADS");
+  std::int8_t i8 = 1;
+  std::uint8_t u8 = 1;
+  std::int16_t i16 = 1;
+  std::uint16_t u16 = 1;
+  std::int32_t i32 = 1;
+  std::uint32_t u32 = 1;
+  std::int64_t i64 = 1;
+  std::uint64_t u64 = 1;
+  EXPECT_EQ(ncclParamGetI8(threads, &i8), ncclInvalidArgument);
+  EXPECT_NE(std::string(last_error()).find("NCCL_NTHREADS=256 is outside -128 to 127"), std::string::npos);
+  EXPECT_EQ(ncclParamGetU8(threads, &u8), ncclInvalidArgument);
+  EXPECT_EQ(i8, 1) << "outputs are set on success only";
+  EXPECT_EQ(u8, 1);
+  EXPECT_EQ(ncclParamGetI16(threads, &i16), ncclSuccess);
+  EXPECT_EQ(ncclParamGetU16(threads, &u16), ncclSuccess);
+  EXPECT_EQ(ncclParamGetI32(threads, &i32), ncclSuccess);
+  EXPECT_EQ(ncclParamGetU32(threads, &u32), ncclSuccess);
+  EXPECT_EQ(ncclParamGetI64(threads, &i64), ncclSuccess);
+  EXPECT_EQ(ncclParamGetU64(threads, &u64), ncclSuccess);
+  EXPECT_TRUE(i16 == 256 && u16 == 256 && i32 == 256 && u32 == 256 && i64 == 256 && u64 == 256);
+  const ncclParamHandle_t slots = bound("TUTTI_SLOTS");
+  EXPECT_EQ(ncclParamGetI8(slots, &i8), ncclSuccess);
+  EXPECT_EQ(ncclParamGetU8(slots, &u8), ncclSuccess);
+  EXPECT_TRUE(i8 == 4 && u8 == 4);
+  EXPECT_EQ(ncclParamGetI16(bound("TUTTI_TIMEOUT_MS"), &i16), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetI32(bound("TUTTI_TIMEOUT_MS"), &i32), ncclSuccess);
+  EXPECT_EQ(i32, 86400000);
+}
+
+TEST(Params, BothBoundsOfATypeCount) {
+  const Parameter minus{.name = "X", .text = "-1", .number = -1};
+  EXPECT_EQ(number_between(minus, -1, 0).value(), -1);
+  EXPECT_EQ(number_between(minus, -5, -1).value(), -1);
+  EXPECT_FALSE(number_between(minus, 0, 255).ok()) << "an unsigned type";
+  EXPECT_FALSE(number_between(minus, -9, -2).ok());
+}
+
+TEST(Params, WhatIsNoNumberIsNotReadAsOne) {
+  std::int64_t number = 1;
+  EXPECT_EQ(ncclParamGetI64(bound("NCCL_DEBUG"), &number), ncclInvalidArgument);
+  EXPECT_NE(std::string(last_error()).find("NCCL_DEBUG=\"INFO\" is no number"), std::string::npos);
+  EXPECT_EQ(ncclParamGetI64(bound("NCCL_MAX_CTAS"), &number), ncclInvalidArgument);
+  EXPECT_NE(std::string(last_error()).find("not set"), std::string::npos);
+  EXPECT_EQ(number, 1);
+}
+
+TEST(Params, ATextBelongsToTheThreadUntilItsNextCall) {
+  const char* mine = nullptr;
+  ASSERT_EQ(ncclParamGetStr(bound("NCCL_DEBUG"), &mine), ncclSuccess);
+  const char* theirs = nullptr;
+  std::string seen;
+  std::thread([&] {
+    ASSERT_EQ(ncclParamGetStr(bound("NCCL_HOSTID"), &theirs), ncclSuccess);
+    seen = theirs;
+  }).join();
+  EXPECT_EQ(seen, "host-7");
+  EXPECT_NE(mine, theirs);
+  EXPECT_EQ(text_of("TUTTI_SLOTS"), "4") << "another function's text is another";
+  EXPECT_STREQ(mine, "INFO");
+  const char* next = nullptr;
+  ASSERT_EQ(ncclParamGetStr(bound("NCCL_NTHREADS"), &next), ncclSuccess);
+  EXPECT_STREQ(next, "256") << "a number has a text, too";
+}
+
+TEST(Params, BytesAreCopiedWhereThereIsRoom) {
+  std::int64_t number = 0;
+  int length = -1;
+  EXPECT_EQ(ncclParamGet(bound("NCCL_NTHREADS"), &number, 7, &length), ncclInvalidArgument);
+  EXPECT_EQ(length, -1);
+  EXPECT_EQ(ncclParamGet(bound("NCCL_NTHREADS"), &number, sizeof(number), &length), ncclSuccess);
+  EXPECT_EQ(length, 8);
+  EXPECT_EQ(number, 256);
+  std::array<char, 8> text{};
+  EXPECT_EQ(ncclParamGet(bound("NCCL_HOSTID"), text.data(), 6, &length), ncclInvalidArgument) << "no room for the zero";
+  EXPECT_EQ(ncclParamGet(bound("NCCL_HOSTID"), text.data(), -1, &length), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGet(bound("NCCL_HOSTID"), text.data(), 7, &length), ncclSuccess);
+  EXPECT_EQ(length, 7);
+  EXPECT_STREQ(text.data(), "host-7");
+}
+
+TEST(Params, WrongNamesHandlesAndNullsAreTold) {
+  ncclParamHandle_t handle = nullptr;
+  EXPECT_EQ(ncclParamBind(&handle, "NCCL_NO_SUCH"), ncclInvalidArgument);
+  EXPECT_NE(std::string(last_error()).find("NCCL_NO_SUCH"), std::string::npos);
+  EXPECT_EQ(handle, nullptr);
+  EXPECT_EQ(ncclParamBind(&handle, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamBind(nullptr, "NCCL_DEBUG"), ncclInvalidArgument);
+  std::int32_t number = 0;
+  int length = 0;
+  const char* text = nullptr;
+  const char** keys = nullptr;
+  EXPECT_EQ(ncclParamGetI32(nullptr, &number), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetI32(reinterpret_cast<ncclParamHandle_t>(&number), &number), ncclInvalidArgument);
+  EXPECT_NE(std::string(last_error()).find("none that ncclParamBind()"), std::string::npos);
+  EXPECT_EQ(ncclParamGetI32(bound("NCCL_NTHREADS"), nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetStr(bound("NCCL_DEBUG"), nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGet(bound("NCCL_DEBUG"), nullptr, 8, &length), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGet(bound("TUTTI_SLOTS"), &number, 8, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetParameter(nullptr, &text, &length), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetParameter("NCCL_DEBUG", nullptr, &length), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetParameter("NCCL_DEBUG", &text, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetAllParameterKeys(nullptr, &length), ncclInvalidArgument);
+  EXPECT_EQ(ncclParamGetAllParameterKeys(&keys, nullptr), ncclInvalidArgument);
+}
+
+TEST(Params, KeysAreThoseOfNcclUnlessAllAreAskedFor) {
+  const char** keys = nullptr;
+  int count = 0;
+  ASSERT_EQ(pncclParamGetAllParameterKeys(&keys, &count), ncclSuccess);
+  std::vector<std::string> names(keys, keys + count);
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  EXPECT_EQ(std::count(names.begin(), names.end(), "NCCL_DEBUG"), 1);
+  for (const std::string& name : names) {
+    EXPECT_TRUE(name.starts_with("NCCL_"));
+    EXPECT_NE(bound(name.c_str()), nullptr);
+  }
+  EnvironmentSettings settings;
+  EXPECT_EQ(Parameters(settings, Config{}).shown().size(), names.size());
+  settings.all_parameters = true;
+  const Parameters all(settings, Config{});
+  EXPECT_EQ(all.shown().size(), names.size() + config_variable_names().size());
+}
+
+TEST(Params, DumpWritesALineForEach) {
+  testing::internal::CaptureStderr();
+  ncclParamDumpAll();
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("tutti: NCCL_DEBUG=INFO\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("tutti: NCCL_MAX_CTAS is not set\n"), std::string::npos);
+  EXPECT_EQ(text.find("TUTTI_SLOTS"), std::string::npos) << "only with NCCL_PARAM_DUMP_ALL";
+}
+
+}  // namespace
+}  // namespace tutti::nccl

@@ -1,0 +1,120 @@
+// Helpers of the tests of NCCL's functions: ranks as threads or as processes, each with a communicator, and buffers of
+// every type whose sums are exact.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl.h"
+
+namespace tutti::nccl_test {
+
+// Before anything is read: the ranks of tests meet on loopback.
+inline const int kOnLoopback = setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+
+// What the rank's body says is wrong; empty: nothing.
+using Body = std::function<std::string(ncclComm_t comm, int rank, int ranks)>;
+
+inline std::string told(const char* call, ncclResult_t result) {
+  return std::string(call) + " gave " + std::to_string(result) + ": " + ncclGetLastError(nullptr);
+}
+
+// Leaves the function with what went wrong.
+#define TUTTI_NCCL_TRY(call)                                                                     \
+  do {                                                                                           \
+    const ncclResult_t nccl_try_result = (call);                                                 \
+    if (nccl_try_result != ncclSuccess) return ::tutti::nccl_test::told(#call, nccl_try_result); \
+  } while (false)
+
+#define TUTTI_NCCL_WANT(condition)                                                                    \
+  do {                                                                                                \
+    if (!(condition)) return std::string(#condition) + " is false, line " + std::to_string(__LINE__); \
+  } while (false)
+
+inline std::string run_rank(const Body& body, const ncclUniqueId& id, int rank, int ranks) {
+  ncclComm_t comm = nullptr;
+  TUTTI_NCCL_TRY(ncclCommInitRank(&comm, ranks, id, rank));
+  std::string wrong = body(comm, rank, ranks);
+  if (!wrong.empty()) {
+    ncclCommAbort(comm);
+    return wrong;
+  }
+  TUTTI_NCCL_TRY(ncclCommDestroy(comm));
+  return {};
+}
+
+inline void as_threads(int ranks, const Body& body) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess) << ncclGetLastError(nullptr);
+  std::vector<std::string> wrong(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] { wrong[static_cast<std::size_t>(rank)] = run_rank(body, id, rank, ranks); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(wrong[static_cast<std::size_t>(rank)], "") << "rank " << rank;
+  }
+}
+
+// Status of a child: 0 good, 1 its body found something wrong (said on stderr), else how it ended.
+inline int status_of(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// The id is made in a process of its own kind, rank 0, and given to the others by a pipe, as programs do.
+inline std::vector<pid_t> start_processes(int ranks, const Body& body) {
+  std::vector<int> ways(static_cast<std::size_t>(2 * ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (pipe(&ways[static_cast<std::size_t>(2 * rank)]) != 0) ADD_FAILURE() << "no pipe";
+  }
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(100);  // no child outlives a broken test
+      ncclUniqueId id;
+      std::string wrong;
+      if (rank == 0) {
+        if (ncclGetUniqueId(&id) != ncclSuccess) wrong = ncclGetLastError(nullptr);
+        for (int other = 1; other < ranks; ++other) {
+          if (write(ways[static_cast<std::size_t>(2 * other + 1)], &id, sizeof(id)) != sizeof(id)) wrong = "pipe";
+        }
+      } else if (read(ways[static_cast<std::size_t>(2 * rank)], &id, sizeof(id)) != sizeof(id)) {
+        wrong = "pipe";
+      }
+      if (wrong.empty()) wrong = run_rank(body, id, rank, ranks);
+      if (!wrong.empty()) std::fprintf(stderr, "rank %d: %s\n", rank, wrong.c_str());
+      _exit(wrong.empty() ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const int end : ways) close(end);
+  return children;
+}
+
+inline void as_processes(int ranks, const Body& body) {
+  const std::vector<pid_t> children = start_processes(ranks, body);
+  for (std::size_t rank = 0; rank < children.size(); ++rank) {
+    EXPECT_EQ(status_of(children[rank]), 0) << "rank " << rank;
+  }
+}
+
+inline std::int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace tutti::nccl_test

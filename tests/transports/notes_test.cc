@@ -1,0 +1,124 @@
+// What ranks of one machine pass each other beside memory: notes and open files.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shm_ranks.h"
+
+namespace tutti {
+namespace {
+
+std::vector<std::string> all_notes(SegmentExchange& exchange, std::uint32_t from, std::uint64_t channel) {
+  std::vector<std::string> notes;
+  while (auto note = exchange.take_note(from, channel)) notes.push_back(std::move(*note));
+  return notes;
+}
+
+using Words = std::vector<std::string>;
+
+TEST(Notes, KeepTheirOrderAndChannelsApartOverBothExchanges) {
+  for (const Exchanges& ranks : {in_process_exchanges(3), unix_exchanges(3)}) {
+    EXPECT_EQ(ranks[1]->take_note(0, 7), std::nullopt);
+    for (const char* note : {"a", "", "c"}) ranks[0]->post(1, 7, note);
+    ranks[0]->post(1, 8, "other");
+    ranks[0]->post(2, 7, std::string(kMostNoteBytes, 'x'));
+    ranks[2]->post(1, 7, "from two");
+    EXPECT_EQ(all_notes(*ranks[1], 0, 7), (Words{"a", "", "c"}));
+    EXPECT_EQ(all_notes(*ranks[1], 0, 8), Words{"other"});
+    EXPECT_EQ(all_notes(*ranks[1], 2, 7), Words{"from two"});
+    EXPECT_EQ(all_notes(*ranks[2], 0, 7), Words{std::string(kMostNoteBytes, 'x')});
+    EXPECT_EQ(all_notes(*ranks[0], 1, 7), Words{});
+    // A view of some of them counts its peers anew.
+    SubExchange of_two(ranks[0], {2, 0}), of_zero(ranks[2], {2, 0});
+    of_two.post(0, 9, "by view");
+    EXPECT_EQ(all_notes(of_zero, 1, 9), Words{"by view"});
+  }
+}
+
+TEST(Notes, ThatNobodyTakesLoseTheOldest) {
+  const Exchanges ranks = in_process_exchanges(2);
+  for (std::size_t i = 0; i < kMostUntakenNotes + 2; ++i) ranks[0]->post(1, 7, std::to_string(i));
+  const Words notes = all_notes(*ranks[1], 0, 7);
+  EXPECT_EQ(notes.size(), kMostUntakenNotes);
+  EXPECT_EQ(notes.front(), "2");
+}
+
+// Rank 1 takes nothing, as a stopped process would: that keeps nobody from knowing that rank 2 has all.
+TEST(Notes, MoreThanASocketHoldsGoLaterAndHoldUpNobodyElse) {
+  Exchanges ranks = unix_exchanges(3);
+  for (int i = 0; i < 600; ++i) ranks[0]->post(1, 7, std::to_string(i));
+  ranks[0]->post(2, 7, "for two");
+  EXPECT_FALSE(ranks[0]->pump());
+  EXPECT_FALSE(ranks[0]->all_sent_to(std::vector<std::uint32_t>{1, 2}));
+  EXPECT_TRUE(ranks[0]->all_sent_to(std::vector<std::uint32_t>{2}));
+  EXPECT_TRUE(SubExchange(ranks[0], {0, 2}).pump());
+  Words notes;
+  for (int round = 0; round < 50; ++round) {
+    const Words more = all_notes(*ranks[1], 0, 7);
+    notes.insert(notes.end(), more.begin(), more.end());
+    ranks[0]->pump();
+  }
+  ASSERT_EQ(notes.size(), 600u);
+  for (int i = 0; i < 600; ++i) EXPECT_EQ(notes[static_cast<std::size_t>(i)], std::to_string(i));
+  ranks[0]->post(1, 7, "last");
+  ranks[0].reset();
+  EXPECT_TRUE(ranks[1]->peer_gone(0));
+  EXPECT_EQ(all_notes(*ranks[1], 0, 7), Words{"last"}) << "sent before its end";
+  ranks[1]->post(0, 7, "to nobody");
+}
+
+// A pipe's two ends: which of them a descriptor is shows whether what was passed is the file.
+TEST(UnixExchange, PassesOpenFilesToBeTakenOnce) {
+  Exchanges ranks = unix_exchanges(3);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const std::vector<std::uint32_t> audience = {1};
+  const std::uint32_t id = ranks[0]->share_file(ends[0], audience);
+  EXPECT_EQ(ranks[1]->take_file(0, id + 1), -1);
+  EXPECT_EQ(ranks[2]->take_file(0, id), -1) << "not of the audience";
+  const int taken = ranks[1]->take_file(0, id);
+  ASSERT_GE(taken, 0);
+  EXPECT_EQ(ranks[1]->take_file(0, id), -1) << "taken twice";
+  ASSERT_EQ(write(ends[1], "x", 1), 1);
+  char got = 0;
+  EXPECT_EQ(read(taken, &got, 1), 1);
+  EXPECT_EQ(got, 'x');
+  close(taken);
+  signal(SIGPIPE, SIG_IGN);
+  EXPECT_EQ(write(ends[1], "x", 1), -1) << "the exchange has kept the file open";
+  close(ends[1]);
+}
+
+TEST(UnixExchange, ClosesFilesThatNobodyTakes) {
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator{});
+  };
+  const auto before = open_files();
+  {
+    Exchanges ranks = unix_exchanges(2);
+    const auto connected = open_files();
+    const std::uint32_t id = ranks[0]->share_file(open("/dev/null", O_RDONLY), {});
+    ranks[1]->pump();
+    EXPECT_EQ(open_files(), connected + 1);
+    ranks[0]->unshare(id, {});
+    ranks[1]->pump();
+    EXPECT_EQ(open_files(), connected);
+    for (int i = 0; i < 600; ++i) ranks[0]->share_file(open("/dev/null", O_RDONLY), {});  // more than one keeps
+    for (int round = 0; round < 50; ++round) {
+      ranks[1]->pump();
+      ranks[0]->pump();
+    }
+    EXPECT_EQ(open_files(), connected + 256);
+  }
+  EXPECT_EQ(open_files(), before);
+}
+
+}  // namespace
+}  // namespace tutti

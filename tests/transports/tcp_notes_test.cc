@@ -1,0 +1,148 @@
+// Notes by TCP: lines that are dialled, answered, ended and dialled anew.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "tcp_support.h"
+#include "transports/tcp/notes.h"
+
+namespace tutti::tcp_test {
+namespace {
+
+constexpr std::uint64_t kChannel = 4711;
+
+struct Pair {
+  std::shared_ptr<TcpEndpoint> endpoints[2] = {endpoint(), endpoint()};
+  std::unique_ptr<TcpNotes> ranks[2];
+
+  void make(std::uint32_t rank) {
+    std::vector<std::string> addresses(2);
+    addresses[1 - rank] = endpoints[1 - rank]->address();
+    ranks[rank] = std::make_unique<TcpNotes>(endpoints[rank], kChannel, rank, addresses);
+  }
+  // What `rank` hears next.
+  std::string next(std::uint32_t rank) {
+    std::optional<std::string> note;
+    const bool heard = eventually([&] {
+      for (auto& one : ranks) {
+        if (one != nullptr) one->pump();
+      }
+      note = ranks[rank]->take(1 - rank);
+      return note.has_value();
+    });
+    return heard ? *note : "nothing";
+  }
+  bool sees_the_end(std::uint32_t rank) {
+    return eventually([&] {
+      ranks[rank]->pump();
+      return ranks[rank]->gone(1 - rank);
+    });
+  }
+};
+
+TEST(TcpNotes, GoBothWaysOnOneLineInOrder) {
+  Pair pair;
+  pair.make(0);
+  pair.make(1);
+  pair.ranks[1]->post(0, "one");
+  pair.ranks[1]->post(0, "");
+  pair.ranks[1]->post(0, std::string(kMostNoteBytes, 'x'));
+  EXPECT_EQ(pair.next(0), "one");
+  EXPECT_EQ(pair.next(0), "");
+  EXPECT_EQ(pair.next(0), std::string(kMostNoteBytes, 'x'));
+  // Mostly more than sockets hold: 14 MB.
+  for (int i = 0; i < 3500; ++i) pair.ranks[0]->post(1, std::string(4000, 'a') + std::to_string(i));
+  for (int i = 0; i < 3500; ++i) ASSERT_EQ(pair.next(1), std::string(4000, 'a') + std::to_string(i));
+  EXPECT_TRUE(pair.ranks[0]->all_sent_to(1));
+  EXPECT_FALSE(pair.ranks[0]->gone(1));
+  EXPECT_FALSE(pair.ranks[1]->gone(0));
+}
+
+TEST(TcpNotes, WaitForARankThatIsNotThereYetAndOutliveTheirSender) {
+  Pair pair;
+  pair.make(1);
+  pair.ranks[1]->post(0, "early");
+  pair.ranks[1]->post(0, "last");
+  EXPECT_TRUE(eventually([&] {
+    pair.endpoints[0]->service();
+    pair.ranks[1]->pump();
+    return pair.ranks[1]->all_sent_to(0);
+  }));
+  pair.ranks[1].reset();
+  pair.make(0);
+  EXPECT_EQ(pair.next(0), "early");
+  EXPECT_EQ(pair.next(0), "last");
+  EXPECT_TRUE(pair.sees_the_end(0));
+  pair.ranks[0]->post(1, "to nobody");
+}
+
+TEST(TcpNotes, BeginAnewAfterHangingUp) {
+  Pair pair;
+  pair.make(0);
+  pair.make(1);
+  for (const char* word : {"first", "second"}) {
+    pair.ranks[1]->post(0, word);
+    EXPECT_EQ(pair.next(0), word);
+    EXPECT_FALSE(pair.ranks[0]->gone(1));
+    pair.ranks[0]->post(1, "answer");
+    EXPECT_EQ(pair.next(1), "answer");
+    pair.ranks[1]->hang_up(0);
+    EXPECT_TRUE(pair.sees_the_end(0));
+    EXPECT_FALSE(pair.ranks[1]->gone(0)) << "it has hung up itself";
+  }
+}
+
+TEST(TcpNotes, TellThatNobodyIsThere) {
+  Pair pair;
+  pair.make(1);
+  pair.endpoints[0].reset();
+  pair.ranks[1]->post(0, "hello");
+  EXPECT_TRUE(pair.sees_the_end(1));
+  // The communicator has ended, its process lives on.
+  Pair other;
+  other.make(0);
+  other.make(1);
+  other.ranks[0].reset();
+  other.ranks[1]->post(0, "hello");
+  EXPECT_TRUE(eventually([&] {
+    other.endpoints[0]->service();
+    other.ranks[1]->pump();
+    return other.ranks[1]->gone(0);
+  }));
+}
+
+// A line that says anything but notes: what came before counts, then it is over.
+TEST(TcpNotes, EndALineThatSaysSomethingElse) {
+  for (const bool too_long : {false, true}) {
+    Pair pair;
+    pair.make(0);
+    const auto address = PeerAddress::parse(pair.endpoints[0]->address(), 0);
+    ASSERT_TRUE(address.ok());
+    auto socket = connect_to(address->socket, 0, 0);
+    ASSERT_TRUE(socket.ok());
+    Preamble preamble;
+    preamble.kind = LinkKind::kNotes;
+    preamble.nonce = address->nonce;
+    preamble.communicator = kChannel;
+    preamble.sender = 1;
+    FrameHeader header{.kind = FrameKind::kNote, .bytes = 2};
+    std::string said(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
+    said.append(reinterpret_cast<const char*>(&header), sizeof(header)).append("ok");
+    if (too_long) {
+      header.bytes = kMostNoteBytes + 1;
+    } else {
+      header.kind = FrameKind::kMessage;
+    }
+    said.append(reinterpret_cast<const char*>(&header), sizeof(header)).append("more");
+    ASSERT_TRUE(eventually([&] {
+      iovec part{.iov_base = said.data(), .iov_len = said.size()};
+      said.erase(0, send_some(socket->get(), {&part, 1}).bytes);
+      return said.empty();
+    }));
+    EXPECT_EQ(pair.next(0), "ok");
+    EXPECT_TRUE(pair.sees_the_end(0));
+    EXPECT_EQ(pair.ranks[0]->take(1), std::nullopt);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::tcp_test
