@@ -62,6 +62,7 @@ ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments
   one.stream = arguments.stream;
   one.algorithm = comm.settings.algorithms[static_cast<std::size_t>(arguments.kind)];
   if (const ncclResult_t taken = take_op(function, comm, arguments.op, one); taken != ncclSuccess) return taken;
+  if (arguments.count == 0) return ncclSuccess;  // as NCCL has it: the same on all ranks, and nobody waits
   // Buffers that a rank has no use for may be anything.
   const bool root = comm.rank == arguments.root;
   const CollectiveKind kind = arguments.kind;

@@ -130,6 +130,11 @@ Comm::Comm(std::int32_t its_rank, std::int32_t its_ranks, RankDevice its_device,
 
 bool Comm::own_process() const { return forks_ == forks().load(std::memory_order_relaxed); }
 
+bool Comm::is_unmade() {
+  const std::scoped_lock lock(mutex);
+  return phase == Phase::kUnmade;
+}
+
 Result<DeviceScope> Comm::enter_device() const {
   if (device.context == nullptr) return DeviceScope();
   auto scope = cuda::ContextScope::enter(*cuda::Driver::loaded(), device.context->context());
@@ -167,6 +172,7 @@ void Comm::abort() {
   {
     const std::scoped_lock lock(mutex);
     aborted = true;
+    *stop = true;
     its_windows = windows;
     its_communicator = communicator.get();
   }
@@ -266,8 +272,19 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
     const auto found = std::find_if(lanes.begin(), lanes.end(), same);
     (found != lanes.end() ? *found : lanes.emplace_back()).push_back(std::move(job));
   }
-  std::vector<ncclResult_t> results(lanes.size(), ncclSuccess);
-  std::vector<std::string> messages(lanes.size());
+  std::mutex mutex;
+  LateError first;  // in time: what follows may only be its consequence
+  const auto failed = [&](ncclResult_t result, std::string message) {
+    const std::scoped_lock lock(mutex);
+    if (first.result == ncclSuccess) first = {.result = result, .message = std::move(message)};
+    for (const auto& lane : lanes) {  // the others' set-up may wait for the one that failed
+      for (const Job& job : lane) *job.comm->stop = *job.comm->stop || job.comm->is_unmade();
+    }
+  };
+  const auto run = [&](std::size_t i) {
+    const ncclResult_t result = run_lane(lanes[i]);
+    if (result != ncclSuccess && result != ncclInProgress) failed(result, last_error());
+  };
   std::vector<std::thread> threads;
   bool in_background = false;
   std::size_t here = lanes.size();  // the lane that this thread runs itself
@@ -281,10 +298,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
     const SignalsBlocked blocked;
     try {
       if (blocking) {
-        threads.emplace_back([&, i] {
-          results[i] = run_lane(lanes[i]);
-          if (results[i] != ncclSuccess) messages[i] = last_error();
-        });
+        threads.emplace_back([&, i] { run(i); });
       } else {
         std::thread([lane = lanes[i]] { run_lane(lane); }).detach();
       }
@@ -298,18 +312,12 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
             Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
                   fmt::format("no thread can be started ({}): raise the limit of processes", error.what())};
       }
-      results[i] = ncclSystemError;
-      messages[i] = "no thread can be started: raise the limit of processes or of memory";
+      failed(ncclSystemError, "no thread can be started: raise the limit of processes or of memory");
     }
   }
-  if (here < lanes.size()) {
-    results[here] = run_lane(lanes[here]);
-    if (results[here] != ncclSuccess) messages[here] = last_error();
-  }
+  if (here < lanes.size()) run(here);
   for (std::thread& thread : threads) thread.join();
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
-    if (results[i] != ncclSuccess && results[i] != ncclInProgress) return fail(results[i], messages[i]);
-  }
+  if (first.result != ncclSuccess) return fail(first.result, first.message);
   return in_background ? ncclInProgress : ncclSuccess;
 }
 

@@ -11,6 +11,7 @@
 // Threads: any; `mutex` guards what may change.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -90,6 +91,7 @@ class Comm {
   std::optional<LateError> async_error;        // the first that has cost more than its call, or came after it
   int jobs_running = 0;
   bool aborted = false;
+  const std::shared_ptr<std::atomic<bool>> stop = std::make_shared<std::atomic<bool>>();  // shared with its set-up
   std::vector<std::shared_ptr<Work>> pending;  // host calls of a communicator that is not blocking; shared by groups
   std::map<int, CustomOp> ops;
   std::map<std::uintptr_t, Registration> registrations;  // by handle of ncclCommRegister()
@@ -97,6 +99,7 @@ class Comm {
   std::shared_ptr<Windows> windows;  // null: none yet; shared by the calls on it, which may outlast the handle
   std::optional<UniqueId> growth;    // given out by ncclCommGetUniqueId(), not used yet
 
+  bool is_unmade();
   Result<DeviceScope> enter_device() const;
   // Takes what a set-up job came to.
   ncclResult_t take(Result<std::unique_ptr<Communicator>> made);

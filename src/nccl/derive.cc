@@ -83,7 +83,7 @@ Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& ch
   options.size = child.ranks;
   options.device = child.device.number;
   options.unique_id = *id;
-  return detail::create(options, child.settings.defaults);
+  return detail::create(options, child.settings.defaults, child.stop);
 }
 
 }  // namespace

@@ -441,7 +441,10 @@ void report(const EnvironmentSettings& settings, const Log& log) {
   for (const std::string& sentence : settings.ignored) names.push_back(sentence.substr(0, sentence.find('=')));
   log.write(LogLevel::kWarn, "without effect in Tutti: {}{}", fmt::join(names, ", "),
             log.enabled(LogLevel::kInfo) ? "" : " (NCCL_DEBUG=INFO tells why)");
-  for (const std::string& sentence : settings.ignored) log.write(LogLevel::kInfo, "{}", sentence);
+  for (const std::string& sentence : settings.ignored) {  // a slip of the hand is worth its sentence at any level
+    const bool slip = sentence.find("did you mean") != std::string::npos;
+    log.write(slip ? LogLevel::kWarn : LogLevel::kInfo, "{}", sentence);
+  }
 }
 
 const Result<EnvironmentSettings>& process_settings() {

@@ -72,9 +72,10 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const 
   }
   const auto made = std::make_shared<Comm>(rank, ranks, *device, *settings);  // shared by the table and calls
   *comm = enter(made);
-  return end_of_making(comm, made, run_job({.comm = made, .parent = nullptr, .body = [made, options] {
-                                              return made->take(detail::create(options, made->settings.defaults));
-                                            }}));
+  return end_of_making(comm, made,
+                       run_job({.comm = made, .parent = nullptr, .body = [made, options] {
+                                  return made->take(detail::create(options, made->settings.defaults, made->stop));
+                                }}));
 }
 
 Result<std::vector<std::int32_t>> devices_of(int count, const int* list) {

@@ -7,7 +7,8 @@ namespace tutti::nccl {
 TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
   return guarded([&] {
     if (version == nullptr) return fail(ncclInvalidArgument, "ncclGetVersion: the place for the version is null");
-    const auto& settings = process_settings();
+    // Read anew: programs ask this first, and set variables for their communicators afterwards.
+    const auto settings = read_settings(process_environment(), this_machine());
     *version = settings.ok() ? settings->version : NCCL_VERSION_CODE;  // what is wrong is told by who needs it
     return ncclSuccess;
   });

@@ -2,6 +2,7 @@
 // only, by one thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +45,8 @@ struct RendezvousOptions {
   std::optional<int> pmi_fd;
   bool pmix = false;
   PortRange port_range;
+
+  std::shared_ptr<const std::atomic<bool>> stop{};  // set by another thread: give up; shared with it. Null: none does
 
   std::string origin;  // which variables and options gave what, for the log
 };

@@ -169,11 +169,13 @@ class Meeting {
 
 namespace detail {
 
-Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults) {
+Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
+                                             std::shared_ptr<const std::atomic<bool>> stop) {
   auto config = config_for(options, defaults);
   if (!config) return config.error();
   auto rendezvous = resolve_rendezvous(options, *config, process_environment());
   if (!rendezvous) return rendezvous.error();
+  rendezvous->stop = std::move(stop);
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
   Log(config->log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);

@@ -2,6 +2,7 @@
 // pairs of TUTTI_* variables, stand under what the process's environment says. Else as the public functions.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -12,7 +13,9 @@
 
 namespace tutti::detail {
 
-Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults);
+// `stop`: when another thread sets it, set-up ends soon with kAborted, and the other ranks are told. Null: none does.
+Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
+                                             std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
                                                               std::int32_t nodes, const Variables& defaults);
 Result<UniqueId> create_unique_id(const UniqueIdOptions& options, const Variables& defaults);

@@ -34,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 constexpr milliseconds kRetryPause{20};
+constexpr milliseconds kStopLook{50};     // how long a wait goes on after another thread has ended it
 constexpr milliseconds kHubFirst{100};    // where rank and hub have the same deadline, the hub says who is missing
 constexpr milliseconds kLastWords{2000};  // the hub tells at the deadline who is missing; that is worth a moment
 constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
@@ -46,7 +47,8 @@ Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
 // One TCP connection with whole-frame operations that end at a deadline.
 class Line {
  public:
-  explicit Line(asio::io_context& io) : io_(io), socket_(io) {}
+  // `stop`, if any, ends waits as a deadline does.
+  Line(asio::io_context& io, const std::atomic<bool>* stop) : io_(io), socket_(io), stop_(stop) {}
 
   // Empty: connected.
   error_code connect(const tcp::endpoint& where, TimePoint deadline) {
@@ -90,7 +92,9 @@ class Line {
     start([&](error_code error) { result = error; });
     while (!result) {
       io_.restart();
-      if (io_.run_one_until(deadline) != 0 || Clock::now() < deadline) continue;
+      const TimePoint until = stop_ == nullptr ? deadline : std::min(deadline, Clock::now() + kStopLook);
+      if (io_.run_one_until(until) != 0) continue;
+      if (Clock::now() < deadline && (stop_ == nullptr || !stop_->load())) continue;
       error_code ignored;
       socket_.cancel(ignored);
       while (!result) {
@@ -104,6 +108,7 @@ class Line {
 
   asio::io_context& io_;
   tcp::socket socket_;
+  const std::atomic<bool>* stop_;
 };
 
 class TcpBootstrap final : public Bootstrap {
@@ -128,6 +133,8 @@ class TcpBootstrap final : public Bootstrap {
   Status join();
   Result<Attempt> try_to_join(std::uint16_t port);
   Error nobody_answered() const;
+  bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+  Error given_up() const { return fail(ErrorCode::kAborted, "set-up was given up on this rank", options_.rank); }
 
   RendezvousOptions options_;
   TimePoint deadline_;
@@ -200,7 +207,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
   error_code error;
   const tcp::endpoint where(asio::ip::make_address(options_.host, error), port);
   if (error) return fail(ErrorCode::kConfig, fmt::format("\"{}\" is not a numeric address of rank 0", options_.host));
-  auto line = std::make_unique<Line>(io_);
+  auto line = std::make_unique<Line>(io_, options_.stop.get());
   // With several ports to try, one that swallows packets may not take all the time.
   const bool many = options_.ports.size() > 1;
   const TimePoint patience = many ? std::min(deadline_, Clock::now() + kForeignPatience) : deadline_;
@@ -263,14 +270,14 @@ Status TcpBootstrap::join() {
       if (!attempt) return attempt.error();
       if (*attempt == Attempt::kJoined) return {};
       if (*attempt == Attempt::kStranger) last = deadline_;  // it may just be too busy to greet us
-      if (Clock::now() >= deadline_) break;
+      if (Clock::now() >= deadline_ || stopped()) break;
     }
     asio::steady_timer pause(io_, kRetryPause);
     pause.async_wait([](error_code) {});
     io_.restart();
     io_.run();
-  } while (Clock::now() < last);
-  return nobody_answered();
+  } while (Clock::now() < last && !stopped());
+  return stopped() ? given_up() : nobody_answered();
 }
 
 Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blob) {
@@ -287,6 +294,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
     last = Clock::now();
   }
   const auto answer = line_->read(wire::kMaxFrameBytes, last + kLastWords);
+  if (stopped()) return given_up();
   if (!answer) {
     if (last != deadline_) {
       return fail(ErrorCode::kTimeout, fmt::format("set-up did not end within {} ms", options_.timeout_ms));

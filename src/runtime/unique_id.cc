@@ -66,7 +66,9 @@ std::vector<std::uint16_t> ports_to_try(const PortRange& range) {
 Result<UniqueIdParts> unpack_unique_id(const UniqueId& id) {
   Layout layout;
   std::memcpy(&layout, id.bytes.data(), sizeof(layout));
-  if (layout.magic != kMagic) return invalid("the unique id is none of Tutti's: take what UniqueId::create() gave");
+  if (layout.magic != kMagic) {
+    return invalid("the unique id is none of Tutti's: take what UniqueId::create() or ncclGetUniqueId() gave");
+  }
   if (layout.version != kVersion) {
     return invalid(fmt::format("the unique id has version {}, known here is {}: install one version of Tutti",
                                layout.version, kVersion));

@@ -163,6 +163,17 @@ TEST(NcclDevice, AFactorInDeviceMemoryIsReadWhenTheCallRuns) {
   end(ranks);
 }
 
+TEST(NcclDevice, MoreMemoryThanTheDeviceHasIsTheDriversRefusal) {
+  std::vector<Rank> ranks = ranks_of_one_thread({0});
+  const auto scope = cuda::ContextScope::enter(driver(), context_of(ranks[0]));
+  void* data = nullptr;
+  EXPECT_EQ(ncclMemAlloc(&data, std::size_t{1} << 50), ncclUnhandledCudaError);
+  EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("OUT_OF_MEMORY"), std::string::npos)
+      << ncclGetLastError(nullptr);
+  EXPECT_EQ(data, nullptr);
+  end(ranks);
+}
+
 TEST(NcclDevice, HostMemoryWaitsForTheStreamAndCannotBeCaptured) {
   std::vector<Rank> ranks = ranks_of_one_thread({0});
   const Rank& rank = ranks[0];

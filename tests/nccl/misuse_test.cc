@@ -91,6 +91,34 @@ TEST(NcclMisuse, AnErrorInAGroupEndsTheGroupAndNoMore) {
   for (const ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
 }
 
+TEST(NcclMisuse, AGroupEndsThoughOneOfItsRanksWasRefused) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess) << last();
+  ncclComm_t comms[2] = {};
+  const std::int64_t start = now_ms();
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  for (ncclComm_t& comm : comms) EXPECT_EQ(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);  // rank 0 twice
+  EXPECT_EQ(ncclGroupEnd(), ncclRemoteError);
+  EXPECT_LT(now_ms() - start, 10'000);
+  EXPECT_NE(last().find("rank 0"), std::string::npos) << last();
+  for (const ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+TEST(NcclMisuse, ASetUpThatWaitsIsAbortedFromAnotherThread) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess) << last();
+  std::atomic<ncclComm_t> comm = nullptr;
+  std::thread waiting([&] {
+    static_assert(sizeof(std::atomic<ncclComm_t>) == sizeof(ncclComm_t));
+    EXPECT_EQ(ncclCommInitRank(reinterpret_cast<ncclComm_t*>(&comm), 2, id, 0), ncclRemoteError);
+  });
+  while (comm.load() == nullptr) std::this_thread::yield();
+  const std::int64_t start = now_ms();
+  EXPECT_EQ(ncclCommAbort(comm.load()), ncclSuccess);
+  waiting.join();
+  EXPECT_LT(now_ms() - start, 5'000);
+}
+
 // Rank 0 is through and ends; the others' call, which it has left, goes on.
 TEST(NcclMisuse, FinalizeAndDestroyDisturbNobodyWhoIsStillAtWork) {
   as_threads(3, [](ncclComm_t comm, int rank, int) -> std::string {
