@@ -35,7 +35,7 @@
 #include <cuda_fp8.h>
 #endif
 #elif !defined(__DRIVER_TYPES_H__)
-typedef struct CUstream_st* cudaStream_t;
+typedef struct CUstream_st* cudaStream_t;  // NOLINT(bugprone-forward-declaration-namespace): CUDA's own name
 #endif
 
 // The version whose interface this is; ncclGetVersion() says what the library at hand reports.

@@ -178,7 +178,8 @@ Status set_device_protocol(Config& config, std::string_view name, std::string_vi
 
 const std::map<std::string, Variable, std::less<>>& all_variables() {
   constexpr std::int64_t kDayMs = 86'400'000;
-  static const std::map<std::string, Variable, std::less<>> kVariables = {
+  // Never destroyed: communicators may still be made, in threads, while the process ends.
+  static const auto& variables = *new std::map<std::string, Variable, std::less<>>{
       {"TUTTI_RANK", integer(&Config::rank, 0, 65534)},
       {"TUTTI_WORLD_SIZE", integer(&Config::size, 1, 65535)},
       {"TUTTI_LOCAL_RANK", integer(&Config::local_rank, 0, 65534)},
@@ -205,7 +206,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_LOG", {set_log_level, word(&Config::log_level, kLevels)}},
       {"TUTTI_NCCL_VERSION", {set_nccl_version, nccl_version_value}},
   };
-  return kVariables;
+  return variables;
 }
 
 // Letters added, left out or changed, and neighbours that stand in the wrong order, counted once.
@@ -252,9 +253,9 @@ Environment process_environment() {
 }
 
 Variables with_defaults(Variables own, const Variables& defaults) {
-  for (const auto& [name, value] : defaults) {
-    const auto same = [&](const auto& pair) { return pair.first == name; };
-    if (std::none_of(own.begin(), own.end(), same)) own.emplace_back(name, value);
+  for (const auto& one : defaults) {
+    const auto same = [&](const auto& other) { return other.first == one.first; };
+    if (std::none_of(own.begin(), own.end(), same)) own.push_back(one);
   }
   return own;
 }

@@ -12,7 +12,7 @@ namespace tutti::cuda {
 using CUdevice = int;
 using CUdeviceptr = std::uint64_t;
 using CUcontext = struct CUctx_st*;
-using CUstream = struct CUstream_st*;
+using CUstream = struct CUstream_st*;  // NOLINT(bugprone-forward-declaration-namespace): nccl.h has the name, too
 using CUevent = struct CUevent_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;

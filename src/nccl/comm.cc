@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
+#include "nccl/background.h"
 #include "nccl/windows.h"
 
 namespace tutti::nccl {
@@ -36,6 +37,15 @@ ncclResult_t fail_in(const char* function, ncclResult_t result, const std::strin
 
 // Jobs that share a communicator, directly or as what they are made from.
 const Comm* lane_of(const Job& job) { return job.parent != nullptr ? job.parent.get() : job.comm.get(); }
+
+std::vector<CommPtr> comms_of(const std::vector<Job>& lane) {
+  std::vector<CommPtr> comms;
+  for (const Job& job : lane) {
+    comms.push_back(job.comm);
+    if (job.parent != nullptr) comms.push_back(job.parent);
+  }
+  return comms;
+}
 
 void count_job(const Job& job, int difference) {
   for (const CommPtr& comm : {job.comm, job.parent}) {
@@ -91,8 +101,8 @@ std::atomic<int>& forks() {
 }
 
 ncclComm_t next_handle() {
-  static std::atomic<std::uintptr_t> last{0};  // handles are the process's
-  return reinterpret_cast<ncclComm_t>(last += 16);
+  static std::atomic<std::uintptr_t> last{0};       // handles are the process's
+  return reinterpret_cast<ncclComm_t>(last += 16);  // NOLINT: a number
 }
 
 }  // namespace
@@ -300,7 +310,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
       if (blocking) {
         threads.emplace_back([&, i] { run(i); });
       } else {
-        std::thread([lane = lanes[i]] { run_lane(lane); }).detach();
+        run_in_background([lane = lanes[i]] { run_lane(lane); }, comms_of(lanes[i]));
       }
     } catch (const std::system_error& error) {
       for (const Job& job : lanes[i]) {

@@ -101,7 +101,8 @@ ncclResult_t allocate_on_device(const cuda::Driver& driver, void** place, std::s
   const std::size_t asked = bytes + NCCL_WIN_REQUIRED_ALIGNMENT;
   auto memory = cuda::ShareableMemory::allocate(driver, asked);
   if (!memory) return fail(memory.error());
-  auto* data = reinterpret_cast<std::byte*>(round_up(memory->address(), NCCL_WIN_REQUIRED_ALIGNMENT));
+  const std::uintptr_t address = round_up(memory->address(), NCCL_WIN_REQUIRED_ALIGNMENT);
+  auto* data = reinterpret_cast<std::byte*>(address);  // NOLINT: a device's address
   return give(std::make_shared<Block>(*std::move(memory), data, bytes), place);
 }
 

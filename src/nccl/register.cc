@@ -61,7 +61,7 @@ TUTTI_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t
     const std::scoped_lock lock(found->mutex);
     const std::uintptr_t number = ++found->last_registration;
     found->registrations[number] = std::move(made);
-    *handle = reinterpret_cast<void*>(number);
+    *handle = reinterpret_cast<void*>(number);  // NOLINT: a number
     return ncclSuccess;
   });
 }

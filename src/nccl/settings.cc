@@ -14,7 +14,7 @@ namespace tutti::nccl {
 namespace {
 
 // NCCL waits for ever. These wait for so long that no job that works is ended, and a dead rank is told anyway.
-const Variables kDefaults = {{"TUTTI_TIMEOUT_MS", "86400000"}, {"TUTTI_SETUP_TIMEOUT_MS", "600000"}};
+Variables patience() { return {{"TUTTI_TIMEOUT_MS", "86400000"}, {"TUTTI_SETUP_TIMEOUT_MS", "600000"}}; }
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -29,7 +29,7 @@ void limit_blocks(Settings& settings, std::int32_t most) {
 
 Result<Settings> first_settings(const EnvironmentSettings& environment) {
   Settings settings;
-  settings.defaults = with_defaults(environment.overlay, kDefaults);
+  settings.defaults = with_defaults(environment.overlay, patience());
   settings.blocking = environment.blocking.value_or(true);
   settings.root = environment.root;
   settings.algorithms = environment.algorithms;

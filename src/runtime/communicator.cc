@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ranges>
 #include <thread>
 
 #include "algorithms/algorithms.h"
@@ -123,11 +124,10 @@ Status CommunicatorImpl::take_plan(const UserPlan& plan, const PlanUse& use) {
 const CommunicatorImpl::ChosenPlan* CommunicatorImpl::find_user_plan(const Collective& collective, std::uint64_t bytes,
                                                                      Algorithm asked) const {
   if (asked != Algorithm::kAuto && asked != Algorithm::kUser) return nullptr;
-  for (auto chosen = user_plans_.rbegin(); chosen != user_plans_.rend(); ++chosen) {
-    const PlanDescription about = chosen->plan.description();
+  for (const ChosenPlan& chosen : std::views::reverse(user_plans_)) {
+    const PlanDescription about = chosen.plan.description();
     if (about.collective != collective.kind || about.root != collective.root) continue;
-    if (asked == Algorithm::kUser || (bytes >= chosen->use.min_bytes && bytes <= chosen->use.max_bytes))
-      return &*chosen;
+    if (asked == Algorithm::kUser || (bytes >= chosen.use.min_bytes && bytes <= chosen.use.max_bytes)) return &chosen;
   }
   return nullptr;
 }

@@ -129,7 +129,7 @@ class CommunicatorImpl {
     std::uint32_t root = 0;
     std::uint32_t digest = 0;  // of a caller's plan, else 0
 
-    auto operator<=>(const PlanKey&) const = default;
+    auto operator<=>(const PlanKey&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14
   };
   // A caller's plan and when it is taken.
   struct ChosenPlan {

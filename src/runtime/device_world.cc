@@ -83,7 +83,8 @@ std::optional<T> unpack(std::string_view text) {
 // One registry for the process: ranks that were made apart, each by a thread of its own, meet nowhere else.
 std::shared_ptr<DeviceProcess> DeviceProcess::of(std::uint64_t communicator) {
   static std::mutex mutex;
-  static std::map<std::uint64_t, std::weak_ptr<DeviceProcess>> all;
+  static auto& all =
+      *new std::map<std::uint64_t, std::weak_ptr<DeviceProcess>>;  // not destroyed at exit: see config.cc
   const std::scoped_lock lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<DeviceProcess>& found = all[communicator];
@@ -402,6 +403,12 @@ bool DeviceWorld::end() {
   return idle_;
 }
 
+// Never ends what it is given.
+template <class T>
+void leave_for_good(T what) {
+  static_cast<void>(std::make_unique<T>(std::move(what)).release());
+}
+
 DeviceWorld::~DeviceWorld() {
   const bool idle = end();
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
@@ -411,11 +418,11 @@ DeviceWorld::~DeviceWorld() {
   if (closed) return;
   log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is not given back",
              idle ? "before its peers" : "while calls of it still run", device_->number());
-  if (own_arena_ != nullptr) new std::shared_ptr<cuda::DeviceMemory>(own_arena_);  // never freed: peers may write in it
+  leave_for_good(std::move(own_arena_));  // peers may write in it
   if (idle) return;
-  static_cast<void>(new std::vector<Opened>(std::move(opened_)));  // kernels may still use these
-  static_cast<void>(new std::optional<cuda::DeviceMemory>(std::move(links_)));
-  static_cast<void>(new std::optional<cuda::PinnedMemory>(std::move(pinned_)));
+  leave_for_good(std::move(opened_));  // kernels may still use these
+  leave_for_good(std::move(links_));
+  leave_for_good(std::move(pinned_));
 }
 
 // Tells every peer elsewhere that its memory is not used from here any more.

@@ -170,14 +170,14 @@ std::string check_everything(ncclComm_t comm, int rank, int ranks) {
     for (const std::size_t elements : kCounts) {
       for (const bool in_place : {false, true}) {
         for (int root = 0; root < ranks; ++root) {
-          const std::string wrong =
+          std::string wrong =
               check(comm, rank, ranks, ncclFloat32, {.count = elements, .root = root, .in_place = in_place});
           if (!wrong.empty()) return wrong;
         }
       }
     }
     for (int type = 0; type < ncclNumTypes; ++type) {
-      const std::string wrong = check(comm, rank, ranks, static_cast<ncclDataType_t>(type),
+      std::string wrong = check(comm, rank, ranks, static_cast<ncclDataType_t>(type),
                                       {.count = 50, .root = ranks - 1, .in_place = false});
       if (!wrong.empty()) return wrong + " (type " + std::to_string(type) + ")";
     }

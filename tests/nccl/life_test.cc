@@ -94,7 +94,7 @@ TEST(NcclLife, SplitsShrinksAndGrows) {
       int own = -1;
       TUTTI_NCCL_TRY(ncclCommUserRank(half, &own));
       TUTTI_NCCL_WANT(own == 2 - rank);
-      if (const std::string wrong = check_sum(half, 6); !wrong.empty()) return wrong;
+      if (std::string wrong = check_sum(half, 6); !wrong.empty()) return wrong;
       TUTTI_NCCL_TRY(ncclCommDestroy(half));
     }
     int excluded[] = {1};
@@ -104,7 +104,7 @@ TEST(NcclLife, SplitsShrinksAndGrows) {
       int count = 0;
       TUTTI_NCCL_TRY(ncclCommCount(three, &count));
       TUTTI_NCCL_WANT(count == 3);
-      if (const std::string wrong = check_sum(three, 6); !wrong.empty()) return wrong;
+      if (std::string wrong = check_sum(three, 6); !wrong.empty()) return wrong;
       TUTTI_NCCL_TRY(ncclCommDestroy(three));
     }
     return check_sum(comm, 10);
@@ -132,10 +132,10 @@ TEST(NcclLife, GrowsByRanksThatWereNotThere) {
         }
         while (!given) std::this_thread::yield();
         TUTTI_NCCL_TRY(ncclCommGrow(old, 4, rank == 0 ? nullptr : &more, rank < 2 ? -1 : rank, &grown, nullptr));
-        if (const std::string sum = check_sum(grown, 10); !sum.empty()) return sum;
+        if (std::string sum = check_sum(grown, 10); !sum.empty()) return sum;
         TUTTI_NCCL_TRY(ncclCommDestroy(grown));
         if (old != nullptr) {
-          if (const std::string sum = check_sum(old, 3); !sum.empty()) return sum;
+          if (std::string sum = check_sum(old, 3); !sum.empty()) return sum;
           TUTTI_NCCL_TRY(ncclCommDestroy(old));
         }
         return {};
@@ -169,13 +169,13 @@ TEST(NcclLife, ARevokedOneEndsItsCallsAndCanBeSplitAndShrunk) {
     TUTTI_NCCL_WANT(ncclCommFinalize(comm) == ncclInvalidUsage);
     ncclComm_t split = nullptr;
     TUTTI_NCCL_TRY(ncclCommSplit(comm, 0, -rank, &split, nullptr));
-    if (const std::string wrong = check_sum(split, 6); !wrong.empty()) return wrong;
+    if (std::string wrong = check_sum(split, 6); !wrong.empty()) return wrong;
     TUTTI_NCCL_TRY(ncclCommDestroy(split));
     if (rank == 2) return {};
     int excluded[] = {2};
     ncclComm_t pair = nullptr;
     TUTTI_NCCL_TRY(ncclCommShrink(comm, excluded, 1, &pair, nullptr, NCCL_SHRINK_DEFAULT));
-    if (const std::string wrong = check_sum(pair, 3); !wrong.empty()) return wrong;
+    if (std::string wrong = check_sum(pair, 3); !wrong.empty()) return wrong;
     TUTTI_NCCL_TRY(ncclCommDestroy(pair));
     return {};
   });
@@ -202,7 +202,7 @@ TEST(NcclLife, ASuspendedOneRefusesCallsUntilItIsResumed) {
 // A rank is killed in the middle of the job; the others are told who, abort in time, and go on without it.
 TEST(NcclLife, SurvivorsOfADeadRankShrink) {
   const std::vector<pid_t> children = start_processes(3, [](ncclComm_t comm, int rank, int) -> std::string {
-    if (const std::string wrong = check_sum(comm, 6); !wrong.empty()) return wrong;
+    if (std::string wrong = check_sum(comm, 6); !wrong.empty()) return wrong;
     if (rank == 1) raise(SIGKILL);
     std::int32_t value = 0;
     const ncclResult_t ended = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr);
@@ -213,7 +213,7 @@ TEST(NcclLife, SurvivorsOfADeadRankShrink) {
     const std::int64_t start = now_ms();
     TUTTI_NCCL_TRY(ncclCommShrink(comm, excluded, 1, &pair, nullptr, NCCL_SHRINK_ABORT));
     TUTTI_NCCL_WANT(now_ms() - start < 10'000);
-    if (const std::string wrong = check_sum(pair, 3); !wrong.empty()) return wrong;
+    if (std::string wrong = check_sum(pair, 3); !wrong.empty()) return wrong;
     TUTTI_NCCL_TRY(ncclCommDestroy(pair));
     return {};
   });
