@@ -178,7 +178,7 @@ std::string check_everything(ncclComm_t comm, int rank, int ranks) {
     }
     for (int type = 0; type < ncclNumTypes; ++type) {
       std::string wrong = check(comm, rank, ranks, static_cast<ncclDataType_t>(type),
-                                      {.count = 50, .root = ranks - 1, .in_place = false});
+                                {.count = 50, .root = ranks - 1, .in_place = false});
       if (!wrong.empty()) return wrong + " (type " + std::to_string(type) + ")";
     }
   }

@@ -105,6 +105,9 @@ TEST(NcclMisuse, AGroupEndsThoughOneOfItsRanksWasRefused) {
 }
 
 TEST(NcclMisuse, ASetUpThatWaitsIsAbortedFromAnotherThread) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the handle is read while ncclCommInitRank() writes it, which NCCL's interface wants: a race";
+#endif
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess) << last();
   std::atomic<ncclComm_t> comm = nullptr;
