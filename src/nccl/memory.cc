@@ -18,16 +18,12 @@
 #include "cuda/resources.h"
 #include "cuda/virtual_memory.h"
 #include "nccl/api.h"
+#include "nccl/streams.h"
 
 namespace tutti::nccl {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-bool has_context(const cuda::Driver& driver) {
-  cuda::CUcontext context = nullptr;
-  return driver.api().ctx_get_current(&context) == cuda::CUresult::kSuccess && context != nullptr;
-}
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 

@@ -13,11 +13,6 @@ namespace {
 
 cuda::CUstream handle(void* stream) { return static_cast<cuda::CUstream>(stream); }
 
-bool has_context(const cuda::Driver& driver) {
-  cuda::CUcontext context = nullptr;
-  return driver.api().ctx_get_current(&context) == cuda::CUresult::kSuccess && context != nullptr;
-}
-
 bool on_device(const cuda::PointerInfo& info) {
   return info.kind == cuda::MemoryKind::kDevice || info.kind == cuda::MemoryKind::kManaged;
 }
@@ -42,6 +37,11 @@ Status put_behind(const cuda::Driver& driver, void* behind, void* stream) {
 }
 
 }  // namespace
+
+bool has_context(const cuda::Driver& driver) {
+  cuda::CUcontext context = nullptr;
+  return driver.api().ctx_get_current(&context) == cuda::CUresult::kSuccess && context != nullptr;
+}
 
 Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream) {
   const cuda::Driver* driver = cuda::Driver::loaded();

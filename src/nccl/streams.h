@@ -14,6 +14,9 @@ namespace tutti::nccl {
 
 struct GroupCall;
 
+// Whether the calling thread has a current CUDA context.
+bool has_context(const cuda::Driver& driver);
+
 // What CallOptions::stream is for a call on `buffer` in `stream`. A call on host memory runs at once, so what the
 // stream holds is waited for first, as far as the thread has a context. Errors: kUnsupported (host memory in a stream
 // that captures), kDevice.

@@ -244,7 +244,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--ours', required=True, type=pathlib.Path)
     parser.add_argument('--compiler', required=True)
-    parser.add_argument('--library', default='')
+    parser.add_argument('--library', dest='ours_built', default='')
     parser.add_argument('--write-facts', type=pathlib.Path)
     parser.add_argument('real', nargs='*', type=pathlib.Path)
     arguments = parser.parse_args()
@@ -262,8 +262,8 @@ def main():
                 '// The numbers of the interface of NCCL, as abi.py read them out of its header with a compiler.\n'
                 '#include <cstddef>\n#include <type_traits>\n\n#include "nccl.h"\n\n' + comparison.facts)
         found = comparison.differences(our_file) or unseen_mutations(comparison, our_file.read_text())
-        if arguments.library:
-            found += comparison.linked(arguments.library)
+        if arguments.ours_built:
+            found += comparison.linked(arguments.ours_built)
         real = comparison.real
         print(f'{fitting[0]}: {len(real.functions)} functions, {len(real.macros)} macros, '
               f'{sum(map(len, real.enums.values()))} enumerators, {len(real.structs)} structures; '
