@@ -73,10 +73,10 @@ struct PlainPair {
   std::vector<tutti::Socket> far;
 
   explicit PlainPair(std::size_t sockets, std::uint32_t buffer_bytes) {
-    tutti::Socket listener = std::move(tutti::listen_on(*tutti::parse_host("127.0.0.1")).value());
+    tutti::Socket listener = tutti::listen_on(*tutti::parse_host("127.0.0.1")).value();
     const tutti::SocketAddress address = tutti::local_address(listener.get());
     for (std::size_t i = 0; i < sockets; ++i) {
-      near.push_back(std::move(tutti::connect_to(address, buffer_bytes, 0).value()));
+      near.push_back(tutti::connect_to(address, buffer_bytes, 0).value());
       pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
       poll(&ready, 1, 5000);
       far.emplace_back(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -188,16 +188,16 @@ struct Rank {
 
   Rank(std::uint32_t rank, std::shared_ptr<tutti::TcpEndpoint> endpoint, const std::vector<std::string>& addresses,
        std::uint32_t slot_bytes, std::uint32_t buffer_bytes) {
-    transport = std::move(tutti::TcpTransport::create({.rank = rank,
-                                                       .ranks = 2,
-                                                       .communicator = 1,
-                                                       .slots = 4,
-                                                       .slot_bytes = slot_bytes,
-                                                       .socket_buffer_bytes = buffer_bytes},
-                                                      std::move(endpoint), addresses)
-                              .value());
-    send = std::move(transport->open_send(1 - rank, 0).value());
-    receive = std::move(transport->open_receive(1 - rank, 0).value());
+    transport = tutti::TcpTransport::create({.rank = rank,
+                                             .ranks = 2,
+                                             .communicator = 1,
+                                             .slots = 4,
+                                             .slot_bytes = slot_bytes,
+                                             .socket_buffer_bytes = buffer_bytes},
+                                            std::move(endpoint), addresses)
+                    .value();
+    send = transport->open_send(1 - rank, 0).value();
+    receive = transport->open_receive(1 - rank, 0).value();
   }
 
   void post(const std::byte* data, std::size_t bytes, const CallTag& tag) {
@@ -231,7 +231,7 @@ struct Endpoints {
   std::vector<std::string> addresses;
   Endpoints() {
     for (int i = 0; i < 2; ++i) {
-      list.push_back(std::move(tutti::TcpEndpoint::listen({.address = "127.0.0.1"}).value()));
+      list.push_back(tutti::TcpEndpoint::listen({.address = "127.0.0.1"}).value());
       addresses.push_back(list.back()->address());
     }
   }

@@ -57,13 +57,28 @@ part_format() {
   while read -r file; do check clang-format --dry-run --Werror "$file" || true; done < <(cxx_files)
 }
 
-# clang-tidy over every source that the dev build compiles; headers through their sources.
+# clang-tidy over every source that the dev build compiles, on all cores; headers through their sources.
 part_lint() {
   "$root/scripts/setup" --dev
   build dev || return 1
-  local file
+  rm -rf build/lint && mkdir -p build/lint
+  local file log
+  cxx_files | grep '\.cc$' | while read -r file; do
+    grep -qF "\"$root/$file\"" build/dev/compile_commands.json && echo "$file"
+  done >build/lint/files
+  # What clang-tidy says of a file, and its exit status in the last line.
+  # shellcheck disable=SC2016
+  local one='log=build/lint/${1//\//_}.log
+    timeout 600 clang-tidy --quiet -p build/dev "$1" >"$log" 2>&1
+    echo "status $?" >>"$log"'
+  xargs -P "$(cores)" -I{} bash -c "$one" _ {} <build/lint/files
   while read -r file; do
-    grep -qF "\"$root/$file\"" build/dev/compile_commands.json || continue
-    check clang-tidy --quiet -p build/dev "$file" || true
-  done < <(cxx_files | grep '\.cc$')
+    log=build/lint/${file//\//_}.log
+    if [ "$(tail -n 1 "$log")" = 'status 0' ]; then
+      count_pass
+    else
+      count_fail "clang-tidy $file"
+      grep -E '(warning|error):' "$log" | head -n 5
+    fi
+  done <build/lint/files
 }

@@ -18,8 +18,11 @@
 #include "tools/exit_status.h"
 #include "tools/perf_command.h"
 #include "tools/plan_command.h"
+#include "tools/points_command.h"
 #include "tools/run_command.h"
+#include "tools/sim_command.h"
 #include "tools/topo_command.h"
+#include "tools/tune_command.h"
 #include "tools/verify_command.h"
 #include "tutti/version.h"
 
@@ -96,14 +99,18 @@ int run_tool(std::vector<std::string> arguments) {
   app.set_version_flag("--version", "tutti " + std::string(version()));
   app.require_subcommand(1);
   std::vector<std::string> perf_arguments = arguments;
+  std::vector<std::string> tune_arguments = arguments;
   const bool has_mark = std::find(arguments.begin(), arguments.end(), "--") != arguments.end();
   std::vector<std::string> program = split_off_program(arguments);
   const bool stray_program = !program.empty() && (arguments.empty() || arguments.front() != "run");
   add_run_command(app, std::move(program), exit_status);
   add_perf_command(app, std::move(perf_arguments), exit_status);
   add_plan_command(app, exit_status);
+  add_points_command(app, exit_status);
   add_verify_command(app, exit_status);
   add_topo_command(app, exit_status);
+  add_sim_command(app, exit_status);
+  add_tune_command(app, std::move(tune_arguments), exit_status);
   const std::vector<std::string> words = arguments;
   try {
     if (stray_program) throw CLI::ExtrasError({"--"});

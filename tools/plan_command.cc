@@ -19,6 +19,7 @@
 #include "plan/verify.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/plan_export.h"
 #include "tutti/plan.h"
 
 namespace tutti::tool {
@@ -38,6 +39,7 @@ struct PlanOptions {
   std::optional<std::uint32_t> rank;
   std::string svg_path;
   std::string json_path;
+  ExportOptions exported;
 };
 
 // What the command line asks for and cannot be had is an error of the command line.
@@ -96,7 +98,8 @@ Status write_json(const Plan& plan, const PlanOptions& options) {
 
 Status write_files(const Plan& plan, const PlanOptions& options) {
   if (!options.svg_path.empty()) TUTTI_TRY(draw(plan, options.svg_path));
-  return options.json_path.empty() ? Status() : write_json(plan, options);
+  if (!options.json_path.empty()) TUTTI_TRY(write_json(plan, options));
+  return export_plan(plan, options.exported);
 }
 
 void print_proof(const VerifyReport& report, const PlanShape& shape) {
@@ -109,7 +112,7 @@ void print_proof(const VerifyReport& report, const PlanShape& shape) {
 
 // What can be said of a plan of too many ranks to be written out: one rank's steps.
 int print_unproved(const Generator& generator, const PlanOptions& options) {
-  if (!options.rank || !options.svg_path.empty() || !options.json_path.empty()) {
+  if (!options.rank || !options.svg_path.empty() || !options.json_path.empty() || options.exported.wanted()) {
     fmt::print(stderr,
                "tutti plan: {} ranks are too many to print, prove, draw or write as a whole (at most {}); choose one "
                "with --rank\n",
@@ -127,6 +130,7 @@ int run_plan(const PlanOptions& options) {
                options.ranks - 1);
     return kExitUsage;
   }
+  if (const Status asked = check_export(options.exported); !asked.ok()) return fail(asked.error());
   const CollectiveKind kind = *parse_collective(options.collective);
   if (options.root >= (has_root(kind) ? options.ranks : 1)) {
     fmt::print(stderr, "tutti plan: {}\n",
@@ -211,6 +215,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("--rank", options->rank, "Print this rank's steps only");
   command->add_option("--svg", options->svg_path, "Draw the plan into this file");
   command->add_option("--json", options->json_path, "Write the plan into this file, for tutti verify --plan");
+  add_export_options(*command, options->exported);
   command->callback([options, &exit_code] {
     exit_code = run_plan(*options);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

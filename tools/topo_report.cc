@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "cuda/driver.h"
+#include "tools/topo_graph.h"
 #include "tutti/version.h"
 
 namespace tutti::tool {
@@ -69,21 +70,6 @@ std::string ranges_text(const std::vector<std::size_t>& numbers) {
   return fmt::format("{}", fmt::join(ranges, ", "));
 }
 
-// Columns as wide as their widest cell, the first line their heads.
-std::string table_text(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("  {:<{}}", row[i], widths[i]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
 std::string version_text(std::uint32_t tenths) { return fmt::format("{}.{}", tenths / 10, tenths % 10); }
 
 std::string text_of(const GpuPath& path, bool itself) {
@@ -109,6 +95,18 @@ std::string host_text(const Machine& machine) {
                      size_text(host.l2_bytes), size_text(host.last_level_bytes), machine.simd);
 }
 
+// What hwloc adds: sockets, NUMA nodes, caches.
+std::string processors_text(const Processors& processors) {
+  if (processors.nodes.empty()) return {};
+  std::string text = fmt::format("        sockets {}, cores {}, NUMA nodes {}:", processors.packages, processors.cores,
+                                 processors.nodes.size());
+  for (const CacheKind& cache : processors.caches) {
+    text += fmt::format(" {} x {} {}{}", cache.count, size_text(cache.bytes), cache.name,
+                        &cache == &processors.caches.back() ? "" : ",");
+  }
+  return text + "\n";
+}
+
 std::string device_code_text(const Machine& machine) {
   if (machine.architectures.empty()) {
     return "code    this build has no device code (scripts/build cuda, where nvcc is found)\n";
@@ -128,7 +126,7 @@ std::string gpus_text(const Machine& machine) {
                     fmt::format("{}.{}", gpu.capability_major, gpu.capability_minor),
                     text_of(device_code_for(gpu, machine.architectures))});
   }
-  return "\n" + table_text(rows);
+  return "\n" + columns_text(rows);
 }
 
 std::string paths_text(const GpuTopology& gpus) {
@@ -140,7 +138,24 @@ std::string paths_text(const GpuTopology& gpus) {
       rows.back().push_back(text_of(gpus.path(from, to), from == to));
     }
   }
-  return "\nHow the GPU of the row reaches the memory of the GPU of the column:\n\n" + table_text(rows);
+  return "\nHow the GPU of the row reaches the memory of the GPU of the column:\n\n" + columns_text(rows);
+}
+
+json numa_json(const Processors& processors) {
+  json nodes = json::array();
+  for (const NumaNode& node : processors.nodes) {
+    nodes.push_back({{"number", node.number}, {"memory_bytes", node.memory_bytes}, {"cpus", node.cpus}});
+  }
+  return nodes;
+}
+
+json caches_json(const Processors& processors) {
+  json caches = json::array();
+  for (const CacheKind& cache : processors.caches) {
+    caches.push_back(
+        {{"name", cache.name}, {"bytes", cache.bytes}, {"count", cache.count}, {"cpus_each", cache.cpus_each}});
+  }
+  return caches;
 }
 
 json host_json(const Machine& machine) {
@@ -150,7 +165,9 @@ json host_json(const Machine& machine) {
           {"cpu_limit", host.cpu_limit == 0 ? json(nullptr) : json(host.cpu_limit)},
           {"l2_bytes", host.l2_bytes == 0 ? json(nullptr) : json(host.l2_bytes)},
           {"last_level_bytes", host.last_level_bytes == 0 ? json(nullptr) : json(host.last_level_bytes)},
-          {"simd", machine.simd}};
+          {"simd", machine.simd},
+          {"numa_nodes", numa_json(machine.processors)},
+          {"caches", caches_json(machine.processors)}};
 }
 
 json gpu_json(const Gpu& gpu, const Machine& machine, std::size_t number) {
@@ -209,7 +226,7 @@ CallWay call_way(const Machine& machine) {
 }
 
 std::string to_text(const Machine& machine) {
-  std::string text = host_text(machine);
+  std::string text = host_text(machine) + processors_text(machine.processors);
   const GpuTopology& gpus = machine.gpus;
   if (!gpus.no_driver.empty()) return text + fmt::format("GPUs    none: {}\n", gpus.no_driver);
   text += fmt::format("driver  CUDA {}\n", cuda::version_text(gpus.driver_version));
@@ -224,7 +241,7 @@ std::string to_text(const Machine& machine) {
   return text;
 }
 
-std::string to_json(const Machine& machine) {
+json to_json(const Machine& machine) {
   const GpuTopology& gpus = machine.gpus;
   const CallWay way = call_way(machine);
   json document = {{"schema", "tutti-topo"},
@@ -245,7 +262,7 @@ std::string to_json(const Machine& machine) {
       if (from != to) document["paths"].push_back(path_json(gpus.path(from, to), from, to));
     }
   }
-  return document.dump(2) + "\n";
+  return document;
 }
 
 }  // namespace tutti::tool

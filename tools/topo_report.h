@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "topology/cpus.h"
 #include "topology/gpus.h"
 #include "topology/host.h"
 
@@ -17,6 +19,7 @@ struct Machine {
   std::string simd;  // of the CPU kernels, as Highway names it
   GpuTopology gpus;
   std::vector<int> architectures;  // of the library's device code: kernels::device_architectures()
+  Processors processors{};         // without NUMA nodes: not asked for
 };
 
 // What of the library's device code a GPU runs.
@@ -42,6 +45,6 @@ struct CallWay {
 CallWay call_way(const Machine& machine);
 
 std::string to_text(const Machine& machine);
-std::string to_json(const Machine& machine);
+nlohmann::json to_json(const Machine& machine);
 
 }  // namespace tutti::tool

@@ -283,6 +283,12 @@ class TUTTI_API Communicator {
   bool runs_on_devices() const;
   // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
+  // What the cost model says that such a call takes on host memory, in microseconds: by measured costs where `tutti
+  // tune` has run on rank 0's machine, else by defaults. Nothing where it cannot say: GPUs carry calls out, plans of
+  // the caller's own, one rank or more than 64, machines with different numbers of ranks or whose ranks are not
+  // numbered side by side. Slow: every call of it is a simulation.
+  std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type,
+                                     Algorithm algorithm = Algorithm::kAuto) const;
 
   // output[i] = op over all ranks' input[i], i in [0, count), on every rank. In place: input == output.
   Status all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,

@@ -144,14 +144,12 @@ HWY_INLINE V finished(V value, std::uint32_t divisor) {
     value = divided(value, divisor);
     if constexpr (kIsFloatVector<V> && kSelects) value = canonicalized(value);
   }
-  if constexpr (kAnyNan)
+  if constexpr (kAnyNan || !kIsFloatVector<V>)
     return value;
-  else if constexpr (kIsFloatVector<V> && kSelects)
+  else if constexpr (kSelects)
     return quieted(value);
-  else if constexpr (kIsFloatVector<V>)
-    return canonicalized(value);
   else
-    return value;
+    return canonicalized(value);
 }
 
 // --- pairs ------------------------------------------------------------

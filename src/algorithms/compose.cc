@@ -1,6 +1,7 @@
 #include "algorithms/compose.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/assert.h"
@@ -8,56 +9,96 @@
 namespace tutti {
 namespace {
 
-// The first and the last step of one channel that reads or stores one place; `steps` of them.
+// The first and the last step of one channel that reads, or stores, one place of memory.
 struct Span {
+  std::uint16_t channel = 0;
   std::uint32_t first = 0;
   std::uint32_t last = 0;
-  std::uint32_t steps = 0;
+};
 
-  void add(std::uint32_t step) {
-    if (steps++ == 0) first = step;
-    last = step;
+// What is handed from step to step lies in scratch and output. Its places in the order of (space, chunk), and for each
+// the spans of those who read or store it, by channel. Built by counting, as long as the plan has steps and chunks.
+class Uses {
+ public:
+  Uses(const RankPlan& plan, Slice Step::*slice) : chunks_(chunks_of(plan)) {
+    static_assert(Space::kOutput < Space::kScratch, "the order of the places");
+    begins_.assign(places() + 1, 0);
+    for_each(plan, slice, [&](std::size_t place, std::uint16_t, std::uint32_t) { ++begins_[place + 1]; });
+    for (std::size_t place = 0; place < places(); ++place) begins_[place + 1] += begins_[place];
+    spans_.resize(begins_.back());
+    counts_.assign(places(), 0);
+    for_each(plan, slice, [&](std::size_t place, std::uint16_t channel, std::uint32_t step) {
+      std::uint32_t& count = counts_[place];
+      Span* const last = count > 0 ? &spans_[begins_[place] + count - 1] : nullptr;
+      if (last != nullptr && last->channel == channel) {
+        last->last = step;
+      } else {
+        spans_[begins_[place] + count++] = {.channel = channel, .first = step, .last = step};
+      }
+    });
   }
-};
 
-struct Place {
-  std::map<std::uint16_t, Span> reads;  // by channel
-  std::map<std::uint16_t, Span> stores;
-};
+  std::size_t places() const { return 2 * std::size_t{chunks_}; }
+  Slice slice(std::size_t place) const {
+    return {.space = place < chunks_ ? Space::kOutput : Space::kScratch,
+            .chunk = static_cast<std::uint32_t>(place % chunks_)};
+  }
+  std::span<const Span> at(std::size_t place) const {
+    return std::span(spans_).subspan(begins_[place], counts_[place]);
+  }
 
-// Memory that is handed from step to step: (space, chunk) of scratch and output.
-using Memory = std::map<std::pair<Space, std::uint32_t>, Place>;
+ private:
+  static bool handed_on(const Slice& slice) { return slice.space == Space::kScratch || slice.space == Space::kOutput; }
 
-Memory memory_of(const RankPlan& plan) {
-  Memory memory;
-  for (std::size_t index = 0; index < plan.channels.size(); ++index) {
-    const auto c = static_cast<std::uint16_t>(index);
-    const std::vector<Step>& steps = plan.channels[c].steps;
-    for (std::uint32_t s = 0; s < steps.size(); ++s) {
-      const auto handed_on = [](const Slice& slice) {
-        return slice.space == Space::kScratch || slice.space == Space::kOutput;
-      };
-      const Slice& source = steps[s].source;
-      const Slice& sink = steps[s].sink;
-      if (handed_on(source)) memory[{source.space, source.chunk}].reads[c].add(s);
-      if (handed_on(sink)) memory[{sink.space, sink.chunk}].stores[c].add(s);
+  static std::uint32_t chunks_of(const RankPlan& plan) {
+    std::uint32_t most = 0;
+    for (const Channel& channel : plan.channels) {
+      for (const Step& step : channel.steps) {
+        for (const Slice& slice : {step.source, step.sink}) {
+          if (handed_on(slice)) most = std::max(most, slice.chunk + 1);
+        }
+      }
+    }
+    return most;
+  }
+
+  template <class Visit>
+  void for_each(const RankPlan& plan, Slice Step::*member, Visit visit) const {
+    for (std::size_t c = 0; c < plan.channels.size(); ++c) {
+      const std::vector<Step>& steps = plan.channels[c].steps;
+      for (std::uint32_t s = 0; s < steps.size(); ++s) {
+        const Slice& slice = steps[s].*member;
+        if (!handed_on(slice)) continue;
+        const std::size_t place = slice.chunk + (slice.space == Space::kScratch ? chunks_ : 0);
+        visit(place, static_cast<std::uint16_t>(c), s);
+      }
     }
   }
-  return memory;
-}
+
+  std::uint32_t chunks_;
+  std::vector<std::uint32_t> begins_;  // of each place, into spans_; room for one span for each step
+  std::vector<std::uint32_t> counts_;  // of each place
+  std::vector<Span> spans_;
+};
 
 void order_channels(RankPlan& plan) {
-  for (const auto& [where, place] : memory_of(plan)) {
-    TUTTI_ASSERT(place.stores.size() == 1, "{}[{}] is stored to by {} channels", to_string(where.first), where.second,
-                 place.stores.size());
-    const auto& [writer, stores] = *place.stores.begin();
-    for (const auto& [reader, reads] : place.reads) {
-      if (reader == writer) continue;
-      plan.channels[reader].after.push_back(
-          {.step = reads.first, .other_channel = writer, .tiles_before = 0, .other_step = stores.last});
-      if (where.first != Space::kScratch) continue;
-      plan.channels[writer].after.push_back(
-          {.step = stores.first, .other_channel = reader, .tiles_before = 1, .other_step = reads.last});
+  const Uses reads(plan, &Step::source);
+  const Uses stores(plan, &Step::sink);
+  for (std::size_t place = 0; place < stores.places(); ++place) {
+    const std::span<const Span> readers = reads.at(place);
+    const std::span<const Span> writers = stores.at(place);
+    if (readers.empty() && writers.empty()) continue;
+    const Slice where = stores.slice(place);
+    TUTTI_ASSERT(writers.size() == 1, "{}[{}] is stored to by {} channels", to_string(where.space), where.chunk,
+                 writers.size());
+    const Span& writer = writers[0];
+    for (const Span& reader : readers) {
+      if (reader.channel == writer.channel) continue;
+      plan.channels[reader.channel].after.push_back(
+          {.step = reader.first, .other_channel = writer.channel, .tiles_before = 0, .other_step = writer.last});
+      if (where.space != Space::kScratch) continue;
+      plan.channels[writer.channel].after.push_back(
+          {.step = writer.first, .other_channel = reader.channel, .tiles_before = 1, .other_step = reader.last});
     }
   }
   for (Channel& channel : plan.channels) {
@@ -71,7 +112,7 @@ void append_channel(const Channel& stage, const Embedding& embedding, std::span<
                     ChannelBuilder& channel) {
   std::vector<std::uint16_t> ports;
   for (const Port& port : stage.ports) {
-    const std::uint32_t peer = embedding.team.ranks[port.peer];
+    const std::uint32_t peer = embedding.rank_of(port.peer);
     const auto lane = static_cast<std::uint16_t>(embedding.first_lane + port.lane);
     ports.push_back(port.direction == Direction::kSend ? channel.send_to(peer, lane)
                                                        : channel.receive_from(peer, lane));

@@ -18,24 +18,16 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <vector>
 
 #include "plan/plan.h"
 
 namespace tutti {
 
-// An ordered set of ranks.
-struct Team {
-  std::vector<std::uint32_t> ranks;
-
-  bool operator==(const Team&) const = default;
-};
-
 // Where a stage stands in the whole plan.
 struct Embedding {
-  const Team& team;
-  std::function<Slice(const Slice& of_stage)> place;  // of no two stages the same, but for what is handed on
+  std::function<std::uint32_t(std::uint32_t member)> rank_of;  // the team, an ordered set of ranks
+  std::function<Slice(const Slice& of_stage)> place;           // of no two stages the same, but for what is handed on
   std::uint16_t first_channel = 0;
   std::uint16_t first_lane = 0;
   bool completes = false;  // the stage's complete sums are complete sums of the whole plan

@@ -16,20 +16,25 @@
 //   the last one     all-gather inside: out[c] from c's owner, stored as out[c] by the others
 // The chunks are dealt with inside in the order in which the stage across reads and stores them. Stages wait for each
 // other chunk by chunk and overlap tile by tile (algorithms/compose.h): the time of a long message is that of the
-// slowest stage, not the sum.
+// slowest stage, not the sum. Over trees each chunk of a rail is a *strand* of its own, with a first and a last channel
+// for each: a machine near the root of one tree comes late to each of its tiles, and is a leaf of the other tree, whose
+// tiles must not wait for that.
 //
 // On one machine only the stages inside are left, in one channel, and complete the sums; with one rank on each machine
 // only the stage across, on one rail; a machine with one rank among larger ones has nothing to do inside.
 //
 // hierarchical: direct inside (a ring where a machine has more ranks than a step takes operands), a ring across.
-// hierarchical_tree: a ring inside, the double binary tree across: for many machines.
+// hierarchical_tree: direct inside up to 16 ranks (a ring beyond), the double binary tree across: for many machines.
 //
 // For N machines of L ranks and a message of S bytes, rounds (messages one after the other) and bytes sent per rank:
 //   hierarchical       2 + 2(N-1) rounds; 2S(p-1)/p bytes, the least, of which 2S(N-1)/(NL) leave the machine
-//   hierarchical_tree  2(L-1) + at most 2 floor(log2 N) rounds; 2S(L-1)/L inside and at most 2S/L across
-// Order of addition: direct inside adds in rank order. So where each machine's ranks stand side by side, hierarchical
-// adds in cyclic rank order (in rank order on one machine); a ring inside starts at another member for each owner, and
-// the order is then one of no promise. All ranks get the same bits in any case.
+//   hierarchical_tree  2 + at most 2 floor(log2 N) rounds (2(L-1) for the 2 where L > 16); 2S(L-1)/L bytes inside and
+//   at
+//                      most 2S/L across
+// Order of addition: direct inside adds in rank order. So where each machine's ranks stand side by side, both add in
+// the order of their stage across, machines for ranks: cyclic, and the tree over an even number of machines in rank
+// order. A ring inside starts at another member for each owner, and the order is then one of no promise. All ranks get
+// the same bits in any case.
 //
 // Source: the three stages are those of BlueConnect (M. Cho et al., "BlueConnect: decomposing all-reduce for deep
 // learning on heterogeneous network hierarchy", MLSys 2019) and of Horovod's hierarchical all-reduce; the rule for
@@ -37,8 +42,8 @@
 #include "algorithms/hierarchical.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 
 #include "algorithms/generators.h"
@@ -47,16 +52,14 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint16_t kReduceLane = 0;  // the stages inside and the one across never join the same two ranks
-constexpr std::uint16_t kGatherLane = 1;
+// hierarchical_tree is for many machines and for messages whose rounds count: on machines of this size, the largest
+// that are built today with every GPU an equal way from every other, one round of 15 messages beats 15 rounds of one.
+// Beyond, a rank's connections and its step's operands would grow with the machine; there a ring takes one neighbour.
+constexpr std::uint32_t kMaxDirectInTree = 16;
 
-// Chunks of one member of the stage across, in the order of its steps.
-struct Sequence {
-  std::vector<std::uint32_t> read;
-  std::vector<std::uint32_t> stored;
-};
-
-std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, Space space, Slice Step::*slice) {
+// Which of so many chunks of one space a member of the stage across reads or stores, in the order of its steps.
+std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, std::uint32_t chunks, Space space,
+                                           Slice Step::*slice) {
   std::vector<std::pair<std::size_t, std::uint32_t>> found;  // step, chunk
   for (const Channel& channel : plan.channels) {
     for (std::size_t s = 0; s < channel.steps.size(); ++s) {
@@ -65,11 +68,13 @@ std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, Space space, Sl
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<std::uint32_t> chunks;
+  std::vector<std::uint32_t> in_order;
+  std::vector<bool> seen(chunks, false);
   for (const auto& [step, chunk] : found) {
-    if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
+    if (!seen[chunk]) in_order.push_back(chunk);
+    seen[chunk] = true;
   }
-  return chunks;
+  return in_order;
 }
 
 // All that the ranks' builders share.
@@ -77,25 +82,25 @@ struct Hierarchy {
   Hierarchy(const Collective& collective, const HierarchyStages& chosen)
       : machines(collective),
         stages(chosen),
-        across(chosen.across(
-            {.kind = CollectiveKind::kAllReduce, .ranks = static_cast<std::uint32_t>(machines.teams.size())})),
-        chunks(across.shape.chunks * machines.rails) {
+        across(chosen.across({.kind = CollectiveKind::kAllReduce, .ranks = machines.count()})),
+        chunks(across.shape.chunks * machines.rails()) {
     TUTTI_ASSERT(across.shape.scratch_chunks == 0 || across.shape.scratch_chunks == across.shape.chunks,
                  "scratch of a stage across has the lengths of its chunks");
-    for (const Team& team : machines.teams) largest = std::max<std::size_t>(largest, team.ranks.size());
-    if (largest > kMaxDirectRanks) stages.inside = Inside::kRing;
+    if (machines.rails() > stages.most_direct) stages.inside = Inside::kRing;
   }
 
-  bool has_inside() const { return largest > 1; }
-  bool has_across() const { return machines.teams.size() > 1; }
+  bool has_inside() const { return machines.rails() > 1; }
+  bool has_across() const { return machines.count() > 1; }
   std::uint32_t chunk_of(std::uint32_t rail, std::uint32_t piece) const { return rail * across.shape.chunks + piece; }
+  // The chunks across are dealt to strands: piece modulo strands.
+  std::uint32_t strands() const { return has_across() && stages.strand_for_each_piece ? across.shape.chunks : 1; }
 
   // The chunks of every member of a machine, for each of its rails in the given order of pieces.
-  Owned owned(const Team& team, const std::vector<std::uint32_t>& pieces) const {
+  Owned owned(std::uint32_t machine, const std::vector<std::uint32_t>& pieces) const {
     Owned all;
-    for (const std::uint32_t rank : team.ranks) {
+    for (std::uint32_t member = 0; member < machines.size(machine); ++member) {
       std::vector<std::uint32_t>& own = all.emplace_back();
-      for (const std::uint32_t rail : machines.rails_of(rank)) {
+      for (const std::uint32_t rail : machines.rails_of(machines.rank_at(machine, member))) {
         for (const std::uint32_t piece : pieces) own.push_back(chunk_of(rail, piece));
       }
     }
@@ -110,7 +115,6 @@ struct Hierarchy {
   HierarchyStages stages;
   Generator across;
   std::uint32_t chunks;
-  std::size_t largest = 1;
 };
 
 Order order_of(const Hierarchy& hierarchy) {
@@ -118,7 +122,7 @@ Order order_of(const Hierarchy& hierarchy) {
     return hierarchy.has_across() ? Order::kAny : Order::kCyclic;
   }
   if (!hierarchy.has_across()) return Order::kByRank;
-  return hierarchy.machines.side_by_side ? hierarchy.across.shape.order : Order::kAny;
+  return hierarchy.machines.side_by_side() ? hierarchy.across.shape.order : Order::kAny;
 }
 
 PlanShape Hierarchy::shape(const Collective& collective) const {
@@ -129,16 +133,16 @@ PlanShape Hierarchy::shape(const Collective& collective) const {
           .chunks = chunks,
           .scratch_chunks = outer.scratch_chunks > 0 ? 2 * chunks : partial_sums,
           .slots = std::max(outer.slots, has_inside() ? inside_slots(stages.inside) : std::uint16_t{1}),
-          .lanes = std::max<std::uint16_t>(outer.lanes, has_inside() ? kGatherLane + 1 : 1),
+          .lanes = std::max(outer.lanes, static_cast<std::uint16_t>(has_inside() ? 2 * strands() : 1)),
           .windows_in_place = outer.windows_in_place || !has_across(),
           .order = order_of(*this)};
 }
 
 // Its rails one after the other. Where a rank is alone on its machine, the machine's sum is its input.
 void Hierarchy::append_across(Composer& composer, const RankPlan& stage, std::uint32_t rank) const {
-  const bool alone = machines.teams[machines.machine[rank]].ranks.size() == 1;
+  const bool alone = machines.size(machines.machine_of(rank)) == 1;
   for (const std::uint32_t rail : machines.rails_of(rank)) {
-    const Team team = machines.across(rail);
+    const auto owner = [&](std::uint32_t machine) { return machines.owner(rail, machine); };
     const auto place = [&](const Slice& slice) -> Slice {
       const std::uint32_t chunk = chunk_of(rail, slice.chunk);
       switch (slice.space) {
@@ -149,17 +153,17 @@ void Hierarchy::append_across(Composer& composer, const RankPlan& stage, std::ui
       }
       return {.space = slice.space, .chunk = chunk};
     };
-    const auto first_channel = static_cast<std::uint16_t>(alone ? 0 : 1);
-    composer.append(stage, {.team = team, .place = place, .first_channel = first_channel, .completes = true});
+    const auto first_channel = static_cast<std::uint16_t>(alone ? 0 : strands());
+    composer.append(stage, {.rank_of = owner, .place = place, .first_channel = first_channel, .completes = true});
   }
 }
 
 RankPlan Hierarchy::build(std::uint32_t rank) const {
-  const std::uint32_t machine = machines.machine[rank];
-  const Team& team = machines.teams[machine];
+  const std::uint32_t machine = machines.machine_of(rank);
+  const std::uint32_t member = machines.member_of(rank);
   const RankPlan outer = across.build(across.shape, machine);
   Composer composer;
-  if (team.ranks.size() == 1) {
+  if (machines.size(machine) == 1) {
     append_across(composer, outer, rank);
     return std::move(composer).build();
   }
@@ -167,67 +171,121 @@ RankPlan Hierarchy::build(std::uint32_t rank) const {
   const auto at_sums = [&](const Slice& slice) -> Slice {
     return {.space = slice.space == Space::kOutput ? sums : slice.space, .chunk = slice.chunk};
   };
-  const Owned read = owned(team, chunks_in_order(outer, Space::kInput, &Step::source));
-  composer.append(inside_reduce_scatter(stages.inside, machines.member[rank], read),
-                  {.team = team, .place = at_sums, .first_lane = kReduceLane, .completes = !has_across()});
-  if (has_across()) append_across(composer, outer, rank);
+  const auto neighbour = [&](std::uint32_t of_machine) { return machines.rank_at(machine, of_machine); };
   const auto at_home = [](const Slice& slice) { return slice; };
-  const Owned stored = owned(team, chunks_in_order(outer, Space::kOutput, &Step::sink));
-  const std::size_t gather_channel = has_across() ? 1 + outer.channels.size() : 0;
-  composer.append(inside_all_gather(stages.inside, machines.member[rank], stored),
-                  {.team = team,
-                   .place = at_home,
-                   .first_channel = static_cast<std::uint16_t>(gather_channel),
-                   .first_lane = kGatherLane});
+  const std::uint32_t pieces = across.shape.chunks;
+  const auto of_strand = [&](std::vector<std::uint32_t> in_order, std::uint32_t strand) {
+    std::erase_if(in_order, [&](std::uint32_t piece) { return piece % strands() != strand; });
+    return owned(machine, in_order);
+  };
+  // The lanes inside: the stages inside and the one across never join the same two ranks.
+  const std::vector<std::uint32_t> read = chunks_in_order(outer, pieces, Space::kInput, &Step::source);
+  for (std::uint32_t strand = 0; strand < strands(); ++strand) {
+    composer.append(inside_reduce_scatter(stages.inside, member, of_strand(read, strand)),
+                    {.rank_of = neighbour,
+                     .place = at_sums,
+                     .first_channel = static_cast<std::uint16_t>(strand),
+                     .first_lane = static_cast<std::uint16_t>(strand),
+                     .completes = !has_across()});
+  }
+  if (has_across()) append_across(composer, outer, rank);
+  const std::vector<std::uint32_t> stored = chunks_in_order(outer, pieces, Space::kOutput, &Step::sink);
+  const std::size_t first_gather = has_across() ? strands() + outer.channels.size() : 0;
+  for (std::uint32_t strand = 0; strand < strands(); ++strand) {
+    composer.append(inside_all_gather(stages.inside, member, of_strand(stored, strand)),
+                    {.rank_of = neighbour,
+                     .place = at_home,
+                     .first_channel = static_cast<std::uint16_t>(first_gather + strand),
+                     .first_lane = static_cast<std::uint16_t>(strands() + strand)});
+  }
   return std::move(composer).build();
 }
 
 }  // namespace
 
-Machines::Machines(const Collective& collective) {
-  std::map<std::uint32_t, std::uint32_t> index;  // machine's number -> index into teams
-  for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
-    const std::uint32_t number = collective.nodes.empty() ? 0 : collective.nodes[rank];
-    const auto [place, added] = index.try_emplace(number, static_cast<std::uint32_t>(teams.size()));
-    if (added) teams.emplace_back();
-    Team& team = teams[place->second];
-    side_by_side = side_by_side && (team.ranks.empty() || team.ranks.back() + 1 == rank);
-    machine.push_back(place->second);
-    member.push_back(static_cast<std::uint32_t>(team.ranks.size()));
-    team.ranks.push_back(rank);
-    rails = std::max(rails, static_cast<std::uint32_t>(team.ranks.size()));
+namespace {
+
+// The size of the machines where all have the same, their ranks stand side by side, and their numbers ascend, so that
+// one look at each rank is enough; else 0.
+std::uint32_t equal_size(const Collective& collective) {
+  const std::vector<std::uint32_t>& nodes = collective.nodes;
+  if (nodes.empty()) return collective.ranks;
+  const auto size = static_cast<std::uint32_t>(
+      std::find_if(nodes.begin(), nodes.end(), [&](std::uint32_t node) { return node != nodes[0]; }) - nodes.begin());
+  if (nodes.size() % size != 0) return 0;
+  for (std::size_t rank = 1; rank < nodes.size(); ++rank) {
+    const bool starts = rank % size == 0;
+    if (starts ? nodes[rank] <= nodes[rank - 1] : nodes[rank] != nodes[rank - 1]) return 0;
+  }
+  return size;
+}
+
+}  // namespace
+
+Machines::Machines(const Collective& collective) : equal_size_(equal_size(collective)) {
+  if (equal_size_ == 0) {
+    make_tables(collective);
+  } else {
+    count_ = collective.ranks / equal_size_;
+    rails_ = equal_size_;
   }
 }
 
-Team Machines::across(std::uint32_t rail) const {
-  Team owners;
-  for (const Team& team : teams) owners.ranks.push_back(team.ranks[rail % team.ranks.size()]);
-  return owners;
+void Machines::make_tables(const Collective& collective) {
+  std::unordered_map<std::uint32_t, std::uint32_t> index;  // machine's number -> index into teams_
+  for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
+    const auto [place, added] = index.try_emplace(collective.nodes[rank], static_cast<std::uint32_t>(teams_.size()));
+    if (added) teams_.emplace_back();
+    std::vector<std::uint32_t>& team = teams_[place->second];
+    side_by_side_ = side_by_side_ && (team.empty() || team.back() + 1 == rank);
+    machine_.push_back(place->second);
+    member_.push_back(static_cast<std::uint32_t>(team.size()));
+    team.push_back(rank);
+    rails_ = std::max(rails_, static_cast<std::uint32_t>(team.size()));
+  }
+  count_ = static_cast<std::uint32_t>(teams_.size());
+}
+
+std::uint32_t Machines::size(std::uint32_t machine) const {
+  return equal_size_ > 0 ? equal_size_ : static_cast<std::uint32_t>(teams_[machine].size());
+}
+
+std::uint32_t Machines::machine_of(std::uint32_t rank) const {
+  return equal_size_ > 0 ? rank / equal_size_ : machine_[rank];
+}
+
+std::uint32_t Machines::member_of(std::uint32_t rank) const {
+  return equal_size_ > 0 ? rank % equal_size_ : member_[rank];
+}
+
+std::uint32_t Machines::rank_at(std::uint32_t machine, std::uint32_t member) const {
+  return equal_size_ > 0 ? machine * equal_size_ + member : teams_[machine][member];
 }
 
 std::vector<std::uint32_t> Machines::rails_of(std::uint32_t rank) const {
   std::vector<std::uint32_t> owned;
-  const auto members = static_cast<std::uint32_t>(teams[machine[rank]].ranks.size());
-  for (std::uint32_t rail = member[rank]; rail < rails; rail += members) owned.push_back(rail);
+  const std::uint32_t members = size(machine_of(rank));
+  for (std::uint32_t rail = member_of(rank); rail < rails_; rail += members) owned.push_back(rail);
   return owned;
 }
 
 Generator composed_all_reduce(const Collective& collective, const HierarchyStages& stages) {
   TUTTI_ASSERT(collective.kind == CollectiveKind::kAllReduce || collective.kind == CollectiveKind::kBarrier);
-  // Shared, and never changed: generators are copied freely, and this one's table grows with the ranks.
+  // Shared, and never changed: generators are copied freely, and this one's tables may grow with the ranks.
   const auto hierarchy = std::make_shared<const Hierarchy>(collective, stages);
   return {.shape = hierarchy->shape(collective),
           .build = [hierarchy](const PlanShape&, std::uint32_t rank) { return hierarchy->build(rank); }};
 }
 
 Generator hierarchical_all_reduce(const Collective& collective) {
-  return composed_all_reduce(collective,
-                             {.name = Algorithm::kHierarchical, .inside = Inside::kDirect, .across = ring_all_reduce});
+  return composed_all_reduce(collective, {.name = Algorithm::kHierarchical, .across = ring_all_reduce});
 }
 
 Generator hierarchical_tree_all_reduce(const Collective& collective) {
-  return composed_all_reduce(
-      collective, {.name = Algorithm::kHierarchicalTree, .inside = Inside::kRing, .across = double_tree_all_reduce});
+  return composed_all_reduce(collective, {.name = Algorithm::kHierarchicalTree,
+                                          .most_direct = kMaxDirectInTree,
+                                          .across = double_tree_all_reduce,
+                                          .strand_for_each_piece = true});
 }
 
 }  // namespace tutti

@@ -136,8 +136,10 @@ bool Simulation::walk(Walker& walker) {
   while (walker.steps.now < step_count * ended.size()) {
     const std::uint64_t tile = walker.steps.now / step_count;
     const auto index = static_cast<std::uint32_t>(walker.steps.now % step_count);
-    const auto afters = std::ranges::equal_range(channel.after, index, {}, &After::step);
-    if (!can_run(walker, channel.steps[index], afters, tile)) break;
+    const auto before_step = [](const After& after, std::uint32_t step) { return after.step < step; };
+    const auto first = std::lower_bound(channel.after.begin(), channel.after.end(), index, before_step);
+    const auto last = std::lower_bound(first, channel.after.end(), index + 1, before_step);
+    if (!can_run(walker, channel.steps[index], std::span(first, last), tile)) break;
     take(walker, channel.steps[index], tile);
     if (index + 1 == step_count) ended[tile] = std::max(ended[tile], round_);
   }

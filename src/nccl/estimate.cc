@@ -7,8 +7,8 @@
 namespace tutti::nccl {
 namespace {
 
-// Of one round, and of a byte that a rank sends: shared memory as bench/ finds it on a small machine; a network and a
-// GPU as the order of magnitude that vendors state.
+// Where the tuner cannot predict a call. Of one round, and of a byte that a rank sends: shared memory as bench/ finds
+// it on a small machine; a network and a GPU as the order of magnitude that vendors state.
 struct Costs {
   double round_us;
   double us_per_byte;
@@ -46,6 +46,9 @@ double estimate(const GroupCall& one) {
   const double bytes = static_cast<double>(one.call.count * size_of(one.call.type));
   if (one.kind != GroupCall::Kind::kCollective) return costs.round_us + bytes * costs.us_per_byte;
   if (one.comm->ranks == 1) return bytes * costs.us_per_byte;
+  const auto predicted =
+      one.comm->communicator->predicted_us(one.call.kind, one.call.count, one.call.type, one.algorithm);
+  if (predicted) return *predicted;
   const Algorithm algorithm = one.algorithm != Algorithm::kAuto ? one.algorithm
                                                                 : one.comm->communicator->auto_algorithm(
                                                                       one.call.kind, one.call.count, one.call.type);

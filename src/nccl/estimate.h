@@ -7,8 +7,8 @@
 
 namespace tutti::nccl {
 
-// Microseconds: of each communicator the sum of its calls, and of these the longest. Each call costs rounds and bytes:
-// its algorithm's number of rounds, and the bytes that a rank sends, by stated constants; nothing is measured.
+// Microseconds: of each communicator the sum of its calls, and of these the longest. A call takes what the tuner
+// predicts (Communicator::predicted_us()); where it cannot (transfers, GPUs), rounds and bytes by stated constants.
 double estimated_us(const std::vector<GroupCall>& calls);
 
 }  // namespace tutti::nccl

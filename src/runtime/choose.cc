@@ -3,6 +3,15 @@
 // while the ranks are not too many. Numbers: measured on two cores (docs/results), or where the text says so, reasoned.
 #include "runtime/choose.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "algorithms/algorithms.h"
+#include "executor/direct.h"
+#include "executor/slate.h"
+
 namespace tutti::detail {
 namespace {
 
@@ -95,6 +104,127 @@ Algorithm choose_algorithm(const Collective& collective, const Choice& choice) {
     case CollectiveKind::kSendReceive: break;
   }
   return Algorithm::kDirect;
+}
+
+const Tuner* Chooser::tuner() {
+  if (looked_ || options_.tuning == nullptr) return tuner_ ? &*tuner_ : nullptr;
+  looked_ = true;
+  Parameters parameters = options_.tuning->parameters;
+  const std::uint32_t limit = parameters.cores;  // of the cgroup
+  parameters.cores = limit > 0 && options_.cores > 0 ? std::min(limit, options_.cores) : options_.cores;
+  auto made = Tuner::create({.parameters = std::move(parameters),
+                             .ranks = options_.ranks,
+                             .nodes = options_.nodes,
+                             .memory = options_.memory});
+  if (made) tuner_ = *std::move(made);
+  return tuner_ ? &*tuner_ : nullptr;
+}
+
+Choice Chooser::complete(const Collective& collective, Choice choice) const {
+  choice.memory = options_.memory;
+  choice.attached = choice.attached && uses_attached_memory(collective, choice.bytes, options_.attachment);
+  return choice;
+}
+
+Way Chooser::way_of(const Collective& collective, const Choice& choice, Algorithm algorithm) const {
+  if (!options_.slates) return Way::kByMessages;
+  if (SlateRun::takes(collective, algorithm, choice.bytes)) return Way::kBySlates;
+  if (!DirectRun::takes(collective, algorithm, ReduceOp::kSum)) return Way::kByMessages;
+  // What is registered counts as plain here: ranks do not know that of each other.
+  if (!choice.attached) return Way::kByMessages;
+  return options_.attachment == Attachment::kPointers ? Way::kByMemory : Way::kByCalls;
+}
+
+std::vector<Contender> Chooser::contenders(const Collective& collective, const Choice& choice) const {
+  std::vector<Contender> contenders;
+  for (const Algorithm algorithm : algorithms_of(collective.kind)) {
+    const auto generator = find_generator(collective, algorithm);
+    if (!generator || (choice.in_rank_order && generator->shape.order != Order::kByRank)) continue;
+    contenders.push_back({.algorithm = algorithm, .way = way_of(collective, choice, algorithm)});
+  }
+  return contenders;
+}
+
+std::optional<Algorithm> Chooser::overridden(const Collective& collective, const Choice& choice) const {
+  if (options_.tuning == nullptr) return std::nullopt;
+  for (const Override& rule : options_.tuning->overrides) {
+    if (!rule.fits(collective.kind, choice.bytes, collective.ranks)) continue;
+    const auto generator = find_generator(collective, rule.algorithm);
+    if (generator && (!choice.in_rank_order || generator->shape.order == Order::kByRank)) return rule.algorithm;
+  }
+  return std::nullopt;
+}
+
+Chooser::Decision Chooser::explain(Collective collective, Choice choice) {
+  collective.root = 0;
+  choice = complete(collective, choice);
+  Decision decision;
+  decision.rule_of_thumb = choose_algorithm(collective, choice);
+  decision.algorithm = decision.rule_of_thumb;
+  if (const Tuner* tuner = this->tuner(); tuner != nullptr && collective.ranks > 1) {
+    Choice longest = choice;
+    longest.bytes = decided_as(choice.bytes);
+    decision.predictions = tuner->predict_all(collective, longest.bytes, contenders(collective, longest));
+  }
+  if (const auto rule = overridden(collective, choice)) {
+    decision.algorithm = *rule;
+    decision.by = By::kOverride;
+    decision.reason = "a rule of TUTTI_TUNE";
+    return decision;
+  }
+  if (!tuner_decides()) {
+    decision.reason = "all ranks share memory: the measured rule of thumb";
+    return decision;
+  }
+  const auto thumb = std::find_if(decision.predictions.begin(), decision.predictions.end(), [&](const Prediction& one) {
+    return one.contender.algorithm == decision.rule_of_thumb;
+  });
+  if (thumb == decision.predictions.end()) {
+    decision.reason = "no prediction: the rule of thumb";
+    return decision;
+  }
+  const Prediction& best = decision.predictions.front();
+  const double part = best.total_us() / thumb->total_us();
+  if (!(part <= kWorthChanging)) {
+    decision.reason = fmt::format("the rule of thumb: the quickest is predicted to take {:.2f} of its time", part);
+    return decision;
+  }
+  decision.algorithm = best.contender.algorithm;
+  decision.by = By::kTuner;
+  decision.reason = fmt::format("predicted to take {:.2f} of the time of {}, the rule of thumb", part,
+                                to_string(decision.rule_of_thumb));
+  return decision;
+}
+
+std::uint64_t Chooser::decided_as(std::uint64_t bytes) {
+  constexpr unsigned kMostBits = 48;  // beyond, no call is possible
+  return bytes <= 1 ? 1 : std::uint64_t{1} << std::min<unsigned>(std::bit_width(bytes - 1), kMostBits);
+}
+
+Algorithm Chooser::choose(const Collective& collective, const Choice& asked) {
+  const Choice choice = complete(collective, asked);
+  if (options_.tuning == nullptr) return choose_algorithm(collective, choice);
+  if (choice.on_device || !tuner_decides()) {
+    return overridden(collective, choice).value_or(choose_algorithm(collective, choice));
+  }
+  // Rules may end anywhere, and the table has powers of two.
+  if (const auto rule = overridden(collective, choice)) return *rule;
+  const std::uint32_t key =
+      static_cast<std::uint32_t>(collective.kind) * 4 + (choice.in_rank_order ? 2 : 0) + (choice.attached ? 1 : 0);
+  const auto bucket = static_cast<unsigned>(std::bit_width(decided_as(choice.bytes) - 1));
+  Algorithm& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
+  if (chosen == Algorithm::kAuto) chosen = explain(collective, asked).algorithm;
+  return chosen;
+}
+
+std::optional<double> Chooser::predict(const Collective& collective, const Choice& asked, Algorithm algorithm) {
+  const Choice choice = complete(collective, asked);
+  const Tuner* tuner = this->tuner();
+  if (tuner == nullptr || collective.ranks < 2) return std::nullopt;
+  const auto predicted =
+      tuner->predict(collective, choice.bytes, {.algorithm = algorithm, .way = way_of(collective, choice, algorithm)});
+  if (!predicted) return std::nullopt;
+  return predicted->total_us();
 }
 
 }  // namespace tutti::detail

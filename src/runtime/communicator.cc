@@ -60,7 +60,7 @@ bool WorkImpl::test() {
 }
 
 CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world,
-                                   std::chrono::milliseconds timeout, std::shared_ptr<Fabric> fabric,
+                                   std::chrono::milliseconds timeout, std::shared_ptr<JobFabric> fabric,
                                    std::vector<std::uint32_t> members, std::unique_ptr<DeviceWorld> devices,
                                    std::uint64_t id)
     : rank_(rank),
@@ -71,6 +71,13 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       world_(std::move(world)),
       timeout_(timeout),
       connections_(*world_.transport),
+      chooser_({.tuning = fabric_ == nullptr ? nullptr : fabric_->tuning,
+                .ranks = ranks,
+                .nodes = world_.nodes,
+                .cores = world_.cores,
+                .memory = world_.transport->shares_memory(),
+                .slates = world_.transport->slates() != nullptr,
+                .attachment = world_.transport->attachment()}),
       knows_driver_(cuda::Driver::loaded() != nullptr),
       device_way_(devices == nullptr ? nullptr
                                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),
@@ -165,12 +172,6 @@ Result<BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algo
   return last_plan_;
 }
 
-Algorithm CommunicatorImpl::choose(const Collective& collective, Choice choice) const {
-  choice.attached = choice.attached && uses_attached_memory(collective, choice.bytes, world_.transport->attachment());
-  choice.memory = world_.transport->shares_memory();
-  return choose_algorithm(collective, choice);
-}
-
 std::int64_t CommunicatorImpl::timeout_ns(const CallOptions& options) const {
   const std::chrono::milliseconds timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
   return std::int64_t{std::min(timeout, kLongestTimeout).count()} * 1'000'000;
@@ -201,7 +202,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   Algorithm algorithm = options.algorithm;
   if (algorithm == Algorithm::kAuto) {
     if (plans.chosen == Algorithm::kAuto || plans.chosen_bytes != bytes) {
-      plans.chosen = choose(collective, {.bytes = bytes, .attached = true});
+      plans.chosen = chooser_.choose(collective, {.bytes = bytes, .attached = true});
       plans.chosen_bytes = bytes;
     }
     algorithm = plans.chosen;
@@ -299,16 +300,43 @@ Status CommunicatorImpl::transfer(Direction direction, const void* data, std::si
   return operation->gate == nullptr ? engine_.wait(*operation) : Status();
 }
 
-Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
-  const std::size_t element_bytes = std::max<std::size_t>(size_of(type), 1);
+Collective CommunicatorImpl::collective_of(CollectiveKind kind) const {
   Collective collective;
   collective.kind = kind;
   collective.ranks = ranks_;
   collective.nodes = world_.nodes;
-  const std::uint64_t bytes = std::min(count, kMaxBytes / element_bytes) * element_bytes;
+  return collective;
+}
+
+namespace {
+
+std::uint64_t block_bytes(CollectiveKind kind, std::size_t count, DataType type) {
+  if (kind == CollectiveKind::kBarrier) return 0;
+  const std::size_t element_bytes = std::max<std::size_t>(size_of(type), 1);
+  return std::min(count, kMaxBytes / element_bytes) * element_bytes;
+}
+
+}  // namespace
+
+Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) {
+  const Collective collective = collective_of(kind);
+  const std::uint64_t bytes = block_bytes(kind, count, type);
   const std::scoped_lock lock(mutex_);
   if (find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  return choose(collective, {.bytes = bytes, .attached = true});
+  return chooser_.choose(collective, {.bytes = bytes, .attached = true});
+}
+
+std::optional<double> CommunicatorImpl::predicted_us(CollectiveKind kind, std::size_t count, DataType type,
+                                                     Algorithm algorithm) {
+  const Collective collective = collective_of(kind);
+  const Choice choice{.bytes = block_bytes(kind, count, type), .attached = true};
+  const std::scoped_lock lock(mutex_);
+  if (algorithm == Algorithm::kAuto) {
+    if (find_user_plan(collective, choice.bytes, Algorithm::kAuto) != nullptr) return std::nullopt;
+    algorithm = chooser_.choose(collective, choice);
+  }
+  if (device_way_ != nullptr || algorithm == Algorithm::kUser) return std::nullopt;
+  return chooser_.predict(collective, choice, algorithm);
 }
 
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {
@@ -364,6 +392,10 @@ bool Communicator::runs_on_devices() const { return impl_->runs_on_devices(); }
 std::string Communicator::transport() const { return impl_->transport_name(); }
 Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
   return impl_->auto_algorithm(kind, count, type);
+}
+std::optional<double> Communicator::predicted_us(CollectiveKind kind, std::size_t count, DataType type,
+                                                 Algorithm algorithm) const {
+  return impl_->predicted_us(kind, count, type, algorithm);
 }
 Status Communicator::run(const CollectiveCall& call, const CallOptions& options) { return impl_->run(call, options); }
 Result<Work> Communicator::start(const CollectiveCall& call, const CallOptions& options) {

@@ -74,7 +74,7 @@ class CommunicatorImpl {
   // `members`: the job ranks of all ranks. `id`: the number that its transport has. Without a fabric (a simulated
   // world) it can be neither split nor shrunk.
   CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world, std::chrono::milliseconds timeout,
-                   std::shared_ptr<Fabric> fabric = nullptr, std::vector<std::uint32_t> members = {},
+                   std::shared_ptr<JobFabric> fabric = nullptr, std::vector<std::uint32_t> members = {},
                    std::unique_ptr<DeviceWorld> devices = nullptr, std::uint64_t id = 0);
   ~CommunicatorImpl();
 
@@ -93,7 +93,8 @@ class CommunicatorImpl {
   Status transfer(Direction direction, const void* data, std::size_t count, DataType type, std::int32_t peer,
                   const CallOptions& options);
   Status use_plan(const UserPlan& plan, const PlanUse& use);
-  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
+  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type);
+  std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
 
   // Ready to be submitted, of a call in pieces the first, which has the others. The operation has no number yet, and
   // nothing has happened.
@@ -166,14 +167,14 @@ class CommunicatorImpl {
   Result<std::unique_ptr<Communicator>> try_shrink(std::span<const std::int32_t> excluded);
   Result<std::unique_ptr<Communicator>> shrink_to_one();
   Result<std::unique_ptr<Communicator>> make_among(Reunion& reunion, const std::vector<std::uint32_t>& present);
-  // choice.attached: the call may use attached memory.
-  Algorithm choose(const Collective& collective, Choice choice) const;
+  Collective collective_of(CollectiveKind kind) const;
   std::int64_t timeout_ns(const CallOptions& options) const;
 
   pid_t process_ = getpid();
   std::uint32_t rank_;
   std::uint32_t ranks_;
-  std::shared_ptr<Fabric> fabric_;  // shared with the communicators split from here or before; outlives the transport
+  std::shared_ptr<JobFabric>
+      fabric_;  // shared with the communicators split from here or before; outlives the transport
   std::vector<std::uint32_t> members_;
   const std::uint64_t id_;
   std::mutex reunion_mutex_;
@@ -194,6 +195,7 @@ class CommunicatorImpl {
   };
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
   std::vector<ChosenPlan> user_plans_;
+  Chooser chooser_;
   std::atomic<bool> group_open_ = false;
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine

@@ -62,13 +62,15 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
     return invalid_argument(
         fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
   }
+  auto by_device = goes_by_device(call, options, *checked);
+  if (!by_device) return by_device.error();
   const Algorithm algorithm =
       chosen != nullptr ? Algorithm::kUser
       : options.algorithm == Algorithm::kAuto
-          ? choose(checked->collective, {.bytes = bytes, .in_rank_order = in_rank_order, .attached = may_be_direct})
+          ? chooser_.choose(
+                checked->collective,
+                {.bytes = bytes, .in_rank_order = in_rank_order, .on_device = *by_device, .attached = may_be_direct})
           : options.algorithm;
-  auto by_device = goes_by_device(call, options, *checked);
-  if (!by_device) return by_device.error();
   if (*by_device) {
     auto operation = prepare_on_device(*checked, options, algorithm, chosen);
     if (!operation || *operation != nullptr) return operation;

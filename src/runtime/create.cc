@@ -25,6 +25,7 @@
 #include "runtime/fabric.h"
 #include "runtime/interfaces.h"
 #include "runtime/rendezvous.h"
+#include "runtime/tuning.h"
 #include "topology/host.h"
 #include "tutti/communicator.h"
 
@@ -60,6 +61,9 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;
+  // Other ranks' rules do not count, and a rank that does not come leaves the others to wait for it.
+  const auto rules = parse_overrides(config->tune);
+  if (!rules && config->rank.value_or(0) == 0) return rules.error();
   return config;
 }
 
@@ -69,28 +73,35 @@ std::vector<std::uint32_t> everybody(std::uint32_t ranks) {
   return all;
 }
 
-// The id of a job's first communicator: rank 0's random number.
-Result<std::uint64_t> agree_on_id(const Gather& gather) {
+// The id of a job's first communicator: rank 0's random number. His tuning comes with it.
+Result<std::uint64_t> agree_on_id(JobFabric& fabric, const Gather& gather) {
   std::uint64_t id = 0;
   Result<std::string> mine = std::string();
-  if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
-    mine = std::to_string(id);
-  } else {
-    mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "no random number can be had"};
+  if (fabric.job_rank == 0) {
+    const Log log(fabric.config.log_level, 0);
+    if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
+      mine = fmt::format("{}|{}", id, pack(detail::own_tuning(fabric.config, fabric.cpu_limit, log)));
+    } else {
+      mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "no random number can be had"};
+    }
   }
   auto blobs = gather_or_fail(gather, mine);
   if (!blobs) return blobs.error();
   const std::string& first = blobs->front();
-  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), id);
-  if (error != std::errc() || end != first.data() + first.size()) {
+  const std::size_t bar = std::min(first.find('|'), first.size());
+  const auto [end, error] = std::from_chars(first.data(), first.data() + bar, id);
+  if (error != std::errc() || end != first.data() + bar || bar == first.size()) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, 0, "rank 0 published an id that cannot be read"};
   }
+  auto tuning = detail::unpack(std::string_view(first).substr(bar + 1));
+  if (!tuning) return tuning.error();
+  fabric.tuning = std::make_shared<const detail::Tuning>(*std::move(tuning));
   return id;
 }
 
-Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<Fabric>& fabric, std::uint32_t rank,
+Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<JobFabric>& fabric, std::uint32_t rank,
                                                          std::uint32_t ranks, const Gather& gather) {
-  auto id = agree_on_id(gather);
+  auto id = agree_on_id(*fabric, gather);
   if (!id) return id.error();
   const std::vector<std::uint32_t> members = everybody(ranks);
   auto world = make_world(fabric, members, rank, *id, gather);
@@ -209,7 +220,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
     return invalid("ranks on several machines cannot have shared memory alone: transport is shm");
   }
   const auto ranks = static_cast<std::uint32_t>(size);
-  Fabric common;
+  JobFabric common;
   common.config = *config;
   HostTopology host = discover_host();
   common.cpus = std::move(host.cpus);
@@ -238,7 +249,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const auto body = [&, rank] {
-      auto fabric = std::make_shared<Fabric>(common);  // shared by the rank's communicators
+      auto fabric = std::make_shared<JobFabric>(common);  // shared by the rank's communicators
       fabric->job_rank = rank;
       fabric->device = (*devices)[rank];
       fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);

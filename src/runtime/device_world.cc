@@ -115,7 +115,7 @@ std::shared_ptr<DeviceTeam> DeviceProcess::team(const std::shared_ptr<RankDevice
 // The making of one.
 class DeviceWorldMaker {
  public:
-  DeviceWorldMaker(const Fabric& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
+  DeviceWorldMaker(const JobFabric& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
                    std::uint64_t communicator, const World& world, const Gather& gather)
       : fabric_(fabric),
         members_(members),
@@ -356,7 +356,7 @@ class DeviceWorldMaker {
     return {};
   }
 
-  const Fabric& fabric_;
+  const JobFabric& fabric_;
   const std::vector<std::uint32_t>& members_;
   const std::uint32_t ranks_;
   const std::uint32_t rank_;
@@ -373,9 +373,10 @@ class DeviceWorldMaker {
   std::unique_ptr<DeviceWorld> world_;
 };
 
-Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, const std::vector<std::uint32_t>& members,
-                                                       std::uint32_t rank, std::uint64_t communicator,
-                                                       const World& world, const Gather& gather) {
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobFabric& fabric,
+                                                       const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                                                       std::uint64_t communicator, const World& world,
+                                                       const Gather& gather) {
   if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
   return DeviceWorldMaker(fabric, members, rank, communicator, world, gather).make();
 }

@@ -117,10 +117,11 @@ class DeviceWorld {
 inline constexpr int kDeviceRounds = 3;
 
 // The device world of `rank` among the job ranks `members`, whose world this is; null: the host carries out calls on
-// device memory. Rounds over the members, where Fabric::devices. The world's transport outlives it. Errors: those of a
-// rank whose device has too little memory, told to all.
-Result<std::unique_ptr<DeviceWorld>> make_device_world(const Fabric& fabric, const std::vector<std::uint32_t>& members,
-                                                       std::uint32_t rank, std::uint64_t communicator,
-                                                       const World& world, const Gather& gather);
+// device memory. Rounds over the members, where JobFabric::devices. The world's transport outlives it. Errors: those of
+// a rank whose device has too little memory, told to all.
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobFabric& fabric,
+                                                       const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                                                       std::uint64_t communicator, const World& world,
+                                                       const Gather& gather);
 
 }  // namespace tutti::detail

@@ -146,8 +146,8 @@ std::string_view words_of(Attachment attachment) {
 // The making of one communicator's transport.
 class TransportMaker {
  public:
-  TransportMaker(const std::shared_ptr<Fabric>& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
-                 std::uint64_t communicator, const Gather& gather)
+  TransportMaker(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
+                 std::uint32_t rank, std::uint64_t communicator, const Gather& gather)
       : fabric_(fabric), members_(members), rank_(rank), communicator_(communicator), gather_(gather) {
     const bool tcp_only = fabric->config.transport == TransportPolicy::kTcp;
     for (std::uint32_t r = 0; r < members.size(); ++r) {
@@ -256,7 +256,7 @@ class TransportMaker {
     return error;
   }
 
-  std::shared_ptr<Fabric> fabric_;  // shared with the communicators
+  std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
   const std::vector<std::uint32_t>& members_;
   std::uint32_t rank_;
   std::uint64_t communicator_;
@@ -283,11 +283,11 @@ Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Resu
   return blobs;
 }
 
-Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
-                                            const std::string& tcp_address, std::int64_t timeout_ms,
-                                            const Gather& gather,
-                                            const Result<std::shared_ptr<detail::RankDevice>>& device) {
-  auto fabric = std::make_shared<Fabric>();
+Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
+                                               const std::string& tcp_address, std::int64_t timeout_ms,
+                                               const Gather& gather,
+                                               const Result<std::shared_ptr<detail::RankDevice>>& device) {
+  auto fabric = std::make_shared<JobFabric>();
   fabric->config = config;
   fabric->job_rank = rank;
   HostTopology host = discover_host();
@@ -305,7 +305,7 @@ Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t 
   auto blobs = gather_or_fail(gather, introduction);
   if (!blobs) return blobs.error();
   TUTTI_TRY(compare_settings(*blobs));
-  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as Fabric::exchange
+  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as JobFabric::exchange
   fabric->exchange = exchange;
   std::vector<std::string> addresses;
   auto machines = find_machines(*exchange, *blobs, rank, *fabric->clock, deadline_ns, gather, addresses);
@@ -342,7 +342,7 @@ Result<std::shared_ptr<Fabric>> make_fabric(const Config& config, std::uint32_t 
   return fabric;
 }
 
-Result<World> make_world(const std::shared_ptr<Fabric>& fabric, const std::vector<std::uint32_t>& members,
+Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
                          std::uint32_t rank, std::uint64_t communicator, const Gather& gather) {
   TransportMaker maker(fabric, members, rank, communicator, gather);
   auto transport = maker.make();
@@ -353,10 +353,13 @@ Result<World> make_world(const std::shared_ptr<Fabric>& fabric, const std::vecto
               .prover = fabric->prover,
               .nodes = number_machines(fabric->machines, members),
               .log = Log(fabric->config.log_level, static_cast<std::int32_t>(rank))};
-  std::vector<std::vector<bool>> cpus;  // of the ranks of this machine
+  std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
+  std::vector<std::vector<bool>> first;  // of rank 0's, which all ranks know alike
   for (std::uint32_t r = 0; r < members.size(); ++r) {
     if (world.nodes[r] == world.nodes[rank]) cpus.push_back(maker.cpus()[r]);
+    if (world.nodes[r] == world.nodes[0]) first.push_back(maker.cpus()[r]);
   }
+  world.cores = cores_of(first, 0);
   const auto here = static_cast<std::uint32_t>(cpus.size());
   const std::uint32_t cores = cores_of(cpus, fabric->cpu_limit);
   world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));

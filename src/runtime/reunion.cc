@@ -111,7 +111,7 @@ std::optional<std::vector<std::string>> unpack_blobs(std::string_view body, std:
 
 }  // namespace
 
-Reunion::Reunion(std::shared_ptr<Fabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+Reunion::Reunion(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
                  std::uint64_t communicator)
     : fabric_(std::move(fabric)),
       members_(std::move(members)),

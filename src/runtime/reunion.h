@@ -28,7 +28,7 @@ namespace tutti::detail {
 class Reunion {
  public:
   // Of the communicator with that id, whose rank i is the job rank members[i], and this rank in it.
-  Reunion(std::shared_ptr<Fabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+  Reunion(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
           std::uint64_t communicator);
 
   // Comes to the meeting of `present` (ascending, this rank and others among them) and waits for all of them. Returns a
@@ -86,7 +86,7 @@ class Reunion {
   Error fail(Error error);
   Error give_up(Error error);
 
-  std::shared_ptr<Fabric> fabric_;  // shared with the communicators
+  std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
   const std::vector<std::uint32_t> members_;
   const std::uint32_t rank_;
   const std::uint64_t communicator_;

@@ -21,6 +21,7 @@ struct World {
   std::unique_ptr<Transport> transport;  // network and memory
   std::shared_ptr<Prover> prover;        // shared by the ranks of one process: a plan is proved once
   std::vector<std::uint32_t> nodes{};    // the machine of each rank; empty: all on one
+  std::uint32_t cores = 0;               // that the ranks of rank 0's machine may use together; 0: not known
   Log log{LogLevel::kWarn, 0};
 };
 

@@ -77,7 +77,7 @@ TEST(Hierarchical, IsProvedOverManyTilesAndWithMoreSlots) {
 }
 
 TEST(Hierarchical, HasItsStatedRoundsAndBytes) {
-  for (const auto& [machines, ranks] : {std::pair{2u, 4u}, {3u, 2u}, {4u, 4u}, {5u, 3u}, {8u, 2u}}) {
+  for (const auto& [machines, ranks] : {std::pair{2u, 4u}, {3u, 2u}, {4u, 4u}, {5u, 3u}, {8u, 2u}, {2u, 17u}}) {
     const std::uint32_t all = machines * ranks;
     const Collective collective = on_machines(side_by_side(Sizes(machines, ranks)));
     const Plan ring = plan_of(collective, Algorithm::kHierarchical);
@@ -86,7 +86,7 @@ TEST(Hierarchical, HasItsStatedRoundsAndBytes) {
       EXPECT_EQ(messages_sent(rank) * all, 2 * (all - 1) * ring.shape.chunks) << "2S(p-1)/p";
     }
     const Plan tree = plan_of(collective, Algorithm::kHierarchicalTree);
-    EXPECT_LE(rounds_of(tree), 2 * (ranks - 1) + 2 * (std::bit_width(machines) - 1));
+    EXPECT_LE(rounds_of(tree), (ranks > 16 ? 2 * (ranks - 1) : 2) + 2 * (std::bit_width(machines) - 1));
     for (std::uint32_t rank = 0; rank < all; ++rank) {
       std::uint64_t inside = 0;
       std::uint64_t across = 0;
@@ -106,8 +106,10 @@ TEST(Hierarchical, HasItsStatedRoundsAndBytes) {
 TEST(Hierarchical, OnlyOwnersOfARailTalkAcross) {
   const Collective collective = on_machines(side_by_side({3, 5, 2}));
   const Machines machines(collective);
-  EXPECT_EQ(machines.rails, 5u);
-  EXPECT_EQ(machines.across(4), (Team{{1, 7, 8}}));
+  EXPECT_EQ(machines.rails(), 5u);
+  EXPECT_EQ(machines.owner(4, 0), 1u);
+  EXPECT_EQ(machines.owner(4, 1), 7u);
+  EXPECT_EQ(machines.owner(4, 2), 8u);
   EXPECT_EQ(machines.rails_of(8), (std::vector<std::uint32_t>{0, 2, 4}));
   const Plan plan = plan_of(collective, Algorithm::kHierarchical);
   for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
@@ -115,14 +117,35 @@ TEST(Hierarchical, OnlyOwnersOfARailTalkAcross) {
       for (const Port& port : channel.ports) {
         if (collective.nodes[port.peer] == collective.nodes[rank]) continue;
         const auto rails = machines.rails_of(rank);
-        EXPECT_TRUE(std::any_of(rails.begin(), rails.end(),
-                                [&](std::uint32_t rail) {
-                                  return testing::Matches(testing::Contains(port.peer))(machines.across(rail).ranks);
-                                }))
+        EXPECT_TRUE(std::any_of(
+            rails.begin(), rails.end(),
+            [&](std::uint32_t rail) { return machines.owner(rail, collective.nodes[port.peer]) == port.peer; }))
             << rank << " and " << port.peer;
       }
     }
   }
+}
+
+// Machines whose places are arithmetic, and the same ones numbered so that tables are needed, are one and the same
+// plan.
+TEST(Hierarchical, ThePlanDoesNotDependOnHowMachinesAreNumbered) {
+  for (const auto& [machines, ranks] : {std::pair{4u, 3u}, {3u, 8u}, {5u, 1u}, {2u, 20u}}) {
+    const Collective rising = on_machines(side_by_side(Sizes(machines, ranks)));
+    Collective falling = rising;
+    for (std::uint32_t& node : falling.nodes) node = machines - 1 - node;
+    for (const Algorithm algorithm : kBoth) {
+      EXPECT_EQ(plan_of(rising, algorithm).ranks, plan_of(falling, algorithm).ranks);
+    }
+  }
+}
+
+TEST(Hierarchical, TheTreeAddsInRankOrderOverAnEvenNumberOfSmallMachines) {
+  const auto order = [](std::uint32_t machines, std::uint32_t ranks) {
+    return plan_of(on_machines(side_by_side(Sizes(machines, ranks))), Algorithm::kHierarchicalTree).shape.order;
+  };
+  EXPECT_EQ(order(4, 3), Order::kByRank);
+  EXPECT_EQ(order(3, 3), Order::kCyclic);
+  EXPECT_EQ(order(2, 17), Order::kAny) << "a ring inside";
 }
 
 TEST(Hierarchical, IsItsStagesAloneWhereThereIsNothingElse) {

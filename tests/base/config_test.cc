@@ -36,6 +36,8 @@ TEST(Config, ReadsEveryVariable) {
                                     {"TUTTI_TIMEOUT_MS", "12"},
                                     {"TUTTI_SLOT_BYTES", "8192"},
                                     {"TUTTI_SLOTS", "5"},
+                                    {"TUTTI_TUNE", "broadcast=tree"},
+                                    {"TUTTI_TUNE_FILE", "/x.json"},
                                     {"TUTTI_VERIFY_PLANS", "0"},
                                     {"TUTTI_LOG", "debug"},
                                     {"TUTTI_NCCL_VERSION", "2.28.9"}});
@@ -55,6 +57,8 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config->timeout.count(), 12);
   EXPECT_EQ(config->slot_bytes, 8192u);
   EXPECT_EQ(config->slots, 5u);
+  EXPECT_EQ(config->tune, "broadcast=tree");
+  EXPECT_EQ(config->tune_file, "/x.json");
   EXPECT_FALSE(config->verify_plans);
   EXPECT_EQ(config->log_level, LogLevel::kDebug);
   EXPECT_EQ(config->nccl_version, 22809);

@@ -177,7 +177,7 @@ TEST(CudaProcesses, MapEachOthersVirtualMemory) {
   run_two(
       [](Line line) {
         const Own own = Own::on(0);
-        const auto memory = std::move(ShareableMemory::allocate(own.driver, 2 * kGranule).value());
+        const auto memory = ShareableMemory::allocate(own.driver, 2 * kGranule).value();
         const auto physical = PhysicalMemory::behind(own.driver, memory.address());
         must(physical.ok() && physical->has_value());
         line.send_file((*physical)->share().value().descriptor());
@@ -191,7 +191,7 @@ TEST(CudaProcesses, MapEachOthersVirtualMemory) {
         const Own own = Own::on(1);
         const auto physical = PhysicalMemory::import(own.driver, File(line.receive_file()));
         must(physical.ok());
-        auto mapped = std::move(MappedMemory::reserve(own.driver, 2 * kGranule).value());
+        auto mapped = MappedMemory::reserve(own.driver, 2 * kGranule).value();
         must(mapped.map(*physical, 2 * kGranule).ok());
         must(mapped.allow(std::vector<int>{1}).ok());
         const auto stream = Stream::create(own.driver).value();

@@ -23,7 +23,7 @@ std::byte* byte_at(cuda::CUdeviceptr address) { return reinterpret_cast<std::byt
 cuda::MappedMemory mapped(int device, const std::vector<std::size_t>& granules) {
   std::size_t all = 0;
   for (const std::size_t one : granules) all += one;
-  auto memory = std::move(cuda::MappedMemory::reserve(driver(), all * kGranule).value());
+  auto memory = cuda::MappedMemory::reserve(driver(), all * kGranule).value();
   for (const std::size_t one : granules) {
     const auto physical = cuda::PhysicalMemory::create(driver(), device, one * kGranule);
     must(physical.ok(), "physical memory");
@@ -86,7 +86,7 @@ TEST_P(MappedWindows, CarryCallsPastTheSlots) {
 TEST_P(MappedWindows, MeetPlainOnes) {
   EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
     const auto ranks = static_cast<std::size_t>(rank.size());
-    const auto shareable = std::move(cuda::ShareableMemory::allocate(driver(), (ranks + 1) * kBlock).value());
+    const auto shareable = cuda::ShareableMemory::allocate(driver(), (ranks + 1) * kBlock).value();
     const cuda::DeviceMemory plain = gpu.allocate((ranks + 1) * kBlock);
     std::byte* in = byte_at(rank.rank() % 2 == 0 ? shareable.address() : plain.address());
     gather(rank, gpu, in, in + kBlock);
@@ -178,7 +178,7 @@ TEST(MappedWindowErrors, AreToldOnAllRanks) {
     }
     must(refused(rank.register_memory(data, 2 * kGranule + 1), ErrorCode::kInvalidArgument, "bytes at"), "too long");
     {
-      auto partly = std::move(cuda::MappedMemory::reserve(driver(), 2 * kGranule).value());
+      auto partly = cuda::MappedMemory::reserve(driver(), 2 * kGranule).value();
       for (const int device : {rank.rank(), (rank.rank() + 1) % 3}) {
         must(partly.map(cuda::PhysicalMemory::create(driver(), device, kGranule).value(), kGranule));
       }

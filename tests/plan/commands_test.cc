@@ -65,6 +65,28 @@ TEST(PlanCommand, SaysThatAPlanOfVeryManyRanksWasNotProved) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("rank 99999 channel 0: 0"), HasSubstr("\nnot proved: ")));
 }
 
+TEST(PlanCommand, WritesCallsForOtherSimulators) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "tutti_plan_export";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const Outcome outcome = run("plan all_reduce --algorithm ring --ranks 3 --bytes 3K --goal " +
+                              (folder / "ring.goal").string() + " --chakra " + folder.string());
+  EXPECT_EQ(outcome.exit_code, kExitSuccess) << outcome.err;
+  std::stringstream goal;
+  goal << std::ifstream(folder / "ring.goal").rdbuf();
+  EXPECT_THAT(goal.str(), AllOf(HasSubstr("num_ranks 3\n\nrank 0 {\n"), HasSubstr("send 1024b to 1 tag 0\n")));
+  for (const char* name : {"plan.0.et", "plan.1.et", "plan.2.et"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
+  }
+  std::filesystem::remove_all(folder);
+  const Outcome unsized = run("plan all_reduce --algorithm ring --ranks 3 --goal x.goal");
+  EXPECT_EQ(unsized.exit_code, kExitUsage);
+  EXPECT_THAT(unsized.err, HasSubstr("say it by --bytes"));
+  EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 3 --bytes 1M").exit_code, kExitUsage);
+  EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 3 --bytes 1M --goal x --slot-bytes 100").exit_code,
+            kExitUsage);
+}
+
 TEST(PlanCommand, PutsRanksOnMachines) {
   const Outcome outcome = run("plan all_reduce --algorithm hierarchical --ranks 5 --nodes 2 --rank 3");
   EXPECT_EQ(outcome.exit_code, kExitSuccess);

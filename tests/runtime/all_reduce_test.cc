@@ -91,8 +91,8 @@ void check(Communicators& ranks, const std::vector<std::vector<std::byte>>& inpu
     std::byte* in = plain_in.data();
     std::byte* out = plain_out.data();
     if (test.registered) {
-      memory_in = std::move(rank.allocate(bytes).value());
-      memory_out = std::move(rank.allocate(bytes).value());
+      memory_in = rank.allocate(bytes).value();
+      memory_out = rank.allocate(bytes).value();
       in = memory_in.data();
       out = memory_out.data();
     }
@@ -170,7 +170,7 @@ TEST(AllReduce, SamePlanGivesSameBitsRunAfterRunAndOnAllRanks) {
       on_every_rank(ranks, [&](Communicator& rank) {
         std::mt19937 random(static_cast<std::uint32_t>(rank.rank()));
         std::uniform_real_distribution<float> values(-1.0f, 1.0f);
-        Memory memory = std::move(rank.allocate(kCount * sizeof(float)).value());
+        Memory memory = rank.allocate(kCount * sizeof(float)).value();
         std::vector<float> plain(kCount);
         float* data = run % 2 == 0 ? plain.data() : reinterpret_cast<float*>(memory.data());
         for (std::size_t i = 0; i < kCount; ++i) data[i] = values(random);
@@ -188,13 +188,13 @@ TEST(AllReduce, RegisteredAndPlainRanksMix) {
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     on_every_rank(ranks, [&](Communicator& rank) {
       constexpr std::size_t kCount = 20'011;
-      Memory memory = std::move(rank.allocate(kCount * sizeof(float)).value());
+      Memory memory = rank.allocate(kCount * sizeof(float)).value();
       std::vector<float> plain(kCount);
       const bool registered_in = rank.rank() % 2 == 0;
       const bool registered_out = rank.rank() < 2;
       float* in = registered_in ? reinterpret_cast<float*>(memory.data()) : plain.data();
       std::vector<float> other(kCount);
-      Memory other_memory = std::move(rank.allocate(kCount * sizeof(float)).value());
+      Memory other_memory = rank.allocate(kCount * sizeof(float)).value();
       float* out = registered_out ? reinterpret_cast<float*>(other_memory.data()) : other.data();
       if (rank.rank() == 3) out = in;
       for (std::size_t i = 0; i < kCount; ++i) in[i] = input_of(rank.rank(), i);

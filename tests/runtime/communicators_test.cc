@@ -130,7 +130,7 @@ TEST(Split, ManyCommunicatorsComeAndGoWithoutLeavingDescriptors) {
     if (round == 10) before = open_descriptors();
     on_every_rank(ranks, [](Communicator& rank) {
       std::vector<std::unique_ptr<Communicator>> children;
-      for (int i = 0; i < 5; ++i) children.push_back(std::move(rank.duplicate().value()));
+      for (int i = 0; i < 5; ++i) children.push_back(rank.duplicate().value());
       for (auto& child : children) EXPECT_TRUE(sum_is_right(*child, 100));
     });
   }
@@ -159,7 +159,7 @@ TEST(Threads, CallFromManyAtOnce) {
   auto ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<std::unique_ptr<Communicator>> own;
-    for (int t = 0; t < kThreads; ++t) own.push_back(std::move(rank.duplicate().value()));
+    for (int t = 0; t < kThreads; ++t) own.push_back(rank.duplicate().value());
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {

@@ -124,7 +124,7 @@ TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
       for (const bool registered : {false, true}) {
         on_every_rank(ranks, [&](Communicator& rank) {
           const Disagreement& mine = rank.rank() == 2 ? odd : usual;
-          Memory memory = std::move(rank.allocate(8192).value());
+          Memory memory = rank.allocate(8192).value();
           std::vector<float> plain(2048, 1.0f);
           void* data = registered ? static_cast<void*>(memory.data()) : plain.data();
           const Status status = rank.all_reduce(data, data, mine.count, mine.type, mine.op, with(mine.algorithm));
@@ -186,8 +186,8 @@ TEST(Mismatch, RandomDisagreementsNeverPassAndNeverBreakTheCommunicator) {
       if (!agree) arguments[random() % arguments.size()].count += 1;
       on_every_rank(ranks, [&](Communicator& rank) {
         const Arguments& mine = arguments[static_cast<std::size_t>(rank.rank())];
-        Memory in_memory = std::move(rank.allocate(300'000).value());
-        Memory out_memory = std::move(rank.allocate(300'000).value());
+        Memory in_memory = rank.allocate(300'000).value();
+        Memory out_memory = rank.allocate(300'000).value();
         std::vector<float> in_plain(75'000, 1.0f);
         std::vector<float> out_plain(75'000);
         float* in = mine.registered ? reinterpret_cast<float*>(in_memory.data()) : in_plain.data();

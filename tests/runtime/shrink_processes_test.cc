@@ -40,7 +40,7 @@ class ShrinkProcesses : public testing::TestWithParam<Way> {
     const std::uint16_t port = free_port();
     std::vector<pid_t> children;
     for (std::int32_t rank = 0; rank < kSize; ++rank) {
-      children.push_back(start([=, this] {
+      children.push_back(start([=] {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         CommunicatorOptions options = job(rank, kSize, port);
         options.transport = GetParam().transport;

@@ -44,7 +44,7 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
     }
     Memory memory;
     std::vector<float> plain(count);
-    if (registered) memory = std::move(communicator.allocate(count * sizeof(float)).value());
+    if (registered) memory = communicator.allocate(count * sizeof(float)).value();
     const std::span<float> data(registered ? reinterpret_cast<float*>(memory.data()) : plain.data(), count);
     for (int call = 0; call < 3; ++call) {
       for (std::size_t i = 0; i < count; ++i)

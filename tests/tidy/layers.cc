@@ -41,9 +41,9 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"tests", "*"},
 });
 
-// The tool's commands that show and prove plans work on plans themselves.
-constexpr std::array<std::string_view, 2> kPlanCommands = {"plan", "verify"};
-constexpr std::string_view kPlanCommandsMayUse = " src/plan src/algorithms ";
+// The tool's commands that show, prove, simulate and choose plans work on plans themselves.
+constexpr std::array<std::string_view, 5> kPlanCommands = {"plan", "verify", "sim", "tune", "points"};
+constexpr std::string_view kPlanCommandsMayUse = " src/plan src/algorithms src/model ";
 
 // Whether a process is a rank of somebody's job is the runtime's knowledge, and no function of the public API.
 constexpr std::string_view kJobCommand = "tools/perf_command.cc";
@@ -52,6 +52,10 @@ constexpr std::string_view kJobCommandMayUse = " src/runtime ";
 // Nor is which algorithms a collective has, which `tutti perf` must know to refuse the others before it starts ranks.
 constexpr std::string_view kAlgorithmOption = "tools/perf_options.cc";
 constexpr std::string_view kAlgorithmOptionMayUse = " src/algorithms ";
+
+// Nor is what the runtime makes of predictions, which `tutti tune --explain` shows.
+constexpr std::string_view kExplanation = "tools/tune_explain.cc";
+constexpr std::string_view kExplanationMayUse = " src/runtime ";
 
 const Folder* find_folder(std::string_view path) {
   const Folder* best = nullptr;
@@ -75,6 +79,7 @@ bool may_include(std::string_view path, const Folder& from, const Folder& to) {
   return from.may_use.find(word) != std::string_view::npos ||
          (is_plan_command(path) && kPlanCommandsMayUse.find(word) != std::string_view::npos) ||
          (path == kJobCommand && kJobCommandMayUse.find(word) != std::string_view::npos) ||
+         (path == kExplanation && kExplanationMayUse.find(word) != std::string_view::npos) ||
          (path == kAlgorithmOption && kAlgorithmOptionMayUse.find(word) != std::string_view::npos);
 }
 

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -110,6 +113,88 @@ TEST(Topo, AFailureOfTheDriverIsNamedAndFails) {
   EXPECT_THAT(said.text, HasSubstr("tutti topo: "));
   EXPECT_THAT(said.text, HasSubstr("cuDeviceTotalMem of GPU 1 fails: CUDA_ERROR_UNKNOWN"));
   EXPECT_THAT(said.text, Not(HasSubstr("CPUs")));
+}
+
+// A file that is removed at the end.
+class TextFile {
+ public:
+  explicit TextFile(const std::string& text) : path_(::testing::TempDir() + "tutti_topo_" + std::to_string(getpid())) {
+    std::ofstream(path_) << text;
+  }
+  ~TextFile() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string contents_of(const std::string& path) {
+  std::ifstream stream(path);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+constexpr auto kSmallMachine = R"(<system version="1">
+<cpu numaid="0" arch="x86_64" vendor="GenuineIntel">
+<pci busid="0000:11:00.0" class="0x030200" link_speed="32 GT/s" link_width="16"><gpu dev="0" sm="90" rank="0"/></pci>
+<pci busid="0000:12:00.0" class="0x030200" link_speed="32 GT/s" link_width="16"><gpu dev="1" sm="90" rank="1"/></pci>
+</cpu></system>
+)";
+
+TEST(Topo, AFileIsShownInItsPlaceByOptionAndByEnvironment) {
+  const TextFile file(kSmallMachine);
+  for (const Said& said : {topo(with(), "--xml " + file.path()), topo(with("TUTTI_TOPO_FILE=" + file.path()))}) {
+    EXPECT_EQ(said.status, 0) << said.text;
+    EXPECT_THAT(said.text, HasSubstr("1 CPU, 2 GPUs"));
+    EXPECT_THAT(said.text, HasSubstr("PHB  48 GB/s"));
+    EXPECT_THAT(said.text, HasSubstr("nothing is wrong with the file"));
+  }
+  const json document = json::parse(topo(with(), "--json --xml " + file.path()).text);
+  EXPECT_EQ(document["schema"], "tutti-topo");
+  EXPECT_EQ(document["graph"]["parts"].size(), 3U);
+  EXPECT_EQ(document["findings"], json::array());
+  EXPECT_FALSE(document.contains("host"));
+}
+
+TEST(Topo, ABrokenFileFailsWithLineAndCause) {
+  std::string text = kSmallMachine;
+  text.replace(text.find("dev=\"1\""), 7, "dev=\"x\"");
+  const TextFile file(text);
+  const Said said = topo(with(), "--xml " + file.path());
+  EXPECT_EQ(said.status, 1);
+  EXPECT_THAT(said.text, HasSubstr(file.path() + ":4:"));
+  EXPECT_THAT(said.text, HasSubstr("error: dev of <gpu> is \"x\""));
+  EXPECT_THAT(said.text, Not(HasSubstr("GB/s")));
+  const Said missing = topo(with(), "--xml " + file.path() + ".not");
+  EXPECT_EQ(missing.status, 1);
+  EXPECT_THAT(missing.text, HasSubstr("cannot be opened"));
+}
+
+TEST(Topo, AShapeIsWrittenDrawnAndReadAgain) {
+  const TextFile xml("");
+  const std::string svg = xml.path() + ".svg";
+  const Said said = topo(with(), "--shape dgx-h100 --nodes 4 --write-xml " + xml.path() + " --svg " + svg);
+  EXPECT_EQ(said.status, 0) << said.text;
+  EXPECT_THAT(said.text, HasSubstr("4 machines, 32 ranks"));
+  EXPECT_THAT(said.text, HasSubstr("NVL  371 GB/s"));
+  EXPECT_THAT(contents_of(svg), HasSubstr("<svg "));
+  std::remove(svg.c_str());
+  const Said again = topo(with(), "--xml " + xml.path());
+  EXPECT_EQ(again.status, 0);
+  EXPECT_THAT(again.text, HasSubstr("dgx-h100: 2 CPUs, 8 PCI switches, 8 GPUs, 1 NVSwitch, 8 NICs"));
+  EXPECT_EQ(topo(with(), "--shape dgx-z").status, 1);
+  EXPECT_THAT(topo(with(), "--shape dgx-z").text, HasSubstr("there are "));
+  EXPECT_EQ(topo(with(), "--shape dgx-h100 --xml " + xml.path()).status, 2);
+  EXPECT_EQ(topo(with(), "--nodes 4").status, 2);
+}
+
+TEST(Topo, ThisMachineIsAGraphToo) {
+  const json document = topo_json(with());
+  EXPECT_GE(document["host"]["numa_nodes"].size(), 1U);
+  std::size_t gpus = 0;
+  for (const json& part : document["graph"]["parts"]) gpus += part["kind"] == "gpu" ? 1 : 0;
+  EXPECT_EQ(gpus, 2U);  // the pretend ones
+  EXPECT_EQ(document["machines"], 1);
+  EXPECT_THAT(topo(with()).text, HasSubstr("this machine: "));
 }
 
 TEST(Topo, ItsCommandLineAndItsOutputAreChecked) {

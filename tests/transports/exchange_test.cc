@@ -72,11 +72,11 @@ TEST(UnixExchange, PassesMemoryBetweenRanksAndNoticesTheEnd) {
 
 TEST(UnixExchange, AddressesThatCannotBeReadAndAbsentRanksAreNamed) {
   SteadyClock clock;
-  auto a = std::move(UnixExchange::listen(1, 2).value());
+  auto a = UnixExchange::listen(1, 2).value();
   const Status garbage = a->connect({"zz", ""}, {0, 1}, clock, clock.now_ns());
   ASSERT_FALSE(garbage.ok());
   EXPECT_EQ(garbage.error().rank, 0);
-  auto b = std::move(UnixExchange::listen(0, 3).value());
+  auto b = UnixExchange::listen(0, 3).value();
   const Status absent = b->connect({"", "", ""}, {0, 1, 2}, clock, clock.now_ns() + kSecond / 5);
   ASSERT_FALSE(absent.ok());
   EXPECT_EQ(absent.error().code, ErrorCode::kTimeout);
@@ -88,7 +88,7 @@ TEST(UnixExchange, ConnectsAGroupAfterEverybodyHasProbedEverybody) {
   std::vector<std::unique_ptr<UnixExchange>> ranks;
   std::vector<std::string> addresses;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
-    ranks.push_back(std::move(UnixExchange::listen(rank, 5).value()));
+    ranks.push_back(UnixExchange::listen(rank, 5).value());
     addresses.push_back(ranks.back()->address());
     EXPECT_LT(addresses.back().size(), 128u);
   }
@@ -113,8 +113,8 @@ TEST(UnixExchange, ConnectsAGroupAfterEverybodyHasProbedEverybody) {
 
 TEST(UnixExchange, AnOverrunListenerIsWaitedForUntilTheDeadlineOnly) {
   SteadyClock clock;
-  auto listener = std::move(UnixExchange::listen(0, 1).value());  // room for 18
-  auto prober = std::move(UnixExchange::listen(1, 2).value());
+  auto listener = UnixExchange::listen(0, 1).value();  // room for 18
+  auto prober = UnixExchange::listen(1, 2).value();
   Reach last = Reach::kReached;
   for (int i = 0; i < 40 && last == Reach::kReached; ++i) {
     last = prober->probe({listener->address(), ""}, clock, clock.now_ns() + kSecond / 20)[0];
@@ -149,7 +149,7 @@ std::optional<Reach> probe_child(const std::function<bool()>& prepare) {
   std::optional<Reach> reach;
   if (length > 0) {
     SteadyClock clock;
-    auto self = std::move(UnixExchange::listen(1, 2).value());
+    auto self = UnixExchange::listen(1, 2).value();
     reach = self->probe({std::string(text, static_cast<std::size_t>(length)), ""}, clock, clock.now_ns() + kSecond)[0];
   }
   close(ready[0]);
@@ -197,8 +197,8 @@ TEST_P(AnyExchange, CommunicatorsOfOneExchangeLiveAndEndByThemselves) {
   auto parent = shm_ranks(kShape, all);
   auto child = shm_ranks(kShape, {std::make_shared<SubExchange>(all[1], std::vector{1u, 0u}),
                                   std::make_shared<SubExchange>(all[0], std::vector{1u, 0u})});
-  auto window = std::move(child[0]->allocate_window(4096).value());
-  auto other = std::move(parent[1]->allocate_window(4096).value());  // child rank 0 is parent rank 1
+  auto window = child[0]->allocate_window(4096).value();
+  auto other = parent[1]->allocate_window(4096).value();  // child rank 0 is parent rank 1
   std::strcpy(reinterpret_cast<char*>(window->data()), "child's");
   EXPECT_NE(child[0]->find_window(window->data(), 1).window, parent[1]->find_window(other->data(), 1).window);
   EXPECT_EQ(parent[1]->find_window(window->data(), 1).window, 0u) << "registered with the child only";
@@ -208,8 +208,8 @@ TEST_P(AnyExchange, CommunicatorsOfOneExchangeLiveAndEndByThemselves) {
   EXPECT_EQ(child[0]->peer_status(1).life, PeerLife::kLive) << "lives are per communicator";
   parent.clear();
   const WindowRef place = child[0]->find_window(window->data(), 8);
-  auto send = std::move(child[0]->open_send(1, 0).value());
-  auto receive = std::move(child[1]->open_receive(0, 0).value());
+  auto send = child[0]->open_send(1, 0).value();
+  auto receive = child[1]->open_receive(0, 0).value();
   send->send_published(place, 8, call(1));
   ASSERT_EQ(receive->arrival(call(1)), Arrival::kMessage);
   EXPECT_EQ(text_of(receive->front()), "child's");
@@ -226,8 +226,8 @@ TEST_P(AnyExchange, AChildMayEndBeforeItsParent) {
     auto child = shm_ranks(kShape, views);
     EXPECT_EQ(child[0]->peer_status(1).life, PeerLife::kLive);
   }
-  auto send = std::move(parent[0]->open_send(1, 0).value());
-  auto receive = std::move(parent[1]->open_receive(0, 0).value());
+  auto send = parent[0]->open_send(1, 0).value();
+  auto receive = parent[1]->open_receive(0, 0).value();
   send_text(*send, "still here", call(1));
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kMessage);
   EXPECT_EQ(parent[0]->peer_status(1).life, PeerLife::kLive);
@@ -264,7 +264,7 @@ TEST(SubExchange, AForkedCopySpeaksForNobody) {
   Exchanges all = unix_exchanges(2);
   auto ranks = shm_ranks(kShape, {std::make_shared<SubExchange>(all[0], std::vector{0u, 1u}),
                                   std::make_shared<SubExchange>(all[1], std::vector{0u, 1u})});
-  auto window = std::move(ranks[0]->allocate_window(4096).value());
+  auto window = ranks[0]->allocate_window(4096).value();
   std::strcpy(reinterpret_cast<char*>(window->data()), "kept");
   const std::uint32_t id = ranks[0]->find_window(window->data(), 1).window;
   std::optional<Share> share(std::in_place, all[0], memory("shared"));
@@ -285,11 +285,11 @@ TEST(SubExchange, AForkedCopySpeaksForNobody) {
 TEST(SubExchange, ADeadProcessIsSeenThroughEveryViewAndWhatItSentBeforeStillCounts) {
   SteadyClock clock;
   const std::int64_t deadline_ns = clock.now_ns() + 10 * kSecond;
-  auto listening = std::move(UnixExchange::listen(0, 2).value());
+  auto listening = UnixExchange::listen(0, 2).value();
   const std::vector<std::string> addresses = {listening->address(), ""};
   const pid_t child = fork();
   if (child == 0) {
-    auto other = std::move(UnixExchange::listen(1, 2).value());
+    auto other = UnixExchange::listen(1, 2).value();
     if (!other->connect(addresses, {0, 1}, clock, deadline_ns).ok()) _exit(1);
     other->share(memory("last words"), {});
     raise(SIGSTOP);
@@ -297,7 +297,7 @@ TEST(SubExchange, ADeadProcessIsSeenThroughEveryViewAndWhatItSentBeforeStillCoun
   }
   ASSERT_TRUE(listening->connect(addresses, {0, 1}, clock, deadline_ns).ok());
   const std::shared_ptr<SegmentExchange> exchange = std::move(listening);
-  auto pokes = std::move(exchange->receive_pokes(1).value());
+  auto pokes = exchange->receive_pokes(1).value();
   SubExchange view(exchange, {1, 0});
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
@@ -324,10 +324,10 @@ TEST(SubExchange, TheEndOfAProcessEndsItForAllItsCommunicators) {
 TEST_P(AnyExchange, APokeComesOnlyToARankThatAskedForIt) {
   Exchanges all = exchanges(2);
   auto ranks = shm_ranks(kShape, all);
-  auto bell = std::move(ranks[0]->create_poke_bell().value());
+  auto bell = ranks[0]->create_poke_bell().value();
   bell->arm();  // takes what set-up has left
   bell->disarm();
-  auto send = std::move(ranks[1]->open_send(0, 0).value());
+  auto send = ranks[1]->open_send(0, 0).value();
   send->send_slot(0, call(1));
   EXPECT_FALSE(readable(bell->descriptors())) << "awake";
   bell->arm();
@@ -343,7 +343,7 @@ TEST_P(AnyExchange, APokeComesOnlyToARankThatAskedForIt) {
 TEST(Pokes, ArmingMakesRoomForMoreOfThem) {
   Exchanges all = unix_exchanges(2);
   auto ranks = shm_ranks(kShape, all);
-  auto bell = std::move(ranks[0]->create_poke_bell().value());
+  auto bell = ranks[0]->create_poke_bell().value();
   TestDoorbell sleeper(Trigger::kEdge);
   for (const int fd : bell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
   for (int i = 0; i < 5000; ++i) all[1]->poke(0, 66);  // a full socket, whose edges are forgotten
@@ -357,7 +357,7 @@ TEST(Pokes, ArmingMakesRoomForMoreOfThem) {
 
 TEST(Pokes, ThatFindTheSocketFullAreNotLostThoughAnotherCommunicatorEmptiesIt) {
   Exchanges all = unix_exchanges(2);
-  auto mine = std::move(all[0]->receive_pokes(77).value());
+  auto mine = all[0]->receive_pokes(77).value();
   const int own_event = mine->descriptors().front();
   for (int i = 0; i < 5000; ++i) all[1]->poke(0, 66);
   all[1]->poke(0, 77);  // does not fit
@@ -368,7 +368,7 @@ TEST(Pokes, ThatFindTheSocketFullAreNotLostThoughAnotherCommunicatorEmptiesIt) {
 
 TEST(Pokes, APeerThatHasEndedWakesOnceAndThenIsSilent) {
   Exchanges all = unix_exchanges(3);
-  auto pokes = std::move(all[0]->receive_pokes(1).value());
+  auto pokes = all[0]->receive_pokes(1).value();
   EXPECT_FALSE(readable(pokes->descriptors()));
   all[1].reset();
   EXPECT_TRUE(readable(pokes->descriptors()));
@@ -392,11 +392,11 @@ TEST_P(AnyExchange, TwoCommunicatorsSleepWithoutTakingEachOthersPokes) {
   for (const auto* communicator : {&parent, &child}) {
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&self = *(*communicator)[rank], rank] {
-        auto bell = std::move(self.create_poke_bell().value());
+        auto bell = self.create_poke_bell().value();
         TestDoorbell sleeper(rank == 0 ? Trigger::kLevel : Trigger::kEdge);
         for (const int fd : bell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
-        auto send = std::move(self.open_send(1 - rank, 0).value());
-        auto receive = std::move(self.open_receive(1 - rank, 0).value());
+        auto send = self.open_send(1 - rank, 0).value();
+        auto receive = self.open_receive(1 - rank, 0).value();
         for (std::uint32_t round = 1; round <= kRounds; ++round) {
           if (rank == 0) send->send_slot(0, call(round));
           const auto start = std::chrono::steady_clock::now();

@@ -41,8 +41,7 @@ struct Cluster {
         auto remote = std::make_unique<FakeRemote>(net, machine[i]);
         remotes[machine[i]] = remote.get();
         PollDoorbell& bell = remote->poll_doorbell();
-        ranks[machine[i]] =
-            std::move(MixedTransport::create(options, std::move(locals[i]), std::move(remote), bell).value());
+        ranks[machine[i]] = MixedTransport::create(options, std::move(locals[i]), std::move(remote), bell).value();
       }
     }
   }
@@ -56,8 +55,8 @@ void all_pairs_talk(Cluster& cluster, std::uint64_t expected_across) {
   for (std::uint32_t from = 0; from < cluster.size(); ++from) {
     for (std::uint32_t to = 0; to < cluster.size(); ++to) {
       if (from == to) continue;
-      auto send = std::move(cluster.ranks[from]->open_send(to, 1).value());
-      auto receive = std::move(cluster.ranks[to]->open_receive(from, 1).value());
+      auto send = cluster.ranks[from]->open_send(to, 1).value();
+      auto receive = cluster.ranks[to]->open_receive(from, 1).value();
       const std::string text = fmt::format("{} to {}", from, to);
       send_text(*send, text, call(1));
       ASSERT_EQ(receive->arrival(call(1)), Arrival::kMessage) << text;
@@ -89,13 +88,13 @@ TEST(Mixed, WorksWithARankAloneOnItsMachineAndWithOneMachineOnly) {
 
 TEST(Mixed, RegisteredMemoryIsReadInPlaceByLocalPeersAndSentToRemoteOnes) {
   Cluster cluster(kTwoByTwo);
-  auto window = std::move(cluster.ranks[0]->allocate_window(8192).value());
+  auto window = cluster.ranks[0]->allocate_window(8192).value();
   std::strcpy(reinterpret_cast<char*>(window->data()) + 6000, "registered");
   const WindowRef place = cluster.ranks[0]->find_window(window->data() + 6000, 11);
   ASSERT_NE(place.window, 0u);
   for (const auto& [peer, carrier] : {std::pair(2u, Carrier::kPublished), std::pair(1u, Carrier::kSlot)}) {
-    auto send = std::move(cluster.ranks[0]->open_send(peer, 0).value());
-    auto receive = std::move(cluster.ranks[peer]->open_receive(0, 0).value());
+    auto send = cluster.ranks[0]->open_send(peer, 0).value();
+    auto receive = cluster.ranks[peer]->open_receive(0, 0).value();
     send->send_published(place, 11, call(1));
     ASSERT_EQ(receive->arrival(call(1)), Arrival::kMessage);
     EXPECT_EQ(receive->front().carrier, carrier);
@@ -109,7 +108,7 @@ TEST(Mixed, RegisteredMemoryIsReadInPlaceByLocalPeersAndSentToRemoteOnes) {
 
 TEST(MixedDeathTest, APlaceOutsideEveryWindowIsABug) {
   Cluster cluster(kTwoByTwo);
-  auto send = std::move(cluster.ranks[0]->open_send(1, 0).value());
+  auto send = cluster.ranks[0]->open_send(1, 0).value();
   EXPECT_DEATH(send->send_published({.window = 77, .offset = 0}, 1, call(1)), "window 77");
 }
 
@@ -148,7 +147,7 @@ TEST(Mixed, FlushAndPumpReachBoth) {
 
 TEST(Mixed, WhatArrivesWhileTheRankArmsDoesNotUseUpItsOnlyPoke) {
   Cluster cluster(kTwoByTwo, Inside::kThreads, Trigger::kEdge);
-  auto send = std::move(cluster.ranks[2]->open_send(0, 0).value());
+  auto send = cluster.ranks[2]->open_send(0, 0).value();
   cluster.net->bells[0]->while_arming = [&] { send->send_slot(0, call(1)); };
   Doorbell& bell = cluster.ranks[0]->doorbell();
   bell.arm();
@@ -173,8 +172,8 @@ TEST_P(MixedWakes, ASleepingRankIsWokenByLocalAndByRemotePeers) {
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
       MixedTransport& self = *cluster.ranks[rank];
-      auto send = std::move(self.open_send((rank + 1) % 4, 0).value());
-      auto receive = std::move(self.open_receive((rank + 3) % 4, 0).value());
+      auto send = self.open_send((rank + 1) % 4, 0).value();
+      auto receive = self.open_receive((rank + 3) % 4, 0).value();
       for (std::uint32_t round = 1; round <= kRounds; ++round) {
         if (rank == 0) send->send_slot(0, call(round));
         ASSERT_TRUE(sleep_until(self.doorbell(), [&] { return receive->arrival(call(round)) == Arrival::kMessage; }))
@@ -203,8 +202,8 @@ TEST_P(MixedWakes, NoWakeIsLostInACrowd) {
       std::vector<std::unique_ptr<ReceiveConnection>> receives;
       for (std::uint32_t peer = 0; peer < 4; ++peer) {
         if (peer == rank) continue;
-        sends.push_back(std::move(self.open_send(peer, 0).value()));
-        receives.push_back(std::move(self.open_receive(peer, 0).value()));
+        sends.push_back(self.open_send(peer, 0).value());
+        receives.push_back(self.open_receive(peer, 0).value());
       }
       std::vector<std::uint32_t> sent(3);
       std::vector<std::uint32_t> received(3);

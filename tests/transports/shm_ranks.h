@@ -35,7 +35,7 @@ inline Exchanges unix_exchanges(std::uint32_t ranks) {
   std::vector<std::uint32_t> group(ranks);
   std::iota(group.begin(), group.end(), 0u);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    exchanges.push_back(std::move(UnixExchange::listen(rank, ranks).value()));
+    exchanges.push_back(UnixExchange::listen(rank, ranks).value());
     addresses.push_back(exchanges.back()->address());
   }
   std::vector<std::thread> threads;
@@ -55,15 +55,14 @@ inline std::vector<std::unique_ptr<ShmTransport>> shm_ranks(const SegmentShape& 
   std::vector<OwnSegment> own;
   std::vector<std::uint32_t> ids;
   for (std::uint32_t rank = 0; rank < shape.ranks; ++rank) {
-    own.push_back(std::move(OwnSegment::create(rank, shape, exchanges[rank]).value()));
+    own.push_back(OwnSegment::create(rank, shape, exchanges[rank]).value());
     ids.push_back(own.back().id());
   }
   std::vector<std::unique_ptr<ShmTransport>> ranks;
   for (std::uint32_t rank = 0; rank < shape.ranks; ++rank) {
     auto offers = collect_offers(*exchanges[rank], rank, ids, own[rank].segment().mapping(), clock,
                                  clock.now_ns() + 5'000'000'000);
-    ranks.push_back(
-        std::move(ShmTransport::create(rank, shape, std::move(own[rank]), offers.value(), exchanges[rank]).value()));
+    ranks.push_back(ShmTransport::create(rank, shape, std::move(own[rank]), offers.value(), exchanges[rank]).value());
   }
   return ranks;
 }

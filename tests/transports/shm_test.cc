@@ -26,8 +26,8 @@ struct Pair {
 
 TEST(ShmConnection, KeepsOrderAndNeverHoldsMoreThanItsSlots) {
   Pair pair;
-  auto send = std::move(pair.ranks[0]->open_send(1, 3).value());
-  auto receive = std::move(pair.ranks[1]->open_receive(0, 3).value());
+  auto send = pair.ranks[0]->open_send(1, 3).value();
+  auto receive = pair.ranks[1]->open_receive(0, 3).value();
   const CallTag tag = call(1);
   EXPECT_EQ(receive->arrival(tag), Arrival::kNothing);
   for (int round = 0; round < 100; ++round) {
@@ -50,8 +50,8 @@ TEST(ShmConnection, KeepsOrderAndNeverHoldsMoreThanItsSlots) {
 
 TEST(ShmConnection, DropsWhatAFailedCallLeftAndWaitsWithWhatComesTooEarly) {
   Pair pair;
-  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
-  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  auto send = pair.ranks[0]->open_send(1, 0).value();
+  auto receive = pair.ranks[1]->open_receive(0, 0).value();
   send_text(*send, "stale", call(1));
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kMessage) << "looked at in call 1, which then fails";
   send_text(*send, "fresh", call(2));
@@ -66,8 +66,8 @@ TEST(ShmConnection, DropsWhatAFailedCallLeftAndWaitsWithWhatComesTooEarly) {
 
 TEST(ShmConnection, SaysWhichCallThePeerMeans) {
   Pair pair;
-  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
-  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  auto send = pair.ranks[0]->open_send(1, 0).value();
+  auto receive = pair.ranks[1]->open_receive(0, 0).value();
   send_text(*send, "x", call(1, 11));
   ASSERT_EQ(receive->arrival(call(1, 10)), Arrival::kMismatch);
   EXPECT_EQ(receive->mismatched_tag(), call(1, 11));
@@ -75,15 +75,15 @@ TEST(ShmConnection, SaysWhichCallThePeerMeans) {
 
 TEST(ShmWindow, IsReadInPlaceByThePeerAndFoundByAddress) {
   Pair pair;
-  auto window = std::move(pair.ranks[0]->allocate_window(8192).value());
+  auto window = pair.ranks[0]->allocate_window(8192).value();
   std::strcpy(reinterpret_cast<char*>(window->data()) + 5000, "in place");
   EXPECT_EQ(pair.ranks[0]->find_window(window->data(), 8193).window, 0u) << "longer than the window";
   EXPECT_EQ(pair.ranks[0]->find_window(&pair, 1).window, 0u);
   const WindowRef place = pair.ranks[0]->find_window(window->data() + 5000, 9);
   ASSERT_NE(place.window, 0u);
   EXPECT_EQ(place.offset, 5000u);
-  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
-  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  auto send = pair.ranks[0]->open_send(1, 0).value();
+  auto receive = pair.ranks[1]->open_receive(0, 0).value();
   send->send_published(place, 9, call(1));
   ASSERT_EQ(receive->arrival(call(1)), Arrival::kMessage);
   EXPECT_EQ(receive->front().carrier, Carrier::kPublished);
@@ -94,10 +94,10 @@ TEST(ShmWindow, IsReadInPlaceByThePeerAndFoundByAddress) {
 
 TEST(ShmWindow, APlaceOutsideTheWindowIsRefused) {
   Pair pair;
-  auto window = std::move(pair.ranks[0]->allocate_window(4096).value());
+  auto window = pair.ranks[0]->allocate_window(4096).value();
   const WindowRef place = pair.ranks[0]->find_window(window->data(), 1);
-  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
-  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  auto send = pair.ranks[0]->open_send(1, 0).value();
+  auto receive = pair.ranks[1]->open_receive(0, 0).value();
   send->send_published({.window = place.window, .offset = 4090}, 100, call(1));
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kCorrupt);
 }
@@ -121,10 +121,10 @@ TEST(ShmWindow, AdoptedMemoryIsPrivateAgainAtOnceThoughAPeerInThisProcessHasMapp
   Pair pair;
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(4096, 16384));
   std::strcpy(reinterpret_cast<char*>(memory), "kept");
-  auto window = std::move(pair.ranks[0]->adopt_window(memory, 16384).value());
+  auto window = pair.ranks[0]->adopt_window(memory, 16384).value();
   EXPECT_NE(file_at(memory).find("tutti"), std::string::npos) << file_at(memory);
-  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
-  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  auto send = pair.ranks[0]->open_send(1, 0).value();
+  auto receive = pair.ranks[1]->open_receive(0, 0).value();
   send->send_published(pair.ranks[0]->find_window(memory, 5), 5, call(1));
   ASSERT_EQ(receive->arrival(call(1)), Arrival::kMessage);
   EXPECT_EQ(text_of(receive->front()), "kept");
@@ -138,18 +138,18 @@ TEST(ShmWindow, AdoptedMemoryIsPrivateAgainAtOnceThoughAPeerInThisProcessHasMapp
 
 TEST(ShmWindow, ATakenBackWindowIsNeverFound) {
   Pair pair;
-  auto window = std::move(pair.ranks[0]->allocate_window(4096).value());
+  auto window = pair.ranks[0]->allocate_window(4096).value();
   const WindowRef place = pair.ranks[0]->find_window(window->data(), 1);
   window.reset();
-  auto send = std::move(pair.ranks[0]->open_send(1, 0).value());
-  auto receive = std::move(pair.ranks[1]->open_receive(0, 0).value());
+  auto send = pair.ranks[0]->open_send(1, 0).value();
+  auto receive = pair.ranks[1]->open_receive(0, 0).value();
   send->send_published(place, 1, call(1));
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kNothing);
 }
 
 TEST(ShmBoard, OffersAnOutputOnlyDuringItsCall) {
   Pair pair;
-  auto window = std::move(pair.ranks[1]->allocate_window(4096).value());
+  auto window = pair.ranks[1]->allocate_window(4096).value();
   const WindowRef place = pair.ranks[1]->find_window(window->data(), 4096);
   EXPECT_FALSE(pair.ranks[0]->peer_output(1, 1, 4096).has_value()) << "not entered yet: ask again";
   pair.ranks[1]->enter_call(call(1), place);
@@ -187,7 +187,7 @@ TEST(ShmBoard, ShowsCallsFailuresAndLives) {
 TEST(Doorbell, ARingBetweenArmingAndSleepingIsNotLost) {
   Pair pair;
   Doorbell& bell = pair.ranks[0]->doorbell();
-  auto send = std::move(pair.ranks[1]->open_send(0, 0).value());
+  auto send = pair.ranks[1]->open_send(0, 0).value();
   const auto start = std::chrono::steady_clock::now();
   for (int round = 0; round < 50; ++round) {
     bell.arm();
@@ -233,7 +233,7 @@ TEST(ShmBoard, AnOutputIsTakenBackOrWhoMayStoreThereIsSeen) {
   constexpr std::uint64_t kCalls = 600'000;
 #endif
   Pair pair;
-  auto window = std::move(pair.ranks[0]->allocate_window(4096).value());
+  auto window = pair.ranks[0]->allocate_window(4096).value();
   const WindowRef output = pair.ranks[0]->find_window(window->data(), 4096);
   ASSERT_NE(output.window, 0u);
   std::array<std::atomic<std::uint64_t>, 2> at{};

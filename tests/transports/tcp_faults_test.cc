@@ -78,7 +78,7 @@ TEST(TcpDeath, IsSeenOnAConnectionThatOnlySends) {
   world.addresses[1] = doomed->address();
   world.ranks[0] = nullptr;
   send = nullptr;
-  world.ranks[0] = std::move(TcpTransport::create(world.options(0), endpoint(), world.addresses).value());
+  world.ranks[0] = TcpTransport::create(world.options(0), endpoint(), world.addresses).value();
   send = world.send(0, 1);
   doomed->service();
   doomed = nullptr;
@@ -93,7 +93,7 @@ TEST(TcpDeath, IsSeenByAConnectionThatIsRefused) {
   auto gone = endpoint();
   world.addresses[1] = gone->address();
   world.ranks[0] = nullptr;
-  world.ranks[0] = std::move(TcpTransport::create(world.options(0), endpoint(), world.addresses).value());
+  world.ranks[0] = TcpTransport::create(world.options(0), endpoint(), world.addresses).value();
   gone = nullptr;
   auto send = world.ranks[0]->open_send(1, 0);
   if (!send) {
@@ -326,9 +326,9 @@ TEST(TcpEndpoint, GivesUpOnTheSilentAndBoundsWhatItParks) {
   EXPECT_TRUE(eventually([&] { return port->service(), port->refusals().count == 2; }));
   EXPECT_EQ(peers[3].reply().refusal, Refusal::kFull);
   // The communicator comes, and with it those that were parked.
-  auto transport = std::move(TcpTransport::create(later, port, {port->address(), ""}).value());
+  auto transport = TcpTransport::create(later, port, {port->address(), ""}).value();
   for (std::uint16_t lane = 0; lane < 3; ++lane) {
-    auto receive = std::move(transport->open_receive(0, lane).value());
+    auto receive = transport->open_receive(0, lane).value();
     peers[lane].write(message(0, call(1)));
     EXPECT_EQ(await(*receive, call(1)), Arrival::kMessage);
   }

@@ -29,8 +29,8 @@ struct Half {
 
   explicit Half(std::uint32_t real) : rank(real) {
     box = endpoints[1 - rank]->attach(kCommunicator, 1 - rank, bell);
-    transport = std::move(
-        TcpTransport::create(options(), endpoints[rank], {endpoints[0]->address(), endpoints[1]->address()}).value());
+    transport =
+        TcpTransport::create(options(), endpoints[rank], {endpoints[0]->address(), endpoints[1]->address()}).value();
   }
   TcpTransportOptions options() const {
     return {.rank = rank, .ranks = 2, .communicator = kCommunicator, .slots = kSlots, .slot_bytes = kSlotBytes};
@@ -76,8 +76,8 @@ const FrameHeader kMovedFrame{.kind = FrameKind::kMoved};
 
 TEST(TcpLane, TheHigherRankGoesOnWithTheSocketOfTheLower) {
   Half half(1);
-  auto send = std::move(half.transport->open_send(0, 0).value());
-  auto receive = std::move(half.transport->open_receive(0, 0).value());
+  auto send = half.transport->open_send(0, 0).value();
+  auto receive = half.transport->open_receive(0, 0).value();
   send_empty(half, *send, 1);
   const int own = half.accept();
   EXPECT_EQ(read_frame(own).tag, call(1)) << "there is no other socket yet";
@@ -119,8 +119,8 @@ TEST(TcpLane, TheHigherRankGoesOnWithTheSocketOfTheLower) {
 
 TEST(TcpLane, TheLowerRankStaysAndFollowsWhoMoves) {
   Half half(0);
-  auto send = std::move(half.transport->open_send(1, 0).value());
-  auto receive = std::move(half.transport->open_receive(1, 0).value());
+  auto send = half.transport->open_send(1, 0).value();
+  auto receive = half.transport->open_receive(1, 0).value();
   send_empty(half, *send, 1);
   const int common = half.accept();
   EXPECT_EQ(read_frame(common).tag, call(1));
@@ -150,8 +150,8 @@ TEST(TcpLane, TheLowerRankStaysAndFollowsWhoMoves) {
 
 TEST(TcpLane, ALowerRankThatMovesIsCorrupt) {
   Half half(1);
-  auto send = std::move(half.transport->open_send(0, 0).value());
-  auto receive = std::move(half.transport->open_receive(0, 0).value());
+  auto send = half.transport->open_send(0, 0).value();
+  auto receive = half.transport->open_receive(0, 0).value();
   RawPeer lower = half.connect();
   lower.write(kMovedFrame);
   EXPECT_EQ(await(*receive, call(1)), Arrival::kCorrupt);
@@ -160,8 +160,8 @@ TEST(TcpLane, ALowerRankThatMovesIsCorrupt) {
 TEST(TcpLane, ItsEndIsADeathUnlessAGoodbyeStandsThere) {
   for (const bool goodbye : {false, true}) {
     Half half(0);
-    auto send = std::move(half.transport->open_send(1, 0).value());
-    auto receive = std::move(half.transport->open_receive(1, 0).value());
+    auto send = half.transport->open_send(1, 0).value();
+    auto receive = half.transport->open_receive(1, 0).value();
     send_empty(half, *send, 1);
     const int common = half.accept();
     RawPeer higher = half.connect();

@@ -120,7 +120,7 @@ TEST(TcpNotes, EndALineThatSaysSomethingElse) {
     auto socket = connect_to(address->socket, 0, 0);
     ASSERT_TRUE(socket.ok());
     Preamble preamble;
-    preamble.kind = LinkKind::kNotes;
+    preamble.kind = TcpLinkKind::kNotes;
     preamble.nonce = address->nonce;
     preamble.communicator = kChannel;
     preamble.sender = 1;

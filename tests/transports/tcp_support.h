@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kCommunicator = 77;
 inline CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
 
 inline std::shared_ptr<TcpEndpoint> endpoint(TcpEndpointOptions options = {.address = "127.0.0.1"}) {
-  return std::move(TcpEndpoint::listen(options).value());
+  return TcpEndpoint::listen(options).value();
 }
 
 // Polls `done` for at most `ms`; true if it came true.
@@ -48,7 +48,7 @@ struct World {
       addresses.push_back(endpoints.back()->address());
     }
     for (std::uint32_t rank = 0; rank < count; ++rank) {
-      ranks.push_back(std::move(TcpTransport::create(options(rank, slots), endpoints[rank], addresses).value()));
+      ranks.push_back(TcpTransport::create(options(rank, slots), endpoints[rank], addresses).value());
     }
   }
   TcpTransportOptions options(std::uint32_t rank, std::uint32_t slots = kSlots) const {
@@ -59,10 +59,10 @@ struct World {
             .slot_bytes = kSlotBytes};
   }
   std::unique_ptr<SendConnection> send(std::uint32_t from, std::uint32_t to, std::uint16_t lane = 0) {
-    return std::move(ranks[from]->open_send(to, lane).value());
+    return ranks[from]->open_send(to, lane).value();
   }
   std::unique_ptr<ReceiveConnection> receive(std::uint32_t from, std::uint32_t to, std::uint16_t lane = 0) {
-    return std::move(ranks[to]->open_receive(from, lane).value());
+    return ranks[to]->open_receive(from, lane).value();
   }
 };
 
@@ -72,7 +72,7 @@ class RawPeer {
   explicit RawPeer(const std::string& address) {
     const PeerAddress to = PeerAddress::parse(address, 0).value();
     nonce_ = to.nonce;
-    socket_ = std::move(connect_to(to.socket, 0, 0).value());
+    socket_ = connect_to(to.socket, 0, 0).value();
     pollfd writable{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
     poll(&writable, 1, 5000);
   }

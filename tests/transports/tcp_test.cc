@@ -27,7 +27,7 @@ const std::vector<std::size_t> kSizes = {0, 1, 7, 8, 4095, 4096, 4097, 16336, 16
 void send_all(TcpTransport& rank, std::uint32_t to, std::uint16_t lanes, int rounds) {
   std::vector<std::unique_ptr<SendConnection>> connections;
   for (std::uint16_t lane = 0; lane < lanes; ++lane) {
-    connections.push_back(std::move(rank.open_send(to, lane).value()));
+    connections.push_back(rank.open_send(to, lane).value());
   }
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < kSizes.size(); ++i) {
@@ -53,7 +53,7 @@ void send_all(TcpTransport& rank, std::uint32_t to, std::uint16_t lanes, int rou
 void receive_all(TcpTransport& rank, std::uint32_t from, std::uint16_t lanes, int rounds) {
   std::vector<std::unique_ptr<ReceiveConnection>> connections;
   for (std::uint16_t lane = 0; lane < lanes; ++lane) {
-    connections.push_back(std::move(rank.open_receive(from, lane).value()));
+    connections.push_back(rank.open_receive(from, lane).value());
   }
   std::vector<std::byte> place(kSlotBytes + 1);
   int number = 0;
@@ -85,11 +85,11 @@ TEST(TcpEndpointShared, ServesAllRanksAndCommunicatorsOfAProcess) {
   for (std::uint32_t i = 0; i < 2 * kRanks; ++i) {
     ranks.emplace_back([&, rank = i % kRanks, communicator = i / kRanks] {
       const std::vector<std::string> addresses(kRanks, shared->address());
-      auto transport = std::move(
+      auto transport =
           TcpTransport::create({.rank = rank, .ranks = kRanks, .communicator = communicator}, shared, addresses)
-              .value());
-      auto send = std::move(transport->open_send((rank + 1) % kRanks, 0).value());
-      auto receive = std::move(transport->open_receive((rank + kRanks - 1) % kRanks, 0).value());
+              .value();
+      auto send = transport->open_send((rank + 1) % kRanks, 0).value();
+      auto receive = transport->open_receive((rank + kRanks - 1) % kRanks, 0).value();
       for (std::uint64_t sequence = 1; sequence <= 200; ++sequence) {
         const std::uint64_t value = communicator * 1000000 + rank * 1000 + sequence;
         send->send_from(reinterpret_cast<const std::byte*>(&value), sizeof(value), call(sequence));
@@ -235,12 +235,12 @@ TEST(TcpSend, HoldsSmallMessagesUntilFlush) {
 
 TEST(TcpWindows, ArePlainMemory) {
   World world;
-  auto window = std::move(world.ranks[0]->allocate_window(10000).value());
+  auto window = world.ranks[0]->allocate_window(10000).value();
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(window->data()) % 4096, 0u);
   EXPECT_EQ(world.ranks[0]->find_window(window->data(), 8).window, 0u);
   EXPECT_EQ(world.ranks[0]->peer_output(1, 1, 8), std::optional<std::byte*>(nullptr));
   std::vector<std::byte> own(100);
-  auto adopted = std::move(world.ranks[0]->adopt_window(own.data(), own.size()).value());
+  auto adopted = world.ranks[0]->adopt_window(own.data(), own.size()).value();
   EXPECT_EQ(adopted->data(), own.data());
 }
 

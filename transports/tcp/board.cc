@@ -122,7 +122,7 @@ bool StatePusher::open(std::uint32_t peer) {
   line.socket = std::move(*socket);
   bell_.watch(line.socket.get());
   Preamble preamble = mine_;
-  preamble.kind = LinkKind::kControl;
+  preamble.kind = TcpLinkKind::kControl;
   preamble.nonce = addresses_[peer]->nonce;
   preamble.receiver = peer;
   put(line.pending, preamble);

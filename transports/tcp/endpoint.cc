@@ -42,7 +42,7 @@ Refusal fault_of(const Preamble& preamble, const WireNonce& nonce) {
   if (preamble.magic != kWireMagic) return Refusal::kProtocol;
   if (preamble.version != kWireVersion) return Refusal::kVersion;
   if (preamble.nonce != nonce) return Refusal::kNonce;
-  if (preamble.kind < LinkKind::kData || preamble.kind > LinkKind::kNotes) return Refusal::kProtocol;
+  if (preamble.kind < TcpLinkKind::kData || preamble.kind > TcpLinkKind::kNotes) return Refusal::kProtocol;
   return Refusal::kNone;
 }
 

@@ -100,12 +100,12 @@ void TcpLinks::admit() {
 void TcpLinks::admit(AcceptedLink link) {
   const Preamble& from = link.preamble;
   if (from.ranks != options_.ranks || from.slot_bytes != options_.slot_bytes || from.lane >= options_.lanes ||
-      from.sender >= options_.ranks || from.sender == options_.rank || from.kind == LinkKind::kNotes) {
+      from.sender >= options_.ranks || from.sender == options_.rank || from.kind == TcpLinkKind::kNotes) {
     return endpoint_->refuse(std::move(link), Refusal::kShape);
   }
   const LaneKey lane = key(from.sender, from.lane);
   PeerBoard& board = peers_[from.sender].board;
-  const bool control = from.kind == LinkKind::kControl;
+  const bool control = from.kind == TcpLinkKind::kControl;
   const bool twice = control ? board.connected() : waiting_.contains(lane) || claimed_.contains(lane);
   if (twice) return endpoint_->refuse(std::move(link), Refusal::kDuplicate);
   tune(link.socket.get(), options_.socket_buffer_bytes);

@@ -43,7 +43,7 @@ void TcpNotes::dial(std::uint32_t peer) {
   }
   line.socket = std::move(*socket);
   Preamble preamble;
-  preamble.kind = LinkKind::kNotes;
+  preamble.kind = TcpLinkKind::kNotes;
   preamble.nonce = address->nonce;
   preamble.communicator = channel_;
   preamble.sender = rank_;
@@ -74,7 +74,7 @@ void TcpNotes::pump() {
   endpoint_->service();
   for (AcceptedLink& link : endpoint_->take(*mailbox_)) {
     const Preamble& preamble = link.preamble;
-    if (preamble.kind != LinkKind::kNotes || preamble.sender >= lines_.size() || preamble.sender == rank_) {
+    if (preamble.kind != TcpLinkKind::kNotes || preamble.sender >= lines_.size() || preamble.sender == rank_) {
       endpoint_->refuse(std::move(link), Refusal::kShape);
       continue;
     }

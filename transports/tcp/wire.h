@@ -31,13 +31,13 @@ inline constexpr std::uint16_t kWireVersion = 2;
 
 using WireNonce = std::array<std::uint8_t, 16>;  // drawn by the listener: who knows it was told by the bootstrap
 
-enum class LinkKind : std::uint8_t { kData = 1, kControl = 2, kNotes = 3 };
+enum class TcpLinkKind : std::uint8_t { kData = 1, kControl = 2, kNotes = 3 };
 
 // The first bytes of a connection. magic and version keep their places in all versions.
 struct Preamble {
   std::uint32_t magic = kWireMagic;
   std::uint16_t version = kWireVersion;
-  LinkKind kind = LinkKind::kData;
+  TcpLinkKind kind = TcpLinkKind::kData;
   std::uint8_t reserved = 0;
   WireNonce nonce{};  // the receiver's
   std::uint64_t communicator = 0;

@@ -1,0 +1,182 @@
+#include "model/calibration.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "topology/host.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostEntries = 4096;  // of a folder that is looked at
+constexpr std::size_t kMostLine = 512;
+constexpr std::size_t kMostCpuinfoLines = 64;
+
+Error system_error(const std::string& path, const char* what) {
+  const int cause = errno;
+  return {ErrorCode::kSystem, ErrorScope::kCall, -1,
+          fmt::format("{}: {} ({})", path, what, std::generic_category().message(cause))};
+}
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line.substr(0, kMostLine);
+}
+
+// Sorted, so that the kernel's order is of no account.
+std::vector<fs::path> entries(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end && found.size() < kMostEntries;
+       at.increment(error)) {
+    found.push_back(at->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// The first processor's: all of a machine are alike.
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  std::string text;
+  for (std::size_t lines = 0; lines < kMostCpuinfoLines && std::getline(file, line) && !line.empty(); ++lines) {
+    for (const char* field : {"vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part"}) {
+      if (line.starts_with(field)) text += line.substr(0, kMostLine) + ";";
+    }
+  }
+  return text;
+}
+
+// GPUs and accelerators by vendor and device; no bus numbers, which change with what is plugged in elsewhere.
+std::string accelerators() {
+  std::string text;
+  for (const fs::path& device : entries("/sys/bus/pci/devices")) {
+    const std::string kind = first_line(device / "class");
+    if (!kind.starts_with("0x03") && !kind.starts_with("0x12")) continue;
+    text += fmt::format("gpu {}:{};", first_line(device / "vendor"), first_line(device / "device"));
+  }
+  return text;
+}
+
+std::string nics() {
+  std::string text;
+  std::error_code error;
+  for (const fs::path& one : entries("/sys/class/net")) {
+    if (!fs::exists(one / "device", error)) continue;  // loopback, bridges, containers' own
+    text += fmt::format("nic {}:{};", first_line(one / "device/vendor"), first_line(one / "device/device"));
+  }
+  for (const fs::path& one : entries("/sys/class/infiniband")) {
+    for (const fs::path& port : entries(one / "ports")) text += fmt::format("rdma {};", first_line(port / "rate"));
+  }
+  return text;
+}
+
+std::string description() {
+  const HostTopology host = discover_host();
+  std::size_t numa = 0;
+  for (const fs::path& node : entries("/sys/devices/system/node")) {
+    const std::string name = node.filename().string();
+    numa += name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos ? 1 : 0;
+  }
+  // The machine's processors, whatever part of them this process is bound to.
+  return fmt::format("{}cores {};l2 {};l3 {};numa {};{}{}", processor(), ::sysconf(_SC_NPROCESSORS_CONF), host.l2_bytes,
+                     host.last_level_bytes, numa, accelerators(), nics());
+}
+
+// Empty: none is known.
+std::string calibration_folder(const Environment& environment) {
+  const auto value = [&](std::string_view name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string() : found->second;
+  };
+  const std::string cache = value("XDG_CACHE_HOME");
+  if (cache.starts_with('/')) return cache + "/tutti";  // the XDG specification: relative ones do not count
+  const std::string home = value("HOME");
+  return home.starts_with('/') ? home + "/.cache/tutti" : std::string();
+}
+
+Status write_all(int fd, const std::string& path, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return system_error(path, "cannot be written");
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string hardware_hash() {
+  // FNV-1a, 64 bits: it tells machines apart, nobody attacks it.
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : description()) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return fmt::format("{:016x}", hash);
+}
+
+std::string calibration_path(const std::string& file, const Environment& environment) {
+  if (!file.empty()) return file;
+  const std::string folder = calibration_folder(environment);
+  return folder.empty() ? folder : fmt::format("{}/{}.json", folder, hardware_hash());
+}
+
+Result<std::optional<Parameters>> load_calibration(const std::string& file, const Environment& environment) {
+  std::error_code error;
+  if (!file.empty()) {  // whatever machine it is of
+    auto parameters = load_parameters(file);
+    if (!parameters) return parameters.error();
+    return std::optional<Parameters>(*std::move(parameters));
+  }
+  // A look at the folder first: most machines have none, and the hash takes dozens of files.
+  const std::string folder = calibration_folder(environment);
+  if (folder.empty() || !fs::is_directory(folder, error)) return std::optional<Parameters>();
+  const std::string hardware = hardware_hash();
+  const std::string path = fmt::format("{}/{}.json", folder, hardware);
+  if (!fs::exists(path, error)) return std::optional<Parameters>();
+  auto parameters = load_parameters(path);
+  if (!parameters) return parameters.error();
+  if (parameters->hardware == hardware) return std::optional<Parameters>(*std::move(parameters));
+  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+               fmt::format("{}: was measured on other hardware (\"{}\")", path, parameters->hardware)};
+}
+
+Status store_calibration(const std::string& path, const Parameters& parameters) {
+  std::error_code error;
+  const fs::file_status there = fs::symlink_status(path, error);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                 fmt::format("{} is no regular file: it is not replaced; name another one", path)};
+  }
+  const fs::path folder = fs::path(path).parent_path();
+  if (!folder.empty()) fs::create_directories(folder, error);
+  std::string temporary = path + ".XXXXXX";  // beside it: a rename stays within one file system
+  const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
+  if (fd < 0) return system_error(temporary, "cannot be made");
+  ::fchmod(fd, 0644);
+  Status status = write_all(fd, temporary, to_json(parameters));
+  if (::close(fd) != 0 && status.ok()) status = system_error(temporary, "cannot be written");
+  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0)
+    status = system_error(path, "cannot be replaced");
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
+}
+
+}  // namespace tutti

@@ -1,0 +1,488 @@
+#include "model/events.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "model/cores.h"
+#include "model/event_heap.h"
+#include "model/flows.h"
+
+namespace tutti {
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64's finisher (Steele, Lea, Flood 2014)
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// All state of one run. A channel of a rank is `thread * places + place`, a connection of a sending rank
+// `connection * places + place`.
+class EventRun {
+ public:
+  explicit EventRun(const EventWorld& world);
+  Result<EventResult> run();
+
+ private:
+  struct Task {
+    double end = 0;  // of its last step
+    double begin = 0;
+    double ready = 0;
+    std::uint64_t tile = 0;
+    std::uint32_t cursor = 0;
+    std::uint32_t moving = 0;    // flows: the send whose bytes move
+    std::uint32_t moved_to = 0;  // flows: the connection that moves
+    bool under_way = false;      // it has an entry in the heap, wants a core, or moves
+  };
+  struct Line {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+  };
+  struct Flow {
+    double bytes_left = 0;
+    double rate = 0;  // bytes per us
+    double since = 0;
+    double latency = 0;
+    std::uint32_t stamp = 0;    // modulo 2^29
+    std::uint64_t message = 0;  // its number on the line
+    std::uint32_t task = 0;
+  };
+  struct PortQueue {
+    std::vector<std::uint32_t> lines;  // that wait, in order; at most `slots` for each connection
+    std::size_t next = 0;
+    bool busy = false;
+  };
+
+  std::uint32_t thread_of(std::uint32_t task) const { return task / places_; }
+  std::uint32_t place_of(std::uint32_t task) const { return task % places_; }
+  std::uint32_t rank_of(std::uint32_t task) const { return costs_.rank(thread_of(task), place_of(task)); }
+  std::uint64_t number_of(std::uint32_t task) const {
+    return programs_.threads[thread_of(task)].first_step + tasks_[task].cursor;
+  }
+  const std::uint32_t* list_of(const ProgramStep& step) const { return programs_.lists.data() + step.list_begin; }
+  // The line on which `task` receives by that connection, and who receives what a line carries.
+  std::uint32_t line_into(std::uint32_t connection, std::uint32_t place) const {
+    const std::uint32_t places = programs_.connections[connection].places;
+    return connection * places_ + (place + places_ - places) % places_;
+  }
+  std::uint32_t receiver(std::uint32_t line) const {
+    const ProgramConnection& each = programs_.connections[line / places_];
+    return each.to * places_ + (line % places_ + each.places) % places_;
+  }
+  std::uint32_t sender(std::uint32_t line) const {
+    return programs_.connections[line / places_].from * places_ + line % places_;
+  }
+  double& sight(std::uint32_t line, std::uint64_t message) { return sights_[line * slots_ + message % slots_]; }
+  double& credit(std::uint32_t line, std::uint64_t message) { return credits_[line * slots_ + message % slots_]; }
+  double& mark(std::uint32_t index, std::uint32_t place, std::uint64_t tile) {
+    return marks_[(std::size_t{index} * places_ + place) * 2 + tile % 2];
+  }
+  double jittered(double us, std::uint64_t what, std::uint64_t count) const {
+    if (options_.jitter == 0) return us;
+    const std::uint64_t bits = mix(mix(mix(options_.seed) ^ what) ^ count);
+    const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+    return us * (1 - options_.jitter * std::log(uniform));
+  }
+  static constexpr std::uint64_t kOfLine = std::uint64_t{1} << 40;  // the jitter of messages, not of steps
+
+  bool known(std::uint32_t task, double& begin);
+  void try_step(std::uint32_t task);
+  void start(std::uint32_t task, double begin);
+  void next_move(std::uint32_t task, double now);
+  void end_step(std::uint32_t task, double now);
+  void send(std::uint32_t line, double now);
+  void serve_port(std::uint64_t port, double now);
+  void begin_flow(std::uint32_t line, std::uint32_t task, double now);
+  void finish_flow(std::uint32_t line, double now, bool by_port);
+  void take(const Event& event);
+  void set_up_flows();
+  void set_bytes(std::uint64_t tile);
+  void report(bool last);
+  Error what_stays() const;
+
+  const Programs& programs_;
+  Costs& costs_;
+  const Network& network_;
+  const Parameters& parameters_;
+  const SimulateOptions& options_;
+  const EventWorld& world_;
+  const std::uint32_t places_;
+  const std::uint32_t slots_;
+  const std::uint64_t tiles_;
+  std::optional<Costs> last_costs_;  // of the last tile, where that is shorter
+  std::vector<Task> tasks_;
+  std::vector<Line> lines_;
+  std::vector<double> sights_, credits_;
+  std::vector<double> marks_;
+  std::vector<double> ports_;  // by port: when it is free
+  std::vector<std::uint8_t> dead_;
+  std::optional<Cores> cores_;
+  std::unique_ptr<Flows> flows_;
+  std::vector<Flow> flow_of_;  // by line
+  std::vector<PortQueue> port_queues_;
+  EventHeap heap_;
+  EventResult result_;
+  std::uint64_t steps_done_ = 0;
+  std::uint64_t finished_ = 0;
+};
+
+EventRun::EventRun(const EventWorld& world)
+    : programs_(world.programs),
+      costs_(world.costs),
+      network_(world.network),
+      parameters_(world.parameters),
+      options_(world.options),
+      world_(world),
+      places_(world.costs.places()),
+      slots_(std::max(world.programs.slots, world.parameters.slots)),
+      tiles_(world.tiles.full + world.tiles.last) {
+  TUTTI_ASSERT(places_ == programs_.places());
+  costs_.set_bytes(world.tiles.full_bytes);
+  if (world.tiles.last > 0) {
+    last_costs_ = costs_;
+    last_costs_->set_bytes(world.tiles.last_bytes);
+  }
+  tasks_.resize(programs_.threads.size() * places_);
+  lines_.resize(programs_.connections.size() * places_);
+  sights_.resize(lines_.size() * slots_);
+  credits_.resize(lines_.size() * slots_);
+  marks_.assign(programs_.mark_threads.size() * places_ * 2, Costs::kNever);
+  ports_.assign(network_.ports(), Costs::kNever);
+  dead_.assign(programs_.ranks, 0);
+  for (const std::uint32_t rank : options_.dead_ranks) dead_[rank] = 1;
+  if (parameters_.cores > 0) {
+    cores_.emplace(network_.ranks() / network_.ranks_per_machine(), parameters_.cores, programs_.ranks);
+  }
+  if (world.links != nullptr) set_up_flows();
+}
+
+void EventRun::set_up_flows() {
+  flow_of_.resize(lines_.size());
+  port_queues_.resize(ports_.size());
+  std::vector<Flows::Kind> kinds(lines_.size());
+  for (std::uint32_t line = 0; line < lines_.size(); ++line) {
+    const std::uint32_t from = rank_of(sender(line)), connection = line / places_;
+    network_.route(from, rank_of(receiver(line)), kinds[line].links);
+    kinds[line].most = costs_.message(connection).gbytes_per_s[line % places_];
+    const bool by_port = costs_.uses_port(connection, line % places_);
+    kinds[line].source = by_port ? tasks_.size() + network_.port(from) : sender(line);
+  }
+  flows_ = std::make_unique<Flows>(kinds, [&](std::uint64_t link) {  // of this copy of the plan
+    return network_.gbytes_per_s(link) * world_.links->first[link] / world_.links->all[link];
+  });
+}
+
+// Whether all that the next step waits for has a time; the latest of these.
+bool EventRun::known(std::uint32_t task, double& begin) {
+  const Task& state = tasks_[task];
+  const ProgramStep& step = programs_.steps[number_of(task)];
+  const std::uint32_t place = place_of(task);
+  const std::uint32_t* list = list_of(step);
+  begin = 0;
+  for (std::uint32_t i = 0; i < step.receives; ++i) {
+    const std::uint32_t line = line_into(list[i], place);
+    const Line& state_of_line = lines_[line];
+    if (state_of_line.sent == state_of_line.received) return false;
+    const double seen = sight(line, state_of_line.received);
+    if (seen == Costs::kNever) return false;  // still on its way, at a rate that may change
+    begin = std::max(begin, seen);
+  }
+  for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
+    const std::uint32_t line = list[i] * places_ + place;
+    if (lines_[line].sent - lines_[line].received >= slots_) return false;
+    if (lines_[line].sent >= slots_) begin = std::max(begin, credit(line, lines_[line].sent));
+  }
+  for (std::uint32_t i = step.wait_begin; i < step.wait_begin + step.waits; ++i) {
+    const Wait& wait = programs_.waits[i];
+    if (state.tile < wait.tiles_before) continue;
+    const std::uint64_t tile = state.tile - wait.tiles_before;
+    const std::uint32_t other = programs_.mark_threads[wait.mark] * places_ + place;
+    // The other channel may be a tile ahead; then the mark's place holds a later tile's, but its time has passed here
+    // long ago: it would not be ahead if this channel's values were not on their way.
+    if (tasks_[other].tile < tile || (tasks_[other].tile == tile && mark(wait.mark, place, tile) == Costs::kNever)) {
+      return false;
+    }
+    if (tasks_[other].tile <= tile + 1) begin = std::max(begin, mark(wait.mark, place, tile));
+  }
+  return true;
+}
+
+void EventRun::try_step(std::uint32_t task) {
+  Task& state = tasks_[task];
+  if (state.under_way || state.tile == tiles_ || dead_[rank_of(task)] != 0) return;
+  double ready = 0;
+  if (!known(task, ready)) return;
+  state.under_way = true;
+  state.ready = state.end;
+  const double begin = std::max(state.end, ready);
+  if (cores_) {
+    heap_.push(Event::at(begin, EventKind::kReady, task));
+  } else {
+    start(task, begin);
+  }
+}
+
+void EventRun::start(std::uint32_t task, double begin) {
+  Task& state = tasks_[task];
+  state.begin = begin;
+  const Costs& costs = last_costs_ && state.tile + 1 == tiles_ ? *last_costs_ : costs_;
+  const std::uint64_t number = number_of(task);
+  const std::uint64_t count = state.tile * programs_.threads[thread_of(task)].steps + state.cursor;
+  if (flows_ == nullptr) {
+    const double end = begin + jittered(costs.step(number)[place_of(task)], task, count);
+    heap_.push(Event::at(end, EventKind::kEnd, task));
+    return;
+  }
+  const auto [posts, adding] = costs.still(number, place_of(task));
+  state.end = begin + jittered(posts + adding, task, count);  // at least; later where the bytes take longer
+  state.moving = 0;
+  heap_.push(Event::at(begin + posts, EventKind::kMove, task));
+}
+
+// Flows: the channel moves the bytes of one send after the other.
+void EventRun::next_move(std::uint32_t task, double now) {
+  Task& state = tasks_[task];
+  const ProgramStep& step = programs_.steps[number_of(task)];
+  const std::uint32_t* sends = list_of(step) + step.receives;
+  while (state.moving < step.sends) {
+    const std::uint32_t connection = sends[state.moving++];
+    const std::uint32_t line = connection * places_ + place_of(task);
+    if (costs_.uses_port(connection, place_of(task))) continue;
+    return begin_flow(line, task, now);
+  }
+  heap_.push(Event::at(std::max(now, state.end), EventKind::kEnd, task));
+}
+
+void EventRun::begin_flow(std::uint32_t line, std::uint32_t task, double now) {
+  Flow& flow = flow_of_[line];
+  const bool last = last_costs_ && flow.message / programs_.connections[line / places_].per_tile + 1 == tiles_;
+  flow.bytes_left = jittered(last ? world_.tiles.last_bytes : world_.tiles.full_bytes, line | kOfLine, flow.message);
+  flow.rate = 0;
+  flow.since = now;
+  flow.task = task;
+  ++flow.stamp;
+  flows_->begin(line);
+}
+
+void EventRun::finish_flow(std::uint32_t line, double now, bool by_port) {
+  flows_->end(line);
+  Flow& flow = flow_of_[line];
+  ++flow.stamp;
+  const std::uint64_t message = flow.message++;
+  if (!by_port) return next_move(flow.task, now);
+  const MessageTimes& times = costs_.message(line / places_);
+  sight(line, message) = now + times.latency[line % places_];
+  const std::uint64_t port = network_.port(rank_of(sender(line)));
+  heap_.push(Event::at(now + times.gap[line % places_], EventKind::kPort, static_cast<std::uint32_t>(port)));
+  try_step(receiver(line));
+}
+
+void EventRun::serve_port(std::uint64_t port, double now) {
+  PortQueue& queue = port_queues_[port];
+  queue.busy = queue.next < queue.lines.size();
+  if (!queue.busy) {
+    queue.lines.clear();
+    queue.next = 0;
+    return;
+  }
+  const std::uint32_t line = queue.lines[queue.next++];
+  if (queue.next * 2 > queue.lines.size() + 64) {  // what was served is forgotten now and then
+    queue.lines.erase(queue.lines.begin(), queue.lines.begin() + static_cast<std::ptrdiff_t>(queue.next));
+    queue.next = 0;
+  }
+  begin_flow(line, sender(line), now);
+}
+
+// A message leaves at the end of its step.
+void EventRun::send(std::uint32_t line, double now) {
+  const std::uint32_t connection = line / places_, place = line % places_;
+  const std::uint64_t message = lines_[line].sent++;
+  const Task& state = tasks_[sender(line)];
+  const Costs& costs = last_costs_ && state.tile + 1 == tiles_ ? *last_costs_ : costs_;
+  const MessageTimes& times = costs.message(connection);
+  const bool by_port = costs.uses_port(connection, place);
+  if (flows_ != nullptr && by_port) {
+    sight(line, message) = Costs::kNever;
+    const std::uint64_t port = network_.port(rank_of(sender(line)));
+    port_queues_[port].lines.push_back(line);
+    if (!port_queues_[port].busy) serve_port(port, now);
+    return;
+  }
+  double depart = now;
+  if (by_port) {
+    double& free = ports_[network_.port(rank_of(sender(line)))];
+    depart = std::max(now, free);
+    free = depart + jittered(times.hold[place], line | kOfLine, message);
+  }
+  sight(line, message) = depart + jittered(times.transfer[place], line | kOfLine, message);
+  try_step(receiver(line));
+}
+
+void EventRun::end_step(std::uint32_t task, double now) {
+  Task& state = tasks_[task];
+  const std::uint32_t place = place_of(task), thread = thread_of(task);
+  const ProgramStep& step = programs_.steps[number_of(task)];
+  const std::uint32_t* list = list_of(step);
+  if (rank_of(task) < options_.traced_ranks && result_.trace.size() < kMostTraced) {
+    result_.trace.push_back({.rank = rank_of(task),
+                             .channel = programs_.threads[thread].channel,
+                             .step = state.cursor,
+                             .tile = state.tile,
+                             .ready_us = state.ready,
+                             .begin_us = state.begin,
+                             .end_us = now});
+  }
+  state.end = now;
+  for (std::uint32_t i = 0; i < step.receives; ++i) {
+    const std::uint32_t line = line_into(list[i], place);
+    credit(line, lines_[line].received++) = now + costs_.message(list[i]).latency[line % places_];
+  }
+  for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
+    send(list[i] * places_ + place, now);
+  }
+  if (step.mark >= 0) {
+    const auto index = static_cast<std::uint32_t>(step.mark);
+    mark(index, place, state.tile) = now;
+    mark(index, place, state.tile + 1) = Costs::kNever;
+  }
+  if (++state.cursor == programs_.threads[thread].steps) {
+    state.cursor = 0;
+    if (++state.tile == tiles_) ++finished_;
+  }
+  state.under_way = false;
+  ++steps_done_;
+  if (cores_) cores_->give_back(rank_of(task));
+  for (std::uint32_t i = 0; i < step.receives; ++i) try_step(sender(line_into(list[i], place)));
+  try_step(task);
+  if (step.mark >= 0) {
+    const std::uint32_t own = programs_.threads[thread].rank_class;
+    for (std::uint32_t t = programs_.first_thread[own]; t < programs_.first_thread[own + 1]; ++t) {
+      try_step(t * places_ + place);
+    }
+  }
+}
+
+void EventRun::take(const Event& event) {
+  switch (event.kind()) {
+    case EventKind::kReady:
+      cores_->want(rank_of(event.owner) / network_.ranks_per_machine(),
+                   {.channel = event.owner, .rank = rank_of(event.owner)});
+      break;
+    case EventKind::kMove: next_move(event.owner, event.time); break;
+    case EventKind::kEnd: end_step(event.owner, event.time); break;
+    case EventKind::kPort: serve_port(event.owner, event.time); break;
+    case EventKind::kMoved:
+    case EventKind::kCarried:
+      if (event.has_stamp(flow_of_[event.owner].stamp)) {
+        finish_flow(event.owner, event.time, event.kind() == EventKind::kCarried);
+      }
+      return;
+  }
+  if (!cores_ || event.kind() == EventKind::kMove || event.kind() == EventKind::kPort) return;
+  // A rank that goes on at once keeps its core: its next entry lies at the same time, before others are asked. Entries
+  // of other machines ask for other cores.
+  const auto machine_of = [&](const Event& each) { return rank_of(each.owner) / network_.ranks_per_machine(); };
+  if (event.kind() == EventKind::kEnd && !heap_.empty() && heap_.first().time == event.time &&
+      heap_.first().kind() == EventKind::kReady && machine_of(heap_.first()) == machine_of(event)) {
+    return;
+  }
+  cores_->hand_out(machine_of(event), [&](std::uint32_t task, bool handed) {
+    start(task, event.time + (handed ? parameters_.handover_us : 0));
+  });
+}
+
+// Who waits for a dead rank: for its message, rather than for its credit.
+Error EventRun::what_stays() const {
+  std::uint64_t stay = 0;
+  std::string found;
+  std::int32_t culprit = -1;
+  bool for_message = false;
+  for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
+    if (tasks_[task].tile == tiles_ || dead_[rank_of(task)] != 0) continue;
+    ++stay;
+    const ProgramStep& step = programs_.steps[number_of(task)];
+    for (std::uint32_t i = 0; i < std::uint32_t{step.receives} + step.sends && !for_message; ++i) {
+      const bool receives = i < step.receives;
+      const std::uint32_t connection = list_of(step)[i];
+      const std::uint32_t line =
+          receives ? line_into(connection, place_of(task)) : connection * places_ + place_of(task);
+      const std::uint32_t peer = rank_of(receives ? sender(line) : receiver(line));
+      const bool waits =
+          receives ? lines_[line].sent == lines_[line].received : lines_[line].sent - lines_[line].received >= slots_;
+      if (!waits || dead_[peer] == 0 || (culprit >= 0 && !receives)) continue;
+      for_message = receives;
+      culprit = static_cast<std::int32_t>(peer);
+      found = fmt::format("rank {} waits for a {} of rank {}, which is dead, in step {} of channel {}, tile {}",
+                          rank_of(task), receives ? "message" : "credit", peer, tasks_[task].cursor,
+                          programs_.threads[thread_of(task)].channel, tasks_[task].tile);
+    }
+  }
+  if (culprit < 0) {
+    return {.code = ErrorCode::kInvalidPlan,
+            .scope = ErrorScope::kCall,
+            .rank = -1,
+            .message = "the plan does not end; prove it with `tutti verify`"};
+  }
+  return {.code = ErrorCode::kPeerLost,
+          .scope = ErrorScope::kCommunicator,
+          .rank = culprit,
+          .message = fmt::format("{}; {} channels of living ranks do not end; leave the rank out", found, stay)};
+}
+
+void EventRun::report(bool last) {
+  constexpr std::uint64_t kEvery = 1 << 16;
+  if (!options_.progress || (!last && steps_done_ % kEvery != 0)) return;
+  options_.progress(static_cast<double>(steps_done_) /
+                    (static_cast<double>(programs_.steps.size()) * places_ * static_cast<double>(tiles_)));
+}
+
+Result<EventResult> EventRun::run() {
+  for (std::uint32_t task = 0; task < tasks_.size(); ++task) try_step(task);
+  while (!heap_.empty()) {
+    const Event event = heap_.pop();
+    take(event);
+    report(false);
+    if (flows_ == nullptr || (!heap_.empty() && heap_.first().time == event.time)) continue;
+    flows_->settle([&](std::uint32_t line, double gbytes_per_s) {
+      Flow& flow = flow_of_[line];
+      flow.bytes_left = std::max(0.0, flow.bytes_left - flow.rate * (event.time - flow.since));
+      flow.since = event.time;
+      flow.rate = gbytes_per_s * 1000;
+      const bool by_port = costs_.uses_port(line / places_, line % places_);
+      heap_.push(Event::at(event.time + flow.bytes_left / flow.rate, by_port ? EventKind::kCarried : EventKind::kMoved,
+                           line, ++flow.stamp));
+    });
+  }
+  for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
+    if (tasks_[task].tile < tiles_ && dead_[rank_of(task)] == 0) return what_stays();
+    if (dead_[rank_of(task)] == 0) result_.time_us = std::max(result_.time_us, tasks_[task].end);
+  }
+  report(true);
+  return std::move(result_);
+}
+
+}  // namespace
+
+Result<EventResult> run_events(const EventWorld& world) {
+  const std::uint64_t slots = std::max(world.programs.slots, world.parameters.slots);
+  const std::uint64_t lines = std::uint64_t{world.programs.connections.size()} * world.costs.places();
+  const std::uint64_t tasks = std::uint64_t{world.programs.threads.size()} * world.costs.places();
+  if (2 * lines * slots + 8 * tasks > kMostTimes || tasks >= (std::uint64_t{1} << 32)) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .scope = ErrorScope::kCall,
+                 .rank = -1,
+                 .message = fmt::format("{} connections of all ranks are too many for single events; ask for the model "
+                                        "sweep, or fewer ranks",
+                                        lines)};
+  }
+  return EventRun(world).run();
+}
+
+}  // namespace tutti

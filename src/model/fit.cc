@@ -1,0 +1,135 @@
+#include "model/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+namespace tutti {
+namespace {
+
+constexpr std::uint64_t kShortBytes = 64;
+constexpr std::uint64_t kLongBytes = 1 << 20;
+constexpr double kFastest = 1e4;  // GB/s; what noise makes of a time that does not grow
+
+class Times {
+ public:
+  explicit Times(std::span<const Measurement> measured) : measured_(measured) {}
+
+  // Of the shortest message of at most that many bytes.
+  std::optional<double> shortest(std::string_view what, std::uint64_t most) const {
+    const Measurement* best = nullptr;
+    for (const Measurement& one : measured_) {
+      if (one.what == what && one.bytes <= most && (best == nullptr || one.bytes < best->bytes)) best = &one;
+    }
+    return best == nullptr ? std::nullopt : std::optional(best->median_us);
+  }
+
+  // Microseconds that a byte adds, from the first size of at least `least` to the longest; nothing where there are not
+  // two.
+  std::optional<double> us_per_byte(std::string_view what, std::uint64_t least) const {
+    const Measurement* low = nullptr;
+    const Measurement* high = nullptr;
+    for (const Measurement& one : measured_) {
+      if (one.what != what || one.bytes < least) continue;
+      if (low == nullptr || one.bytes < low->bytes) low = &one;
+      if (high == nullptr || one.bytes > high->bytes) high = &one;
+    }
+    if (low == nullptr || low == high) return std::nullopt;
+    const double slope = (high->median_us - low->median_us) / static_cast<double>(high->bytes - low->bytes);
+    return std::max(slope, 1e-3 / kFastest);
+  }
+
+ private:
+  std::span<const Measurement> measured_;
+};
+
+double rounded(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", number);
+  return std::strtod(text, nullptr);
+}
+
+void round_all(Parameters& p) {
+  for (auto& level : p.costs) {
+    for (MessageCost& cost : level) {
+      for (double* number : {&cost.post_us, &cost.latency_us, &cost.gap_us, &cost.gbytes_per_s}) {
+        *number = rounded(*number);
+      }
+    }
+  }
+  for (double* number : {&p.launch_us, &p.step_us, &p.reduce_gbytes_per_s, &p.copy_gbytes_per_s, &p.attach_us,
+                         &p.attach_gbytes_per_s, &p.handover_us}) {
+    *number = rounded(*number);
+  }
+}
+
+// One way: launch + step + post + latency; back to back: launch + step + post. A byte of a long call, in tiles: the
+// step's and the post's part of a slot, and the move itself.
+void fit_messages(const Times& times, const std::string& level, Parameters& p, MessageCost& cost) {
+  const auto one_way = times.shortest(level + ".one_way", kShortBytes);
+  const auto stream = times.shortest(level + ".stream", kShortBytes);
+  if (one_way && stream) {
+    // Something of the way is not work, whatever a noisy machine says.
+    const double busy = std::min(*stream, 0.8 * *one_way);
+    cost.post_us = std::max(busy - p.launch_us - p.step_us, 0.01);
+    cost.latency_us = std::max(*one_way - p.launch_us - p.step_us - cost.post_us, 0.01);
+  }
+  if (const auto slope = times.us_per_byte(level + ".one_way", kLongBytes / 2)) {
+    const double slot_us = *slope * static_cast<double>(p.slot_bytes);
+    const double move_us = std::max(slot_us - p.step_us - cost.post_us, slot_us / 4);
+    cost.gbytes_per_s = std::min(static_cast<double>(p.slot_bytes) / move_us / 1e3, kFastest);
+  }
+}
+
+// Two ranks: each loads a half of the message and stores one.
+void fit_windows(const Times& times, Parameters& p) {
+  MessageCost& window = p.cost(Level::kMemory, Protocol::kWindow);
+  if (const auto slope = times.us_per_byte("registered", kLongBytes / 4)) window.gbytes_per_s = 1e-3 / *slope;
+  if (const auto shortest = times.shortest("registered", kLongBytes / 4)) {
+    const double base = (*shortest - p.launch_us) / 2;  // bytes are little of it
+    window.latency_us = std::max(base - window.post_us, 0.01);
+  }
+  if (const auto slope = times.us_per_byte("attached", kLongBytes / 4)) p.attach_gbytes_per_s = 1e-3 / *slope;
+}
+
+void fit_slates(const Times& times, std::uint32_t cores, Parameters& p) {
+  MessageCost& line = p.cost(Level::kMemory, Protocol::kLl);
+  const auto pair = times.shortest("slates", kShortBytes);
+  if (pair) line.latency_us = std::max(*pair - p.launch_us - 2 * line.post_us, 0.01);
+  if (const auto slope = times.us_per_byte("slates", 1024)) line.gbytes_per_s = std::min(1e-3 / *slope, kFastest);
+  const auto crowd = times.shortest("slates.crowd", UINT64_MAX);
+  if (!crowd || !pair || cores == 0) return;
+  // A call has all ranks run once: `turns` of them follow each other on a core.
+  const double turns = std::ceil(double{1} * 2 * cores / cores);
+  p.handover_us = std::max((*crowd - *pair) / turns, 0.05);
+}
+
+}  // namespace
+
+Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::uint32_t cores,
+                                  std::uint64_t slot_bytes) {
+  const Times times(measured);
+  if (!times.shortest("memory.one_way", kShortBytes) || !times.us_per_byte("memory.one_way", kLongBytes / 2)) {
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                 "memory.one_way was not measured, or not for short and for long messages"};
+  }
+  Parameters p = default_host_parameters(cores);
+  p.slot_bytes = slot_bytes;
+  if (const auto alone = times.shortest("alone", kShortBytes)) p.launch_us = *alone;
+  if (const auto slope = times.us_per_byte("reduce", 0)) p.reduce_gbytes_per_s = 1e-3 / *slope;
+  if (const auto slope = times.us_per_byte("copy", 0)) p.copy_gbytes_per_s = 1e-3 / *slope;
+  fit_messages(times, "memory", p, p.cost(Level::kMemory, Protocol::kSimple));
+  fit_messages(times, "nic", p, p.cost(Level::kNic, Protocol::kSimple));
+  p.cost(Level::kSpine, Protocol::kSimple) = p.cost(Level::kNic, Protocol::kSimple);
+  p.cost(Level::kSpine, Protocol::kSimple).latency_us += 1;  // two more switches (guessed)
+  fit_windows(times, p);
+  fit_slates(times, cores, p);
+  round_all(p);
+  p.measured.assign(measured.begin(), measured.end());
+  return p;
+}
+
+}  // namespace tutti

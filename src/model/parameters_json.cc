@@ -1,0 +1,385 @@
+// Parameters as JSON. Events of a JSON parser drive a table of paths, so nothing that the table does not know is ever
+// kept, and every error knows its place.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "model/parameters.h"
+#include "plan/json.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kFormat = 1;  // the value of "tutti_parameters"
+constexpr std::size_t kMostTextBytes = 512;
+constexpr std::size_t kShownBytes = 24;  // of the text, that an error repeats
+constexpr double kMostUs = 1e9;
+constexpr double kLeastGbytesPerS = 1e-6;  // 1 KB a second; less, and not 0, is no bandwidth but overflows times
+constexpr double kMostGbytesPerS = 1e6;
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
+
+// Of a path: what may stand there, and where it goes. Elements of an array are "path[]".
+struct Field {
+  enum class Content : std::uint8_t { kNumber, kWhole, kText, kObject, kArray };
+  Content content = Content::kObject;
+  double least = 0;
+  double most = 0;
+  bool or_zero = false;
+  std::function<void(double)> number{};
+  std::function<void(const std::string&)> text{};
+};
+
+using Fields = std::map<std::string, Field, std::less<>>;
+
+void add_number(Fields& fields, const std::string& path, double& target, double most) {
+  fields[path] = {.content = Field::Content::kNumber, .most = most, .number = [&target](double x) { target = x; }};
+}
+
+// In 10^9 bytes per second; 0: none.
+void add_bandwidth(Fields& fields, const std::string& path, double& target) {
+  fields[path] = {.content = Field::Content::kNumber,
+                  .least = kLeastGbytesPerS,
+                  .most = kMostGbytesPerS,
+                  .or_zero = true,
+                  .number = [&target](double x) { target = x; }};
+}
+
+template <class Whole>
+void add_whole(Fields& fields, const std::string& path, Whole& target, double least, double most) {
+  fields[path] = {.content = Field::Content::kWhole, .least = least, .most = most, .number = [&target](double x) {
+                    target = static_cast<Whole>(x);
+                  }};
+}
+
+void add_text(Fields& fields, const std::string& path, std::string& target) {
+  fields[path] = {.content = Field::Content::kText, .text = [&target](const std::string& x) { target = x; }};
+}
+
+void add_costs(Fields& fields, Parameters& p) {
+  fields["costs"] = {};
+  for (std::size_t l = 0; l < kLevels; ++l) {
+    const std::string level = fmt::format("costs.{}", to_string(static_cast<Level>(l)));
+    fields[level] = {};
+    for (std::size_t k = 0; k < kProtocols; ++k) {
+      const std::string path = fmt::format("{}.{}", level, to_string(static_cast<Protocol>(k)));
+      MessageCost& cost = p.costs[l][k];
+      fields[path] = {};
+      add_number(fields, path + ".post_us", cost.post_us, kMostUs);
+      add_number(fields, path + ".latency_us", cost.latency_us, kMostUs);
+      add_number(fields, path + ".gap_us", cost.gap_us, kMostUs);
+      add_bandwidth(fields, path + ".gbytes_per_s", cost.gbytes_per_s);
+      add_bandwidth(fields, path + ".channel_gbytes_per_s", cost.channel_gbytes_per_s);
+    }
+  }
+}
+
+// All fields of the format, bound to `p` and `format`, which outlive them. The numbers that are no times and no
+// bandwidths have the limits of TUTTI_SLOT_BYTES, TUTTI_SLOTS and of a device's blocks, and some room.
+Fields all_fields(Parameters& p, std::uint32_t& format) {
+  Fields fields;
+  fields[""] = {};
+  add_whole(fields, "tutti_parameters", format, kFormat, kFormat);
+  add_text(fields, "name", p.name);
+  add_text(fields, "source", p.source);
+  add_text(fields, "hardware", p.hardware);
+  add_costs(fields, p);
+  add_number(fields, "launch_us", p.launch_us, kMostUs);
+  add_number(fields, "step_us", p.step_us, kMostUs);
+  add_bandwidth(fields, "reduce_gbytes_per_s", p.reduce_gbytes_per_s);
+  add_bandwidth(fields, "copy_gbytes_per_s", p.copy_gbytes_per_s);
+  add_number(fields, "attach_us", p.attach_us, kMostUs);
+  add_bandwidth(fields, "attach_gbytes_per_s", p.attach_gbytes_per_s);
+  add_bandwidth(fields, "switch_gbytes_per_s", p.switch_gbytes_per_s);
+  add_number(fields, "switch_latency_us", p.switch_latency_us, kMostUs);
+  add_whole(fields, "cores", p.cores, 0, 1 << 20);
+  add_number(fields, "handover_us", p.handover_us, kMostUs);
+  add_whole(fields, "slot_bytes", p.slot_bytes, 4096, 1 << 30);
+  add_whole(fields, "slots", p.slots, 1, 1024);
+  add_whole(fields, "channels", p.channels, 1, 1024);
+  fields["measured"] = {.content = Field::Content::kArray, .most = kMostMeasurements};
+  fields["measured[]"] = {};
+  auto& measured = p.measured;
+  fields["measured[].what"] = {.content = Field::Content::kText,
+                               .text = [&measured](const std::string& x) { measured.back().what = x; }};
+  fields["measured[].bytes"] = {.content = Field::Content::kWhole, .most = 0x1p50, .number = [&measured](double x) {
+                                  measured.back().bytes = static_cast<std::uint64_t>(x);
+                                }};
+  fields["measured[].median_us"] = {.content = Field::Content::kNumber,
+                                    .most = kMostUs,
+                                    .number = [&measured](double x) { measured.back().median_us = x; }};
+  fields["measured[].p95_us"] = {.content = Field::Content::kNumber, .most = kMostUs, .number = [&measured](double x) {
+                                   measured.back().p95_us = x;
+                                 }};
+  return fields;
+}
+
+std::string shown(std::string_view text) {
+  std::string result;
+  for (const char c : text.substr(0, kShownBytes)) result += c >= 0x20 && c < 0x7f ? c : '?';
+  return text.size() > kShownBytes ? result + "..." : result;
+}
+
+// Receives the events. Each returns false, which ends the parsing, once there is an error.
+class Reader {
+ public:
+  Reader(std::string_view text, Parameters& p) : text_(text), p_(p), fields_(all_fields(p, format_)) {}
+
+  std::optional<Error> take_error() { return std::move(error_); }
+
+  bool null() { return fail("may not be null"); }
+  bool boolean(bool) { return fail("may not be true or false"); }
+  bool binary(std::vector<std::uint8_t>&) { return fail("may not be binary data"); }
+  bool number_float(double x, const std::string&) { return number(x); }
+  bool number_integer(std::int64_t x) { return number(static_cast<double>(x)); }
+  bool number_unsigned(std::uint64_t x) { return number(static_cast<double>(x)); }
+  bool string(const std::string& text);
+  bool start_object(std::size_t) { return start(Field::Content::kObject); }
+  bool start_array(std::size_t) { return start(Field::Content::kArray); }
+  bool end_array() { return places_.pop_back(), true; }
+  bool end_object();
+  bool key(const std::string& name);
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&);
+
+ private:
+  struct Place {
+    std::string pattern{};  // of the object or the array itself, "" for the outermost
+    std::string path{};     // as people read it
+    bool array = false;
+    std::string key{};  // of the value that comes next
+    std::set<std::string, std::less<>> seen{};
+    std::size_t elements = 0;  // begun
+  };
+
+  static std::string under(const std::string& path, const std::string& key) {
+    return path.empty() ? key : path + "." + key;
+  }
+  std::string pattern() const;
+  std::string path() const;
+  const Field* begin_value();
+  bool start(Field::Content content);
+  bool number(double x);
+  bool fail(const std::string& what) {
+    const std::string where = path();
+    error_ = invalid(where.empty() ? "the file " + what : fmt::format("{}: {}", where, what));
+    return false;
+  }
+
+  std::string_view text_;
+  Parameters& p_;
+  std::uint32_t format_ = 0;
+  Fields fields_;
+  std::vector<Place> places_;
+  std::optional<Error> error_;
+};
+
+std::string Reader::pattern() const {
+  if (places_.empty()) return "";
+  const Place& place = places_.back();
+  return place.array ? place.pattern + "[]" : under(place.pattern, place.key);
+}
+
+std::string Reader::path() const {
+  if (places_.empty()) return "";
+  const Place& place = places_.back();
+  if (place.array) return fmt::format("{}[{}]", place.path, place.elements == 0 ? 0 : place.elements - 1);
+  return place.key.empty() ? place.path : under(place.path, place.key);
+}
+
+// The field whose value begins. It is there: key() has looked, and the table has the elements of its arrays.
+const Field* Reader::begin_value() {
+  if (!places_.empty() && places_.back().array) ++places_.back().elements;
+  return &fields_.find(pattern())->second;
+}
+
+bool Reader::start(Field::Content content) {
+  const Field* field = begin_value();
+  if (field->content != content)
+    return fail(content == Field::Content::kObject ? "may not be an object" : "may not be an array");
+  Place place{.pattern = pattern(), .path = path(), .array = content == Field::Content::kArray};
+  if (!places_.empty() && places_.back().array) {
+    if (places_.back().elements > kMostMeasurements)
+      return fail(fmt::format("more than {} elements", kMostMeasurements));
+    p_.measured.emplace_back();
+  }
+  places_.push_back(std::move(place));
+  return true;
+}
+
+bool Reader::number(double x) {
+  const Field* field = begin_value();
+  const bool whole = field->content == Field::Content::kWhole;
+  if (!whole && field->content != Field::Content::kNumber) return fail("may not be a number");
+  if (whole && x != std::floor(x)) return fail(fmt::format("{} is not whole", x));
+  if ((x >= field->least && x <= field->most) || (field->or_zero && x == 0)) return field->number(x), true;
+  if (pattern() == "tutti_parameters")
+    return fail(fmt::format("this is version {} of the format; known is {}", x, kFormat));
+  return fail(fmt::format("{} is outside {}..{}{}", x, field->least, field->most, field->or_zero ? " and not 0" : ""));
+}
+
+bool Reader::string(const std::string& text) {
+  const Field* field = begin_value();
+  if (field->content != Field::Content::kText) return fail("may not be a string");
+  if (!is_label(text, kMostTextBytes)) {
+    return fail(fmt::format("must be UTF-8 without control characters, {} bytes at most", kMostTextBytes));
+  }
+  field->text(text);
+  return true;
+}
+
+bool Reader::key(const std::string& name) {
+  Place& place = places_.back();
+  place.key.clear();
+  const std::string wanted = under(place.pattern, name);
+  if (!fields_.contains(wanted) || name.empty() || name.find_first_of(".[") != std::string::npos) {
+    std::vector<std::string_view> known;
+    const std::string before = place.pattern.empty() ? "" : place.pattern + ".";
+    for (const auto& [path, field] : fields_) {
+      const std::string_view rest = std::string_view(path).substr(std::min(before.size(), path.size()));
+      const bool here = path.starts_with(before) && rest.find_first_of(".[") == std::string_view::npos;
+      if (here && !rest.empty()) known.push_back(rest);
+    }
+    const std::string_view nearest = nearest_name(std::string_view(name).substr(0, kShownBytes), known);
+    return fail(fmt::format("has an unknown field \"{}\"; {}", shown(name),
+                            nearest.empty() ? fmt::format("known are {}", fmt::join(known, ", "))
+                                            : fmt::format("did you mean \"{}\"?", nearest)));
+  }
+  place.key = name;
+  return place.seen.insert(name).second || fail("stands here a second time");
+}
+
+bool Reader::end_object() {
+  Place& place = places_.back();
+  place.key.clear();
+  if (places_.size() == 1 && format_ == 0) return fail("has no \"tutti_parameters\": 1");
+  places_.pop_back();
+  return true;
+}
+
+bool Reader::parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
+  if (error_) return false;
+  const std::string_view before = text_.substr(0, position == 0 ? 0 : position - 1);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t column = newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;
+  const bool overflow = error.id == 406;  // a number beyond every double
+  error_ = invalid(fmt::format("line {}, column {}: {} near \"{}\"", line, column,
+                               overflow ? "a number is too large" : "this is not JSON",
+                               shown(text_.substr(before.size() < 12 ? 0 : before.size() - 12, kShownBytes))));
+  return false;
+}
+
+// What single fields cannot tell.
+std::optional<Error> check(const Parameters& p) {
+  for (std::size_t l = 0; l < kLevels; ++l) {
+    for (std::size_t k = 0; k < kProtocols; ++k) {
+      const MessageCost& cost = p.costs[l][k];
+      if (cost.gbytes_per_s > 0 || cost == MessageCost{}) continue;
+      return invalid(
+          fmt::format("costs.{}.{}: has no gbytes_per_s above 0: without it nothing can be sent; leave the "
+                      "protocol out where there is none",
+                      to_string(static_cast<Level>(l)), to_string(static_cast<Protocol>(k))));
+    }
+  }
+  const bool hexadecimal = p.hardware.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!hexadecimal || p.hardware.size() > 64) return invalid("hardware: must be at most 64 hexadecimal digits");
+  return std::nullopt;
+}
+
+nlohmann::ordered_json json_of(const MessageCost& cost) {
+  nlohmann::ordered_json json;
+  json["post_us"] = cost.post_us;
+  json["latency_us"] = cost.latency_us;
+  json["gap_us"] = cost.gap_us;
+  json["gbytes_per_s"] = cost.gbytes_per_s;
+  if (cost.channel_gbytes_per_s > 0) json["channel_gbytes_per_s"] = cost.channel_gbytes_per_s;
+  return json;
+}
+
+}  // namespace
+
+Result<Parameters> parse_parameters(std::string_view json) {
+  if (json.size() > kMostParameterBytes) {
+    return invalid(fmt::format("{} bytes are more than the {} of such a file", json.size(), kMostParameterBytes));
+  }
+  Parameters parameters;
+  Reader reader(json, parameters);
+  const bool good = nlohmann::json::sax_parse(json, &reader);
+  if (auto error = reader.take_error()) return *std::move(error);
+  if (!good) return invalid("this is not JSON");
+  if (auto error = check(parameters)) return *std::move(error);
+  return parameters;
+}
+
+Result<Parameters> load_parameters(const std::string& path) {
+  std::error_code unknown;
+  const auto status = std::filesystem::status(path, unknown);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {  // a FIFO would be waited for
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: is no regular file", path)};
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostParameterBytes + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                 fmt::format("{}: cannot be read ({})", path, std::generic_category().message(errno))};
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  auto parameters = parse_parameters(text);
+  if (parameters) return parameters;
+  Error error = std::move(parameters).error();
+  error.message = fmt::format("{}: {}", path, error.message);
+  return error;
+}
+
+std::string to_json(const Parameters& p) {
+  nlohmann::ordered_json json;
+  json["tutti_parameters"] = static_cast<int>(kFormat);
+  if (!p.name.empty()) json["name"] = p.name;
+  if (!p.source.empty()) json["source"] = p.source;
+  if (!p.hardware.empty()) json["hardware"] = p.hardware;
+  for (std::size_t l = 0; l < kLevels; ++l) {
+    for (std::size_t k = 0; k < kProtocols; ++k) {
+      if (p.costs[l][k].gbytes_per_s <= 0) continue;
+      json["costs"][std::string(to_string(static_cast<Level>(l)))][std::string(to_string(static_cast<Protocol>(k)))] =
+          json_of(p.costs[l][k]);
+    }
+  }
+  json["launch_us"] = p.launch_us;
+  json["step_us"] = p.step_us;
+  json["reduce_gbytes_per_s"] = p.reduce_gbytes_per_s;
+  json["copy_gbytes_per_s"] = p.copy_gbytes_per_s;
+  json["attach_us"] = p.attach_us;
+  json["attach_gbytes_per_s"] = p.attach_gbytes_per_s;
+  json["switch_gbytes_per_s"] = p.switch_gbytes_per_s;
+  json["switch_latency_us"] = p.switch_latency_us;
+  json["cores"] = p.cores;
+  json["handover_us"] = p.handover_us;
+  json["slot_bytes"] = p.slot_bytes;
+  json["slots"] = p.slots;
+  json["channels"] = p.channels;
+  for (const Measurement& one : p.measured) {
+    nlohmann::ordered_json row;
+    row["what"] = one.what;
+    row["bytes"] = one.bytes;
+    row["median_us"] = one.median_us;
+    row["p95_us"] = one.p95_us;
+    json["measured"].push_back(row);
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tutti

@@ -1,0 +1,235 @@
+#include "model/tuner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "algorithms/algorithms.h"
+#include "base/assert.h"
+#include "model/simulate.h"
+#include "plan/collective.h"
+#include "plan/tiling.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::uint64_t kNextToNothing = 8;  // bytes of a call whose time is called latency
+// A socket's read costs its core about half of what the write does: 1.0 to 1.5 us, and 2.6
+// (docs/results/2026-11-21-host-speed.md).
+constexpr double kReadOverWrite = 0.5;
+
+Error refusal(std::string message) { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message)}; }
+
+// One machine of this many ranks, as far as the host's calls see it: a CPU, and a port to the network.
+Cluster host_cluster(const Parameters& parameters, std::uint32_t machines, std::uint32_t ranks_per_machine) {
+  Cluster cluster;
+  cluster.name = "hosts";
+  cluster.machines = machines;
+  cluster.ranks_per_machine = ranks_per_machine;
+  cluster.machine.nodes.push_back({.kind = NodeKind::kCpu, .name = "cpu0"});
+  cluster.machine.nodes.back().numa = 0;
+  if (machines > 1) {
+    GraphNode nic{.kind = NodeKind::kNic, .name = "nic0"};
+    const double gbytes_per_s = std::max(parameters.cost(Level::kNic, Protocol::kSimple).gbytes_per_s, 0.001);
+    nic.nic.device = 0;
+    nic.nic.megabits_per_s = 8000 * gbytes_per_s;
+    cluster.machine.nodes.push_back(nic);
+    cluster.machine.links.push_back({.from = 0, .to = 1, .kind = LinkKind::kPci, .gbytes_per_s = gbytes_per_s});
+    cluster.fabric.kind = FabricKind::kFatTree;
+    cluster.fabric.machines_per_leaf = machines;
+  }
+  return cluster;
+}
+
+// Ranks of each machine, where all have as many and they are numbered machine by machine; else 0.
+std::uint32_t ranks_per_machine(const TunerOptions& options) {
+  if (options.nodes.empty()) return options.ranks;
+  std::uint32_t machines = 0;
+  for (const std::uint32_t node : options.nodes) machines = std::max(machines, node + 1);
+  if (options.nodes.size() != options.ranks || options.ranks % machines != 0) return 0;
+  const std::uint32_t each = options.ranks / machines;
+  for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
+    if (options.nodes[rank] != rank / each) return 0;
+  }
+  return each;
+}
+
+double over(double bytes, double gbytes_per_s) { return gbytes_per_s > 0 ? bytes / (gbytes_per_s * 1e3) : 0; }
+
+// The bytes that a rank loads from others' memory, and those that it stores into it.
+std::pair<double, double> bytes_in_memory(const Collective& collective, double bytes) {
+  const double others = collective.ranks - 1.0;
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce: {
+      const double share = bytes / collective.ranks;
+      return {share * others, share * others};
+    }
+    case CollectiveKind::kReduce: return {bytes / collective.ranks * others, bytes / collective.ranks};
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllToAll: return {bytes * others, 0};
+    // The root's or the others', shared out: as many bytes as cross, over all ranks.
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kGather: return {bytes * others / collective.ranks, 0};
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSendReceive: break;
+  }
+  return {0, 0};
+}
+
+}  // namespace
+
+Result<Tuner> Tuner::create(const TunerOptions& options) {
+  if (options.ranks > kMostTunedRanks)
+    return refusal(fmt::format("{} ranks: at most {}", options.ranks, kMostTunedRanks));
+  const std::uint32_t each = ranks_per_machine(options);
+  if (each == 0) return refusal("the machines have different numbers of ranks, or ranks are not numbered by machine");
+  Parameters parameters = options.parameters;
+  if (!options.memory) {
+    parameters.costs[static_cast<std::size_t>(Level::kMemory)] = {};
+    parameters.cost(Level::kMemory, Protocol::kSimple) = parameters.cost(Level::kNic, Protocol::kSimple);
+  }
+  auto network = Network::create(host_cluster(parameters, options.ranks / each, each));
+  if (!network) return network.error();
+  const bool sockets = !options.memory || options.ranks > each;
+  return Tuner(std::move(parameters), *std::move(network), sockets ? Rank::kThreadWithSockets : Rank::kThread);
+}
+
+Result<Tuner> Tuner::create(const Parameters& parameters, const Network& network) {
+  return Tuner(parameters, network, Rank::kBlocks);
+}
+
+double Tuner::crowd() const {
+  if (parameters_.cores == 0) return 1;
+  return std::max(1.0, double{1} * network_.ranks_per_machine() / parameters_.cores);
+}
+
+// What the busiest rank's thread, and the cores of the busiest machine, have to do beside waiting: no schedule is
+// quicker. The simulator lets the channels of a rank run beside each other, as blocks of a GPU do.
+double Tuner::work_us(const Generator& generator, std::uint64_t bytes) const {
+  const std::uint32_t each = network_.ranks_per_machine();
+  const Tiling tiling(bytes, 1, generator.shape.chunks, std::max<std::uint64_t>(parameters_.slot_bytes / 64 * 64, 64));
+  const double tiles = std::max<double>(1, static_cast<double>(tiling.tiles()));
+  const double chunk = static_cast<double>(bytes) / tiles / generator.shape.chunks;
+  const auto rank_us = [&](std::uint32_t rank) {
+    double sum = 0;
+    for (const Channel& channel : generator.build(generator.shape, rank).channels) {
+      for (const Step& step : channel.steps) {
+        const int operands = step.receive_count + (step.source.space != Space::kNone ? 1 : 0);
+        const bool copies = step.sink.space != Space::kNone || step.send_count == 0;
+        sum += parameters_.step_us + std::max(over(chunk * (operands - 1), parameters_.reduce_gbytes_per_s),
+                                              copies ? over(chunk, parameters_.copy_gbytes_per_s) : 0);
+        const auto ends = [&](std::span<const std::uint16_t> ports, double part) {
+          for (const std::uint16_t port : ports) {
+            const MessageCost& cost =
+                parameters_.cost(network_.level(rank, channel.ports[port].peer), Protocol::kSimple);
+            sum += part * (cost.post_us + over(chunk, cost.gbytes_per_s));
+          }
+        };
+        ends(channel.sends(step), 1);
+        if (rank_ == Rank::kThreadWithSockets) ends(channel.receives(step), kReadOverWrite);
+      }
+    }
+    return sum;
+  };
+  double busiest = 0;
+  for (std::uint32_t first = 0; first < network_.ranks(); first += each) {
+    double sum = 0;
+    for (std::uint32_t rank = first; rank < first + each; ++rank) {
+      const double one = rank_us(rank);
+      busiest = std::max(busiest, one);
+      sum += one;
+    }
+    if (parameters_.cores > 0) busiest = std::max(busiest, sum / parameters_.cores);
+  }
+  return busiest * tiles;
+}
+
+Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t bytes) const {
+  auto simulated = simulate(generator, bytes, network_, parameters_, {.model = SimulationModel::kSweep});
+  if (!simulated) return simulated.error();
+  if (rank_ == Rank::kBlocks) return simulated->time_us;
+  const double alone_us =
+      parameters_.launch_us + std::max(simulated->time_us - parameters_.launch_us, work_us(generator, bytes));
+  if (crowd() <= 1) return alone_us;
+  // Rounds, counted by letting messages take 1 us and all else no time: in each a core must come round to the rank that
+  // waits.
+  Parameters rounds;
+  rounds.slots = parameters_.slots;
+  for (auto& level : rounds.costs) {
+    level[static_cast<std::size_t>(Protocol::kSimple)] = {.latency_us = 1, .gbytes_per_s = 1e12};
+  }
+  auto depth = simulate(generator, kNextToNothing, network_, rounds, {.model = SimulationModel::kSweep});
+  if (!depth) return depth.error();
+  return alone_us + depth->time_us * crowd() * parameters_.handover_us;
+}
+
+double Tuner::without_messages(const Collective& collective, std::uint64_t bytes, Way way) const {
+  const double turns = crowd() > 1 ? crowd() * parameters_.handover_us : 0;
+  const double length = static_cast<double>(bytes);
+  if (way == Way::kBySlates) {
+    const MessageCost& line = parameters_.cost(Level::kMemory, Protocol::kLl);
+    const double values = reduces(collective.kind) || collective.kind == CollectiveKind::kAllGather ||
+                                  collective.kind == CollectiveKind::kAllToAll
+                              ? collective.ranks - 1.0
+                              : 1;
+    return parameters_.launch_us + line.post_us * collective.ranks + line.latency_us +
+           values * crowd() * over(length, line.gbytes_per_s) + turns;
+  }
+  const MessageCost& window = parameters_.cost(Level::kMemory, Protocol::kWindow);
+  const auto [loads, stores] = bytes_in_memory(collective, length);
+  double work = over(loads + stores, window.gbytes_per_s);
+  if (way == Way::kByCalls && parameters_.attach_gbytes_per_s > 0) {
+    const double peers = collective.ranks - 1.0;
+    work = (stores > 0 ? 2 : 1) * peers * parameters_.attach_us + over(loads + stores, parameters_.attach_gbytes_per_s);
+  }
+  return parameters_.launch_us + 2 * (window.post_us + window.latency_us) + crowd() * work + turns;
+}
+
+Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t bytes, Contender contender) const {
+  auto generator = find_generator(collective, contender.algorithm);
+  if (!generator) return generator.error();
+  const std::uint64_t little = std::min(bytes, kNextToNothing);
+  Prediction prediction{.contender = contender};
+  if (contender.way != Way::kByMessages) {
+    prediction.latency_us = without_messages(collective, little, contender.way);
+    prediction.bandwidth_us = without_messages(collective, bytes, contender.way) - prediction.latency_us;
+    if (!std::isfinite(prediction.total_us())) return refusal("the costs give no finite time");
+    return prediction;
+  }
+  auto latency_us = by_messages(*generator, little);
+  if (!latency_us) return latency_us.error();
+  auto total_us = bytes > little ? by_messages(*generator, bytes) : latency_us;
+  if (!total_us) return total_us.error();
+  if (!std::isfinite(*total_us)) return refusal("the costs give no finite time");
+  prediction.latency_us = std::min(*latency_us, *total_us);
+  prediction.bandwidth_us = *total_us - prediction.latency_us;
+  return prediction;
+}
+
+std::vector<Prediction> Tuner::predict_all(const Collective& collective, std::uint64_t bytes,
+                                           std::span<const Contender> contenders) const {
+  std::vector<Prediction> predictions;
+  for (const Contender contender : contenders) {
+    auto prediction = predict(collective, bytes, contender);
+    if (prediction) predictions.push_back(*prediction);
+  }
+  std::stable_sort(predictions.begin(), predictions.end(),
+                   [](const Prediction& a, const Prediction& b) { return a.total_us() < b.total_us(); });
+  return predictions;
+}
+
+std::string_view to_string(Way way) {
+  switch (way) {
+    case Way::kByMessages: return "messages";
+    case Way::kBySlates: return "slates";
+    case Way::kByMemory: return "memory";
+    case Way::kByCalls: return "attached";
+  }
+  return "invalid";
+}
+
+}  // namespace tutti

@@ -1,0 +1,129 @@
+#include "model/tuner.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "algorithms/algorithms.h"
+
+namespace tutti {
+namespace {
+
+std::vector<Contender> all_of(CollectiveKind kind) {
+  std::vector<Contender> contenders;
+  for (const Algorithm one : algorithms_of(kind)) contenders.push_back({.algorithm = one});
+  return contenders;
+}
+
+// Messages of 10 us and 1 GB/s, everything else for nothing: times that one can do by hand.
+Parameters plain_parameters() {
+  Parameters p;
+  for (const Level level : {Level::kMemory, Level::kNic, Level::kSpine}) {
+    p.cost(level, Protocol::kSimple) = {.latency_us = 10, .gbytes_per_s = 1};
+  }
+  p.slot_bytes = 128 * 1024;
+  return p;
+}
+
+TEST(Tuner, APredictionIsThePlansTime) {
+  const auto tuner = Tuner::create({.parameters = plain_parameters(), .ranks = 2});
+  ASSERT_TRUE(tuner.ok()) << tuner.error().message;
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 2};
+  const auto predicted = tuner->predict(broadcast, 100'000, {.algorithm = Algorithm::kChain});
+  ASSERT_TRUE(predicted.ok()) << predicted.error().message;
+  EXPECT_NEAR(predicted->total_us(), 110, 0.1) << "one message: 10 us, and 100,000 bytes at 1 GB/s";
+  EXPECT_NEAR(predicted->latency_us, 10, 0.1);
+}
+
+TEST(Tuner, FewRoundsWinShortCallsAndFewBytesLongOnes) {
+  std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
+  const auto tuner = Tuner::create({.parameters = plain_parameters(), .ranks = 8, .nodes = nodes});
+  ASSERT_TRUE(tuner.ok()) << tuner.error().message;
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8, .nodes = nodes};
+  const auto contenders = std::vector<Contender>{{Algorithm::kRing}, {Algorithm::kRecursiveDoubling}};
+  const auto brief = tuner->predict_all(all_reduce, 8, contenders);
+  const auto lengthy = tuner->predict_all(all_reduce, 16 << 20, contenders);
+  ASSERT_EQ(brief.size(), 2u);
+  EXPECT_EQ(brief.front().contender.algorithm, Algorithm::kRecursiveDoubling) << "3 rounds against 14";
+  EXPECT_NEAR(brief.front().total_us(), 30, 1);
+  EXPECT_NEAR(brief.back().total_us(), 140, 2);
+  EXPECT_EQ(lengthy.front().contender.algorithm, Algorithm::kRing) << "1.75 of the bytes against 3 times";
+}
+
+TEST(Tuner, RanksThatShareACoreTakeTurns) {
+  Parameters p = default_host_parameters(8);
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8};
+  const auto with_cores = [&](std::uint32_t cores, Contender contender) {
+    p.cores = cores;
+    const auto tuner = Tuner::create({.parameters = p, .ranks = 8});
+    return tuner->predict(all_reduce, 1 << 20, contender)->total_us();
+  };
+  for (const Contender one : {Contender{Algorithm::kRing}, Contender{Algorithm::kTwoShot, Way::kByMemory},
+                              Contender{Algorithm::kOneShot, Way::kBySlates}}) {
+    EXPECT_GT(with_cores(2, one), 1.5 * with_cores(8, one)) << to_string(one.algorithm);
+    EXPECT_GE(with_cores(1, one), with_cores(2, one)) << to_string(one.algorithm);
+  }
+}
+
+TEST(Tuner, OverSocketsRanksOfAMachineDoNotHaveItsMemory) {
+  const Parameters p = default_host_parameters(0);
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
+  const auto memory = Tuner::create({.parameters = p, .ranks = 4})->predict(all_reduce, 1 << 20, {Algorithm::kRing});
+  const auto sockets =
+      Tuner::create({.parameters = p, .ranks = 4, .memory = false})->predict(all_reduce, 1 << 20, {Algorithm::kRing});
+  EXPECT_GT(sockets->total_us(), 2 * memory->total_us());
+}
+
+TEST(Tuner, EveryAlgorithmThatHasAPlanIsPredicted) {
+  for (const std::uint32_t machines : {1u, 4u}) {
+    std::vector<std::uint32_t> nodes;
+    for (std::uint32_t rank = 0; rank < 8 && machines > 1; ++rank) nodes.push_back(rank / 2);
+    const auto tuner = Tuner::create({.parameters = default_host_parameters(2), .ranks = 8, .nodes = nodes});
+    ASSERT_TRUE(tuner.ok()) << tuner.error().message;
+    for (const CollectiveKind kind : all_collectives()) {
+      const Collective collective{.kind = kind, .ranks = 8, .nodes = nodes};
+      for (const Contender contender : all_of(kind)) {
+        for (const std::uint64_t bytes : {0ull, 8ull, 100'000ull, 1ull << 26}) {
+          if (!find_generator(collective, contender.algorithm)) continue;
+          const auto predicted = tuner->predict(collective, bytes, contender);
+          ASSERT_TRUE(predicted.ok()) << to_string(kind) << " " << to_string(contender.algorithm) << ": "
+                                      << predicted.error().message;
+          EXPECT_GT(predicted->total_us(), 0);
+          EXPECT_LT(predicted->total_us(), 1e8);
+          EXPECT_GE(predicted->bandwidth_us, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(Tuner, SaysTheSameEveryTime) {
+  const TunerOptions options{.parameters = default_host_parameters(2), .ranks = 6, .memory = false};
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 6};
+  const auto contenders = all_of(CollectiveKind::kAllReduce);
+  EXPECT_EQ(Tuner::create(options)->predict_all(all_reduce, 12'345, contenders),
+            Tuner::create(options)->predict_all(all_reduce, 12'345, contenders));
+}
+
+TEST(Tuner, RefusesWhatItCannotSee) {
+  EXPECT_EQ(Tuner::create({.ranks = 3, .nodes = {0, 0, 1}}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(Tuner::create({.ranks = 4, .nodes = {0, 1, 0, 1}}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(Tuner::create({.ranks = kMostTunedRanks + 1}).error().code, ErrorCode::kUnsupported);
+}
+
+// The first call of a size pays for all predictions: they must be nothing against setting a communicator up.
+TEST(Tuner, IsQuick) {
+  for (const std::uint32_t ranks : {8u, 64u}) {
+    const auto tuner = Tuner::create({.parameters = default_host_parameters(2), .ranks = ranks, .memory = false});
+    const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = ranks};
+    const auto start = std::chrono::steady_clock::now();
+    const auto predictions = tuner->predict_all(all_reduce, 64 << 20, all_of(CollectiveKind::kAllReduce));
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    RecordProperty("ms_" + std::to_string(ranks), std::to_string(ms));
+    std::printf("%u ranks: %zu predictions in %.2f ms\n", ranks, predictions.size(), ms);
+    EXPECT_LT(ms, 5000);
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,199 @@
+// Ranks choose alike, by rank 0's costs and rules, whatever theirs say; a user's rule counts, a wrong one is refused.
+#include "runtime/tuning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "runtime/choose.h"
+#include "runtime/create.h"
+
+namespace tutti::detail {
+namespace {
+
+using ::testing::HasSubstr;
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+
+void on_all(Communicators& ranks, const std::function<void(Communicator&)>& body) {
+  std::vector<std::thread> threads;
+  for (auto& rank : ranks) threads.emplace_back([&] { body(*rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+Tuning measured_tuning() {
+  Tuning tuning{.parameters = default_host_parameters(2), .measured = true};
+  tuning.parameters.name.clear();
+  tuning.parameters.source.clear();
+  tuning.rules = "all_reduce:..64K:ranks<=8=one_shot; broadcast=tree";
+  tuning.overrides = *parse_overrides(tuning.rules);
+  return tuning;
+}
+
+TEST(Tuning, TravelsWhole) {
+  for (const bool measured : {false, true}) {
+    Tuning tuning = measured_tuning();
+    tuning.measured = measured;
+    if (!measured) tuning.parameters = default_host_parameters(2);
+    const auto again = unpack(pack(tuning));
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(*again, tuning);
+  }
+}
+
+// In another form than the user's they were longer than what is taken.
+TEST(Tuning, RulesTravelAsTheyWereWritten) {
+  Tuning tuning = measured_tuning();
+  tuning.rules.clear();
+  while (tuning.rules.size() + 20 < kMostOverrideBytes) tuning.rules += "reduce:ranks=8=ring;";
+  tuning.overrides = *parse_overrides(tuning.rules);
+  const auto again = unpack(pack(tuning));
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(*again, tuning);
+}
+
+TEST(Tuning, WhatIsNoneIsRefused) {
+  const std::string good = pack(measured_tuning());
+  for (std::size_t length = 0; length + 1 < good.size(); ++length) {
+    const auto part = unpack(std::string_view(good).substr(0, length));
+    if (part) continue;  // a text that ends behind the bar and a digit
+    EXPECT_EQ(part.error().code, ErrorCode::kRefused);
+  }
+  for (const char* text : {"", "|", "|{", "all_reduce=|2", "|-1", "|2x", "|{\"tutti_parameters\":2}"}) {
+    EXPECT_FALSE(unpack(text).ok()) << text;
+  }
+}
+
+TEST(Tuning, AUsersRuleCounts) {
+  auto ranks = create_all(3, {}, 1, {{"TUTTI_TUNE", "all_reduce:..1K=ring; all_reduce:ranks>=4=double_tree"}});
+  ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+  on_all(*ranks, [](Communicator& rank) {
+    EXPECT_EQ(rank.auto_algorithm(CollectiveKind::kAllReduce, 256, DataType::kFloat32), Algorithm::kRing);
+    EXPECT_EQ(rank.auto_algorithm(CollectiveKind::kAllReduce, 257, DataType::kFloat32), Algorithm::kOneShot);
+    std::vector<float> data(256, 1);
+    for (int call = 0; call < 3; ++call) {
+      ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum).ok());
+    }
+    EXPECT_EQ(data[0], 27);
+  });
+}
+
+TEST(Tuning, AWrongRuleIsRefused) {
+  const auto ranks = create_all(2, {}, 1, {{"TUTTI_TUNE", "all_reduce=rign"}});
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_EQ(ranks.error().code, ErrorCode::kConfig);
+  EXPECT_THAT(ranks.error().message, HasSubstr("did you mean ring?"));
+}
+
+TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
+  tuning->overrides = *parse_overrides("all_reduce=double_tree");
+  Chooser chooser({.tuning = tuning, .ranks = 4, .slates = true});
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
+  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 8}), Algorithm::kDoubleTree);
+  const Algorithm in_order = chooser.choose(all_reduce, {.bytes = 8, .in_rank_order = true});
+  EXPECT_EQ(find_generator(all_reduce, in_order)->shape.order, Order::kByRank);
+}
+
+// Two ranks that were told different things: rank 0's word counts on both.
+TEST(Tuning, RanksWithDifferentRulesChooseAlike) {
+  const auto id = create_unique_id({}, {});
+  ASSERT_TRUE(id.ok()) << id.error().message;
+  std::vector<std::thread> threads;
+  const char* rules[] = {"all_reduce=ring", "all_reduce=double_tree"};
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.size = 2;
+      options.unique_id = *id;
+      auto made = create(options, {{"TUTTI_TUNE", rules[rank]}});
+      ASSERT_TRUE(made.ok()) << made.error().message;
+      EXPECT_EQ((*made)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
+      float one = 1;
+      ASSERT_TRUE((*made)->all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+      EXPECT_EQ(one, 2);
+      auto child = (*made)->duplicate();
+      ASSERT_TRUE(child.ok());
+      EXPECT_EQ((*child)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Tuning, ADamagedFileIsNoReasonToFail) {
+  const std::string path = ::testing::TempDir() + "tutti_tuning_test.json";
+  std::ofstream(path) << "{\"tutti_parameters\": 1, \"cores\": ";
+  auto ranks = create_all(2, {}, 1, {{"TUTTI_TUNE_FILE", path}, {"TUTTI_LOG", "error"}});
+  std::remove(path.c_str());
+  ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+  EXPECT_TRUE((*ranks)[0]->predicted_us(CollectiveKind::kAllReduce, 1, DataType::kFloat32).has_value())
+      << "by defaults";
+}
+
+// By sockets the tuner decides: the same on all ranks, something that has a plan, and the calls work.
+TEST(Tuning, WhateverTheTunerChoosesRuns) {
+  for (const std::int32_t nodes : {1, 2}) {
+    CommunicatorOptions options;
+    if (nodes == 1) options.transport = "tcp";
+    auto ranks = create_all(4, options, nodes, {});
+    ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+    on_all(*ranks, [](Communicator& rank) {
+      for (const std::size_t count : {1u, 1000u, 50'000u, 300'000u}) {
+        std::vector<float> data(count, 1);
+        ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
+        EXPECT_EQ(data[count - 1], 4);
+        ASSERT_TRUE(rank.broadcast(data.data(), data.data(), count, DataType::kFloat32, 1).ok());
+        const auto us = rank.predicted_us(CollectiveKind::kAllReduce, count, DataType::kFloat32);
+        ASSERT_TRUE(us.has_value());
+        EXPECT_GT(*us, 1);
+      }
+      ASSERT_TRUE(rank.barrier().ok());
+    });
+  }
+}
+
+// Choices are made for calls up to a power of two; a rule that begins there is none for the shorter ones.
+TEST(Chooser, ARuleForLongerCallsIsNoneForShorterOnes) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
+  const auto chosen = [&](const std::string& rules, std::uint64_t bytes) {
+    Tuning tuning{.parameters = default_host_parameters(0)};
+    tuning.overrides = *parse_overrides(rules);
+    Chooser chooser({.tuning = std::make_shared<const Tuning>(tuning), .ranks = 4, .nodes = nodes});
+    return chooser.choose(all_reduce, {.bytes = bytes});
+  };
+  ASSERT_NE(chosen("", 40'000), Algorithm::kOneShot);
+  EXPECT_EQ(chosen("all_reduce:64K..=one_shot", 40'000), chosen("", 40'000));
+  EXPECT_EQ(chosen("all_reduce:64K..=one_shot", 65536), Algorithm::kOneShot);
+}
+
+// A network on which a byte is dear and a message is cheap, and the other way round: the choice follows.
+TEST(Chooser, FollowsTheCosts) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8, .nodes = nodes};
+  const auto chosen = [&](double latency_us, double gbytes_per_s) {
+    const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0), .measured = true});
+    for (const Level level : {Level::kNic, Level::kSpine}) {
+      tuning->parameters.cost(level, Protocol::kSimple) = {.latency_us = latency_us, .gbytes_per_s = gbytes_per_s};
+    }
+    Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes});
+    const Algorithm algorithm = chooser.choose(all_reduce, {.bytes = 1 << 20});
+    EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), algorithm) << "by the table";
+    const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
+    EXPECT_EQ(decision.algorithm, algorithm);
+    EXPECT_LE(decision.predictions.front().total_us(), decision.predictions.back().total_us());
+    return decision;
+  };
+  const auto far = chosen(1e6, 1000);
+  EXPECT_EQ(far.by, Chooser::By::kTuner) << "a second each way: as few rounds as can be";
+  EXPECT_NE(far.algorithm, Algorithm::kRing);
+  EXPECT_LT(far.predictions.front().total_us(), 5e6);
+}
+
+}  // namespace
+}  // namespace tutti::detail

@@ -1,0 +1,210 @@
+// What is said of topology files that are wrong, and where; and that hostile ones cost little.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "topology/xml.h"
+#include "xml_files.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kSkeleton;
+using testing::kTwoSockets;
+using testing::kXgmi;
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  const std::size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), by);
+}
+
+// All findings that contain `words`, in one string.
+std::string said(const std::string& text, const std::string& words) {
+  std::string all;
+  for (const Finding& finding : read_xml(text).findings) {
+    EXPECT_FALSE(finding.what.empty());
+    EXPECT_FALSE(finding.advice.empty());
+    const std::string line = to_string(finding);
+    if (line.find(words) != std::string::npos) all += line + "\n";
+  }
+  return all;
+}
+
+void expect_error(const std::string& text, const std::string& words, std::uint32_t line) {
+  const Result<Graph> graph = parse_xml(text);
+  ASSERT_FALSE(graph) << words;
+  EXPECT_EQ(graph.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(graph.error().message, HasSubstr(words));
+  const std::string place = line > 0 ? "line " + std::to_string(line) + ", " : "line ";
+  EXPECT_THAT(graph.error().message, HasSubstr(place));
+}
+
+void expect_warning(const std::string& text, const std::string& words, std::uint32_t line) {
+  EXPECT_TRUE(parse_xml(text)) << words;
+  EXPECT_THAT(said(text, words), HasSubstr("line " + std::to_string(line) + ", "));
+  EXPECT_THAT(said(text, words), HasSubstr("warning: "));
+}
+
+TEST(Lint, AGoodFileHasNoFindings) {
+  for (const std::string& text : {kTwoSockets, kXgmi}) {
+    const std::vector<Finding> findings = read_xml(text).findings;
+    EXPECT_THAT(findings, IsEmpty()) << to_string(findings.front());
+  }
+  EXPECT_THAT(said(kSkeleton, "2 GPUs are told by PCI class only"), HasSubstr("note: "));
+  EXPECT_EQ(read_xml(kSkeleton).findings.size(), 2U);
+}
+
+TEST(Lint, MissingAndUnknownWordsAreNamed) {
+  expect_error(replaced(kTwoSockets, "numaid=\"0\" ", ""), "<cpu> without numaid", 2);
+  expect_error(replaced(kTwoSockets, "busid=\"0000:13:00.0\" ", ""), "<pci> without busid", 17);
+  expect_error(replaced(kTwoSockets, "count=\"4\"", ""), "<nvlink> without count", 6);
+  expect_warning(replaced(kTwoSockets, "link_width", "linkwidth"), "did you mean link_width?", 3);
+  expect_warning(replaced(kTwoSockets, "<c2c ", "<c2x "), "unknown element <c2x>", 28);
+  expect_error("<system version=\"1\"><gpu dev=\"0\"/></system>", "<gpu> inside <system>; it belongs into <pci>", 1);
+  expect_error("<system version=\"1\"/>", "<system> without a <cpu>", 1);
+  expect_warning(replaced(kXgmi, " version=\"2\"", ""), "<system> without version", 1);
+  expect_warning(replaced(kXgmi, "<cpu ", "some words <cpu "), "text between the elements of <system>", 1);
+  EXPECT_THAT(said(replaced(kXgmi, "<cpu ", "<!-- a remark --><cpu "), ""), IsEmpty());
+}
+
+TEST(Lint, ValuesOutOfReasonAreErrors) {
+  expect_error(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"-400000\""), "speed of <net> is \"-400000\"", 19);
+  expect_error(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"fast\""), "speed of <net> is \"fast\"", 19);
+  expect_error(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"1e300\""), "speed of <net> is \"1e300\"", 19);
+  expect_error(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"inf\""), "speed of <net> is \"inf\"", 19);
+  expect_error(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"nan\""), "speed of <net> is \"nan\"", 19);
+  expect_error(replaced(kTwoSockets, "32.0 GT/s PCIe", "-8 GT/s"), "link_speed of <pci> is \"-8 GT/s\"", 3);
+  expect_error(replaced(kTwoSockets, "32.0 GT/s PCIe", "quick"), "link_speed of <pci> is \"quick\"", 3);
+  expect_warning(replaced(kTwoSockets, "32.0 GT/s PCIe", "31 GT/s"), "31 GT/s, the speed of no generation", 3);
+  expect_error(replaced(kTwoSockets, "link_width=\"16\"", "link_width=\"1000\""), "whole number from 0 to 64", 3);
+  expect_error(replaced(kTwoSockets, "count=\"4\"", "count=\"-4\""), "count of <nvlink> is \"-4\"", 6);
+  expect_error(replaced(kTwoSockets, "class=\"0x060400\"", "class=\"bridge\""), "class of <pci> is \"bridge\"", 3);
+  expect_error(replaced(kTwoSockets, "0000:10:00.0", "10:00"), "busid of <pci> is \"10:00\"", 3);
+  expect_error(replaced(kTwoSockets, "0000ffff", "cores"), "affinity of cpu0 is no CPU mask", 2);
+  expect_error(replaced(kTwoSockets, "gdr=\"1\"", "gdr=\"yes\""), "write 0 or 1", 5);
+}
+
+TEST(Lint, WhatIsThereTwiceIsTold) {
+  expect_error(replaced(kTwoSockets, "0000:12:00.0\" class", "0000:11:00.0\" class"),
+               "bus id 0000:11:00.0 is there twice, first in line 5", 11);
+  expect_error(replaced(kTwoSockets, "numaid=\"1\"", "numaid=\"0\""), "NUMA node 0 is there twice, first in line 2",
+               24);
+  expect_error(replaced(kTwoSockets, "dev=\"1\" sm", "dev=\"0\" sm"), "GPU 0 is there twice, first in line 5", 12);
+  expect_error(replaced(kTwoSockets, "rank=\"1\"", "rank=\"0\""), "rank 0 is there twice, first in line 5", 12);
+  expect_error(replaced(kTwoSockets, "dev=\"0\" sm", "dev=\"0\" dev=\"0\" sm"), "has the attribute dev twice", 5);
+  expect_warning(replaced(kTwoSockets, "dev=\"2\" speed", "dev=\"1\" speed"), "NIC 1 is there twice", 34);
+  expect_warning(replaced(kTwoSockets, "affinity=\"ffff0000\"", "affinity=\"ffff8000\""), "cpu0 and cpu1 overlap", 24);
+  const Graph graph = *parse_xml(replaced(kTwoSockets, "name=\"mlx5_2\"", "name=\"mlx5_1\""));
+  EXPECT_EQ(graph.nodes[nodes_of(graph, NodeKind::kNic)[2]].name, "mlx5_1#2");
+  std::string hosts = replaced(kTwoSockets, "numaid=\"0\"", "numaid=\"0\" host_hash=\"0x1\"");
+  hosts = replaced(hosts, "numaid=\"1\"", "numaid=\"0\" host_hash=\"0x2\"");
+  expect_error(hosts, "the file is of several machines", 24);
+}
+
+TEST(Lint, LinksThatLeadNowhereAreTold) {
+  expect_warning(replaced(kTwoSockets, "target=\"0000:12:00.0\"", "target=\"0000:77:00.0\""),
+                 "<nvlink> of gpu0 leads to 0000:77:00.0, which is no GPU of this file", 6);
+  expect_warning(replaced(kTwoSockets, "target=\"0000:12:00.0\"", "target=\"0000:11:00.0\""), "leads to itself", 6);
+  expect_warning(replaced(kTwoSockets, "count=\"4\"", "count=\"3\""), "3 links from gpu0 to gpu1, but 4 back", 6);
+  expect_warning(replaced(kXgmi, "<xgmi target=\"0000:c5:00.0\" count=\"2\" tclass=\"0x038000\"/>", ""),
+                 "2 links from gpu1 to gpu0, but 0 back", 10);
+  expect_warning(replaced(kTwoSockets, "<nic>", "<pcilink target=\"0000:10:00.0\"/><nic>"), "<pcilink> at a device",
+                 18);
+  expect_warning(replaced(kXgmi, "count=\"2\"", "count=\"0\""), "<xgmi> of no links", 5);
+  const std::string lower = "<pci busid=\"0000:91:00.0\"";
+  expect_warning(replaced(kTwoSockets, lower, "<pcilink target=\"0000:13:00.0\"/>" + lower), "no other PCI switch", 26);
+}
+
+TEST(Lint, DevicesThatCannotBeMeantAreTold) {
+  expect_warning(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"0\""), "NIC mlx5_0 is dead: its speed is 0", 19);
+  expect_warning(replaced(kTwoSockets, "32.0 GT/s PCIe", "5.0 GT/s PCIe"), "carries 7.5 GB/s", 3);
+  expect_warning("<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:00:16.0\"/></cpu></system>",
+                 "PCI device 0000:00:16.0 without a class", 1);
+  expect_warning("<system version=\"1\"><cpu numaid=\"0\"/></system>", "no GPU and no NIC is in this file", 1);
+  expect_error(replaced(kXgmi, "<gpu ", "<pci busid=\"0000:01:00.0\"/><gpu "), "other devices beneath it", 3);
+  std::string apart = replaced(kTwoSockets, "<system ", "<system tutti_cpulinks=\"listed\" ");
+  expect_warning(apart, "no path joins gpu0 and gpu2", 27);
+}
+
+TEST(Lint, OtherFilesAreToldApart) {
+  expect_error("<graphs version=\"1\"/>", "a file of rings and trees", 1);
+  expect_error("<html/>", "the outermost element is <html>", 1);
+  expect_error("", "this is no XML", 1);
+  expect_error("not XML at all", "this is no XML", 1);
+  expect_error(kXgmi + kXgmi, "a second outermost element", 15);
+}
+
+TEST(Lint, TruncatedFilesNameTheLine) {
+  for (std::size_t length = 0; length + 2 < kTwoSockets.size(); ++length) {
+    const Result<Graph> graph = parse_xml(kTwoSockets.substr(0, length));
+    ASSERT_FALSE(graph) << length;
+    EXPECT_THAT(graph.error().message, HasSubstr("line "));
+  }
+}
+
+TEST(Lint, HostileTextsAreRefusedWithTheirLine) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string bomb = "<?xml version=\"1.0\"?>\n<!DOCTYPE lolz [<!ENTITY a \"aaaaaaaaaa\">";
+  for (char name = 'b'; name <= 'z'; ++name) {
+    bomb += std::string("<!ENTITY ") + name + " \"";
+    for (int i = 0; i < 10; ++i) bomb += std::string("&") + static_cast<char>(name - 1) + ";";
+    bomb += "\">";
+  }
+  expect_error(bomb + "]>\n<system version=\"1\">&z;</system>", "a document type (DOCTYPE) is declared", 2);
+  std::string deep;
+  for (int i = 0; i < 60'000; ++i) deep += "<pci busid=\"0000:00:00.0\">\n";
+  expect_error("<system version=\"1\"><cpu numaid=\"0\">\n" + deep, "this is no XML", 0);
+  std::string closed;
+  for (int i = 0; i < 60'000; ++i) closed += "</pci>";
+  expect_error("<system version=\"1\"><cpu numaid=\"0\">\n" + deep + closed + "</cpu></system>", "64 elements deep",
+               64);
+  std::string million = "<system version=\"1\">\n";
+  for (int i = 0; i < 1'000'000; ++i) million += "<a/>\n";
+  expect_error(million + "</system>", "more than 65536 elements", 65'537);
+  expect_error(replaced(kXgmi, "cpu", std::string("c\0u", 3)), "a byte with the value 0", 2);
+  expect_error(replaced(kXgmi, "38911", std::string(10'000'000, '9')), "has 10000000 bytes", 4);
+  expect_error(std::string(kMaxXmlBytes + 1, ' '), "the text has 16777217 bytes", 1);
+  std::string many = "<system version=\"1\">\n<cpu numaid=\"0\"";
+  for (int i = 0; i < 1'000; ++i) many += " a" + std::to_string(i) + "=\"\"";
+  expect_error(many + "/></system>", "more than 32 attributes", 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+}
+
+TEST(Lint, WholeFilesOfFaultsStayBounded) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string text = "<system version=\"1\">\n<cpu numaid=\"0\">\n";
+  for (int i = 0; i < 20'000; ++i) text += "<pci busid=\"0000:00:00.0\"/>\n";
+  for (int i = 0; i < 20'000; ++i) text += "<nic><net name=\"same\"/></nic>\n";
+  const XmlReading reading = read_xml(text + "</cpu></system>");
+  EXPECT_FALSE(reading.usable());
+  EXPECT_EQ(reading.findings.size(), kMaxXmlFindings + 1);
+  std::string cpus = "<system version=\"1\">\n";
+  for (int i = 0; i < 4'000; ++i) cpus += "<cpu numaid=\"" + std::to_string(i) + "\" affinity=\"ffffffff\"/>\n";
+  expect_error(cpus + "</system>", "4000 <cpu> elements; a machine has at most 256", 258);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+}
+
+TEST(Lint, CyclesOfSwitchesEnd) {
+  std::string text = "<system version=\"1\"><cpu numaid=\"0\">\n";
+  for (int i = 0; i < 8; ++i) {
+    text += "<pci busid=\"0000:0" + std::to_string(i) + ":00.0\" class=\"0x060400\"><pcilink target=\"0000:0" +
+            std::to_string((i + 1) % 8) + ":00.0\"/><pci busid=\"0000:1" + std::to_string(i) +
+            ":00.0\" class=\"0x030200\"/></pci>\n";
+  }
+  const Result<Graph> graph = parse_xml(text + "</cpu></system>");
+  ASSERT_TRUE(graph) << to_string(graph.error());
+  EXPECT_EQ(graph->links.size(), 8U + 8U + 8U);
+  const auto gpus = nodes_of(*graph, NodeKind::kGpu);
+  EXPECT_EQ(paths_from(*graph, gpus[0])[gpus[4]].type, PathType::kPxb);
+  const Result<std::string> written = to_xml(*graph);
+  ASSERT_TRUE(written) << to_string(written.error());
+  EXPECT_EQ(*parse_xml(*written), *graph);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,168 @@
+#include "tools/points_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+#include "tools/exit_status.h"
+#include "tools/file.h"
+#include "tools/points.h"
+
+namespace tutti::tool {
+namespace {
+
+struct PointsOptions {
+  std::string table;
+  std::string systems = "bench/points/systems.json";
+  std::string only;
+  std::uint32_t starts = 0;  // above 0: fit
+  bool every_point = false;
+};
+
+struct Errors {
+  double median = 0;
+  double worst = 0;
+  std::uint64_t worst_bytes = 0;
+  std::size_t count = 0;
+};
+
+int fail(const Error& error) {
+  fmt::print(stderr, "tutti points: {}\n", to_string(error));
+  return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  constexpr std::streamsize kMostBytes = std::streamsize{64} << 20;
+  std::error_code unknown;
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, unknown)) file.open(path, std::ios::binary);
+  std::string text(static_cast<std::size_t>(kMostBytes), '\0');
+  const std::streamsize read = file.is_open() ? file.read(text.data(), kMostBytes).gcount() : 0;
+  text.resize(static_cast<std::size_t>(read));
+  if (!file.is_open() || read == kMostBytes) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .scope = ErrorScope::kCall,
+                 .rank = -1,
+                 .message = fmt::format("{} can not be read: a file of less than 64 MiB is wanted", path)};
+  }
+  return text;
+}
+
+std::string path_of(const PointsOptions& options, const System& system) {
+  const std::size_t folder = options.systems.rfind('/');
+  return (folder == std::string::npos ? "" : options.systems.substr(0, folder + 1)) + system.name + ".json";
+}
+
+std::string source_of(const System& system, const std::vector<Point>& points) {
+  std::string names;
+  for (const std::string& name : system.fitted) names += (names.empty() ? "" : ", ") + name;
+  const auto count = std::count_if(points.begin(), points.end(), [](const Point& each) { return each.fitted; });
+  return fmt::format("fitted by tutti points --fit: {} on {} points of \"{}\" ({}); all else: defaults of sm_{}", names,
+                     count, system.rows,
+                     system.training == Training::kEveryOtherSize ? "every other size" : "up to 16 machines",
+                     system.capability);
+}
+
+// The points that the parameters were not fitted on.
+Result<Errors> judge(const Predictor& predictor, const std::vector<Point>& points, const Parameters& parameters,
+                     bool print) {
+  std::vector<std::pair<double, std::uint64_t>> errors;
+  for (const Point& point : points) {
+    const Result<Predicted> predicted = predictor.predict(point, parameters);
+    if (!predicted.ok()) return predicted.error();
+    const double error = predicted->time_us / point.time_us - 1;
+    if (!point.fitted) errors.emplace_back(std::abs(error), point.bytes);
+    if (!print) continue;
+    fmt::print("| {} | {} | {:.1f} | {:.1f} | {:+.1f}% | {} {} | {} |\n", point.machines, point.bytes, point.time_us,
+               predicted->time_us, 100 * error,
+               predicted->algorithm == Algorithm::kAuto ? "in the switch" : to_string(predicted->algorithm),
+               predicted->algorithm == Algorithm::kAuto ? "" : to_string(predicted->protocol),
+               point.fitted ? "fitted" : "judged");
+  }
+  if (errors.empty()) return Errors{};
+  std::sort(errors.begin(), errors.end());
+  const std::size_t middle = errors.size() / 2;
+  const double median =
+      errors.size() % 2 == 1 ? errors[middle].first : (errors[middle - 1].first + errors[middle].first) / 2;
+  return Errors{
+      .median = median, .worst = errors.back().first, .worst_bytes = errors.back().second, .count = errors.size()};
+}
+
+Status run_system(const PointsOptions& options, const System& system, const std::string& table) {
+  Result<std::vector<Point>> points = points_of(table, system);
+  if (!points.ok()) return points.error();
+  if (points->empty()) {
+    fmt::print("| {} | not in the table | | | | |\n", system.name);
+    return {};
+  }
+  const Result<Predictor> predictor = Predictor::create(system, *points);
+  if (!predictor.ok()) return predictor.error();
+  const std::string path = path_of(options, system);
+  if (options.starts > 0) {
+    Result<Parameters> fitted = fit(system, *predictor, *points, options.starts);
+    if (!fitted.ok()) return fitted.error();
+    fitted->source = source_of(system, *points);
+    TUTTI_TRY(write_file(path, to_json(*fitted)));
+  }
+  const Result<Parameters> parameters = load_parameters(path);
+  if (!parameters.ok()) return parameters.error();
+  if (options.every_point) {
+    fmt::print(
+        "\n{}: {}\n\n| machines | bytes | measured us | predicted us | error | by | |\n|---|---|---|---|---|---|---|\n",
+        system.name, parameters->source);
+  }
+  const Result<Errors> errors = judge(*predictor, *points, *parameters, options.every_point);
+  if (!errors.ok()) return errors.error();
+  const double most_worst = 0.25, most_median = 0.1;
+  if (options.every_point) fmt::print("\n");
+  fmt::print("| {} | {} | {} | {} | {:.1f}% | {:.1f}% at {} | {} |\n", system.name, points->size() - errors->count,
+             system.fitted.size(), errors->count, 100 * errors->median, 100 * errors->worst, errors->worst_bytes,
+             errors->median <= most_median && errors->worst <= most_worst ? "" : "missed");
+  std::fflush(stdout);
+  return {};
+}
+
+int run_points(const PointsOptions& options) {
+  const Result<std::string> text = read_file(options.systems);
+  if (!text.ok()) return fail(text.error());
+  const Result<std::string> table = read_file(options.table);
+  if (!table.ok()) return fail(table.error());
+  const Result<std::vector<System>> systems = parse_systems(*text);
+  if (!systems.ok()) return fail(systems.error());
+  if (!options.every_point) {
+    fmt::print(
+        "| system | points fitted on | parameters | points judged by | median error | worst | |\n"
+        "|---|---|---|---|---|---|---|\n");
+  }
+  for (const System& system : *systems) {
+    if (!options.only.empty() && system.name != options.only) continue;
+    if (const Status ran = run_system(options, system, *table); !ran.ok()) return fail(ran.error());
+  }
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_points_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("points", "Compare predictions with published measurements");
+  const auto options = std::make_shared<PointsOptions>();  // shared with the callback, which outlives this function
+  command->add_option("table", options->table, "CSV of measurements, see docs/points.md")->required();
+  command->add_option("--systems", options->systems, "What systems there are; default bench/points/systems.json");
+  command->add_option("--only", options->only, "This system only");
+  command->add_flag("--every-point", options->every_point, "Print every point");
+  command->add_option("--fit", options->starts, "Fit the files of parameters anew, from so many starts")
+      ->check(CLI::Range(1u, 1000u));
+  command->callback([options, &exit_code] { exit_code = run_points(*options); });
+}
+
+}  // namespace tutti::tool

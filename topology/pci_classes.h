@@ -1,0 +1,23 @@
+// What a PCI device is by its class. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "topology/graph.h"
+
+namespace tutti {
+
+inline constexpr std::uint32_t kPciVendorNvidia = 0x10de;
+inline constexpr std::uint32_t kPciVendorAmd = 0x1002;
+
+// 3D and other display controllers, accelerators of vendors of GPUs; VGA only of these, as a server's console is one
+// too.
+constexpr bool is_gpu_class(const PciInfo& pci) {
+  const std::uint32_t kind = pci.device_class >> 8U;
+  const bool vendor = pci.vendor == kPciVendorNvidia || pci.vendor == kPciVendorAmd;
+  return kind == 0x0302 || kind == 0x0380 || ((kind == 0x0300 || kind == 0x1200) && vendor);
+}
+
+constexpr bool is_nic_class(const PciInfo& pci) { return (pci.device_class >> 16U) == 0x02; }
+
+}  // namespace tutti

@@ -1,0 +1,347 @@
+// Machines by name. Their parts are published or guessed, as is said beside them; what a link of each kind carries is
+// in topology/speeds.h. Where a real machine's wiring differs from batch to batch, the drawing is the simplest one with
+// the right bandwidths.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "base/assert.h"
+#include "topology/cluster.h"
+#include "topology/speeds.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kHdr = 200'000;  // megabits per second: one port of InfiniBand HDR or 200 Gbit/s Ethernet
+constexpr double kNdr = 400'000;
+constexpr double kEdr = 100'000;
+
+enum class NvLinks : std::uint8_t {
+  kNone,
+  kSwitch,
+  kPairs,    // bridges between GPUs 0 and 1, 2 and 3, ...
+  kCubeMesh  // of eight GPUs, six links each
+};
+
+// Its number decides what the link between the sockets carries.
+struct CpuModel {
+  std::string_view vendor = "GenuineIntel";
+  std::int32_t family = 6;
+  std::int32_t model = 143;
+};
+constexpr CpuModel kBroadwell{.model = 79};
+constexpr CpuModel kSapphireRapids{.model = 143};
+constexpr CpuModel kEmeraldRapids{.model = 207};
+constexpr CpuModel kRome{.vendor = "AuthenticAMD", .family = 23, .model = 49};
+
+struct Shape {
+  std::string_view name{};
+  std::uint32_t cpus = 1;
+  CpuModel cpu{};
+  std::uint32_t gpus = 0;
+  std::int32_t capability = 0;
+  NvLinks nvlinks = NvLinks::kNone;
+  std::uint32_t nvlink_count = 0;     // of a GPU to the switch, of a bridge
+  std::uint32_t gpus_per_switch = 1;  // PCI switches, dealt to the CPUs in blocks
+  double pci_gigatransfers_per_s = 16;
+  std::uint32_t nics = 0;
+  double nic_megabits_per_s = 0;
+  FabricKind fabric = FabricKind::kFatTree;
+  std::uint32_t machines_per_leaf = 32;
+};
+
+// Published: GPUs, NVLinks, NICs, CPUs of the vendors' data sheets. Guessed: machines per leaf (32, or 20 for A100, are
+// the scalable units of NVIDIA's reference architectures), spines, CPUs and NICs of the boxes without a maker. With one
+// NIC for each GPU both stand at one PCI switch (two pairs of them on A100).
+constexpr std::array kShapes{
+    Shape{.name = "dgx-1v",
+          .cpus = 2,
+          .cpu = kBroadwell,
+          .gpus = 8,
+          .capability = 70,
+          .nvlinks = NvLinks::kCubeMesh,
+          .gpus_per_switch = 2,
+          .pci_gigatransfers_per_s = 8,
+          .nics = 4,
+          .nic_megabits_per_s = kEdr},
+    Shape{.name = "dgx-a100",
+          .cpus = 2,
+          .cpu = kRome,
+          .gpus = 8,
+          .capability = 80,
+          .nvlinks = NvLinks::kSwitch,
+          .nvlink_count = 12,
+          .gpus_per_switch = 2,
+          .pci_gigatransfers_per_s = 16,
+          .nics = 8,
+          .nic_megabits_per_s = kHdr,
+          .fabric = FabricKind::kRailOptimised,
+          .machines_per_leaf = 20},
+    Shape{.name = "dgx-h100",
+          .cpus = 2,
+          .cpu = kSapphireRapids,
+          .gpus = 8,
+          .capability = 90,
+          .nvlinks = NvLinks::kSwitch,
+          .nvlink_count = 18,
+          .pci_gigatransfers_per_s = 32,
+          .nics = 8,
+          .nic_megabits_per_s = kNdr,
+          .fabric = FabricKind::kRailOptimised},
+    Shape{.name = "dgx-b200",
+          .cpus = 2,
+          .cpu = kEmeraldRapids,
+          .gpus = 8,
+          .capability = 100,
+          .nvlinks = NvLinks::kSwitch,
+          .nvlink_count = 18,
+          .pci_gigatransfers_per_s = 32,
+          .nics = 8,
+          .nic_megabits_per_s = kNdr,
+          .fabric = FabricKind::kRailOptimised},
+    // A board of eight GPUs in somebody's machine; clouds sell it with fewer NICs, too.
+    Shape{.name = "hgx-h100",
+          .cpus = 2,
+          .cpu = kSapphireRapids,
+          .gpus = 8,
+          .capability = 90,
+          .nvlinks = NvLinks::kSwitch,
+          .nvlink_count = 18,
+          .gpus_per_switch = 2,
+          .pci_gigatransfers_per_s = 32,
+          .nics = 8,
+          .nic_megabits_per_s = kNdr},
+    Shape{.name = "pcie-8gpu",
+          .cpus = 2,
+          .cpu = kRome,
+          .gpus = 8,
+          .capability = 80,
+          .gpus_per_switch = 4,
+          .pci_gigatransfers_per_s = 16,
+          .nics = 2,
+          .nic_megabits_per_s = kHdr},
+    // Two bridged pairs of A100: 600 GB/s of NVLink 3 in both directions are 12 links.
+    Shape{.name = "nvlink-4gpu",
+          .cpus = 2,
+          .cpu = kRome,
+          .gpus = 4,
+          .capability = 80,
+          .nvlinks = NvLinks::kPairs,
+          .nvlink_count = 12,
+          .pci_gigatransfers_per_s = 16,
+          .nics = 1,
+          .nic_megabits_per_s = kHdr},
+    Shape{.name = "cpu-1socket", .pci_gigatransfers_per_s = 16, .nics = 1, .nic_megabits_per_s = kEdr},
+    Shape{.name = "cpu-2socket",
+          .cpus = 2,
+          .cpu = kSapphireRapids,
+          .pci_gigatransfers_per_s = 16,
+          .nics = 1,
+          .nic_megabits_per_s = kEdr},
+};
+
+// NVLinks between GPU and GPU of the hybrid cube mesh of eight V100 (NVIDIA's DGX-1 white paper; published): two
+// squares with their diagonals, and four struts between them.
+struct Strut {
+  std::uint32_t from, to, count;
+};
+constexpr std::array<Strut, 16> kCubeMesh{{{0, 1, 1},
+                                           {0, 2, 1},
+                                           {0, 3, 2},
+                                           {0, 4, 2},
+                                           {1, 2, 2},
+                                           {1, 3, 1},
+                                           {1, 5, 2},
+                                           {2, 3, 2},
+                                           {2, 6, 1},
+                                           {3, 7, 1},
+                                           {4, 5, 1},
+                                           {4, 6, 1},
+                                           {4, 7, 2},
+                                           {5, 6, 2},
+                                           {5, 7, 1},
+                                           {6, 7, 2}}};
+
+class Builder {
+ public:
+  Builder(const Shape& shape, std::uint32_t nics)
+      : shape_(shape), nics_(nics), pci_gbytes_per_s_(pci_gbytes_per_s(shape.pci_gigatransfers_per_s, 16)) {
+    graph_.name = shape.name;
+  }
+
+  Graph build() {
+    add_cpus();
+    add_switches();
+    for (std::uint32_t gpu = 0; gpu < shape_.gpus; ++gpu) add_gpu(gpu);
+    add_nvlinks();
+    for (std::uint32_t nic = 0; nic < nics_; ++nic) add_nic(nic);
+    return std::move(graph_);
+  }
+
+ private:
+  std::uint32_t add(NodeKind kind, std::string name) {
+    GraphNode node;
+    node.kind = kind;
+    node.name = std::move(name);
+    graph_.nodes.push_back(std::move(node));
+    return static_cast<std::uint32_t>(graph_.nodes.size() - 1);
+  }
+  void link(std::uint32_t from, std::uint32_t to, LinkKind kind, std::uint32_t count, double gbytes_per_s) {
+    graph_.links.push_back({from, to, kind, count, gbytes_per_s});
+  }
+
+  // A PCI device of a bus of its own, numbered in the order of being made.
+  void place(std::uint32_t node, std::uint32_t device_class) {
+    PciInfo& pci = graph_.nodes[node].pci;
+    pci.bus_id = fmt::format("0000:{:02x}:00.0", ++buses_);
+    pci.device_class = device_class;
+    pci.gigatransfers_per_s = shape_.pci_gigatransfers_per_s;
+    pci.width = 16;
+  }
+
+  void add_cpus() {
+    for (std::uint32_t i = 0; i < shape_.cpus; ++i) {
+      const std::uint32_t node = add(NodeKind::kCpu, fmt::format("cpu{}", i));
+      graph_.nodes[node].numa = static_cast<std::int32_t>(i);
+      CpuInfo& cpu = graph_.nodes[node].cpu;
+      cpu.arch = "x86_64";
+      cpu.vendor = shape_.cpu.vendor;
+      cpu.family = shape_.cpu.family;
+      cpu.model = shape_.cpu.model;
+      if (i > 0) link(i - 1, i, LinkKind::kCpu, 1, cpu_link_gbytes_per_s(cpu));
+    }
+  }
+
+  void add_switches() {
+    const std::uint32_t count = shape_.gpus / shape_.gpus_per_switch;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t node = add(NodeKind::kPci, {});
+      place(node, 0x060400);
+      graph_.nodes[node].name = "pci " + graph_.nodes[node].pci.bus_id;
+      link(i * shape_.cpus / count, node, LinkKind::kPci, 1, pci_gbytes_per_s_);
+      switches_.push_back(node);
+    }
+  }
+
+  void add_gpu(std::uint32_t number) {
+    const std::uint32_t node = add(NodeKind::kGpu, fmt::format("gpu{}", number));
+    place(node, 0x030200);
+    graph_.nodes[node].gpu.device = static_cast<std::int32_t>(number);
+    graph_.nodes[node].gpu.rank = static_cast<std::int32_t>(number);
+    graph_.nodes[node].gpu.capability = shape_.capability;
+    graph_.nodes[node].gpu.direct = true;
+    link(switches_[number / shape_.gpus_per_switch], node, LinkKind::kPci, 1, pci_gbytes_per_s_);
+    gpus_.push_back(node);
+  }
+
+  void add_nvlinks() {
+    const double one = nvlink_gbytes_per_s(shape_.capability);
+    if (shape_.nvlinks == NvLinks::kSwitch) {
+      const std::uint32_t node = add(NodeKind::kNvSwitch, "nvswitch");
+      for (std::uint32_t gpu : gpus_)
+        link(gpu, node, LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
+    } else if (shape_.nvlinks == NvLinks::kPairs) {
+      for (std::size_t i = 0; i + 1 < gpus_.size(); i += 2) {
+        link(gpus_[i], gpus_[i + 1], LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
+      }
+    } else if (shape_.nvlinks == NvLinks::kCubeMesh) {
+      for (const Strut& strut : kCubeMesh) {
+        link(gpus_[strut.from], gpus_[strut.to], LinkKind::kNvLink, strut.count, strut.count * one);
+      }
+    }
+  }
+
+  // Beside the GPUs, or the CPUs where there are none, as evenly as can be.
+  void add_nic(std::uint32_t number) {
+    const std::uint32_t node = add(NodeKind::kNic, fmt::format("mlx5_{}", number));
+    place(node, 0x020000);
+    NicInfo& nic = graph_.nodes[node].nic;
+    nic.device = static_cast<std::int32_t>(number);
+    nic.guid = fmt::format("0x{:x}", number + 1);
+    nic.megabits_per_s = shape_.nic_megabits_per_s;
+    nic.max_connections = 131072;
+    nic.direct = shape_.gpus > 0;
+    const std::size_t places = shape_.gpus > 0 ? switches_.size() : shape_.cpus;
+    const std::size_t at = number * places / nics_;
+    link(shape_.gpus > 0 ? switches_[at] : static_cast<std::uint32_t>(at), node, LinkKind::kPci, 1, pci_gbytes_per_s_);
+  }
+
+  const Shape& shape_;
+  std::uint32_t nics_;
+  double pci_gbytes_per_s_;
+  Graph graph_;
+  std::uint32_t buses_ = 0;
+  std::vector<std::uint32_t> switches_;
+  std::vector<std::uint32_t> gpus_;
+};
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
+
+Status check_ranges(const ShapeOptions& options) {
+  if (options.machines < 1 || options.machines > kMaxMachines) {
+    return invalid(fmt::format("{} machines; 1 to {} can be had", options.machines, kMaxMachines));
+  }
+  if (options.nics > kMaxNics) return invalid(fmt::format("{} NICs; a machine has at most {}", options.nics, kMaxNics));
+  if (options.ranks > kMaxRanksPerMachine) {
+    return invalid(fmt::format("{} ranks on a machine; at most {} can be had", options.ranks, kMaxRanksPerMachine));
+  }
+  if (!(options.oversubscription >= 1 && options.oversubscription <= 64)) {
+    return invalid(fmt::format("oversubscription {}; it is at least 1 (uplinks as wide as downlinks) and at most 64",
+                               options.oversubscription));
+  }
+  if (options.machines_per_leaf > kMaxMachines) {
+    return invalid(
+        fmt::format("{} machines at a leaf switch; at most {} can be had", options.machines_per_leaf, kMaxMachines));
+  }
+  return {};
+}
+
+Result<Fabric> make_fabric(const ShapeOptions& options, const Shape& shape) {
+  Fabric fabric{
+      .kind = shape.fabric, .machines_per_leaf = shape.machines_per_leaf, .oversubscription = options.oversubscription};
+  if (options.fabric == "fat-tree") {
+    fabric.kind = FabricKind::kFatTree;
+  } else if (options.fabric == "rail-optimised") {
+    fabric.kind = FabricKind::kRailOptimised;
+  } else if (!options.fabric.empty()) {
+    return invalid(fmt::format("no fabric is called '{}'; there are fat-tree and rail-optimised", options.fabric));
+  }
+  if (options.machines_per_leaf > 0) fabric.machines_per_leaf = options.machines_per_leaf;
+  if (options.machines == 1) fabric.kind = FabricKind::kNone;
+  return fabric;
+}
+
+}  // namespace
+
+Result<Cluster> make_shape(const ShapeOptions& options) {
+  const auto* const shape =
+      std::find_if(kShapes.begin(), kShapes.end(), [&](const Shape& one) { return one.name == options.name; });
+  if (shape == kShapes.end()) {
+    return invalid(fmt::format("no shape is called '{}'; there are {}", options.name, fmt::join(shape_names(), ", ")));
+  }
+  TUTTI_TRY(check_ranges(options));
+  if (shape->gpus > 0 && options.ranks > 0 && options.ranks != shape->gpus) {
+    return invalid(fmt::format("{} ranks on each machine, but {} has {} GPUs, and each is one rank", options.ranks,
+                               shape->name, shape->gpus));
+  }
+  const Result<Fabric> fabric = make_fabric(options, *shape);
+  TUTTI_TRY(fabric);
+  Cluster cluster;
+  cluster.name = options.machines > 1 ? fmt::format("{} x {}", options.machines, shape->name) : shape->name;
+  cluster.machine = Builder(*shape, options.nics > 0 ? options.nics : shape->nics).build();
+  cluster.machines = options.machines;
+  cluster.ranks_per_machine = shape->gpus > 0 ? shape->gpus : options.ranks > 0 ? options.ranks : shape->cpus;
+  cluster.fabric = *fabric;
+  return cluster;
+}
+
+std::vector<std::string> shape_names() {
+  std::vector<std::string> names;
+  for (const Shape& shape : kShapes) names.emplace_back(shape.name);
+  return names;
+}
+
+}  // namespace tutti

@@ -1,0 +1,59 @@
+// What one link of each kind carries, in 10^9 bytes of payload per second and direction, where a file or the hardware
+// tells kind and count only. Pure functions; any thread.
+//
+// The numbers are those that NCCL and RCCL reckon with, which they say are near to what measurements reach; a
+// calibration (`tutti tune`) replaces them on a machine that is at hand.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "topology/graph.h"
+
+namespace tutti {
+
+// PCI Express of this many lanes: 12 for 16 lanes of generation 3 (8 GT/s), and in proportion.
+inline constexpr double kPciGbytesPerGigatransferLane = 12.0 / (8 * 16);
+inline constexpr double kPciDefaultGigatransfers = 8;
+inline constexpr std::uint32_t kPciDefaultLanes = 16;
+constexpr double pci_gbytes_per_s(double gigatransfers_per_s, std::uint32_t lanes) {
+  return (gigatransfers_per_s > 0 ? gigatransfers_per_s : kPciDefaultGigatransfers) *
+         (lanes > 0 ? lanes : kPciDefaultLanes) * kPciGbytesPerGigatransferLane;
+}
+inline double pci_gbytes_per_s(const PciInfo& pci) { return pci_gbytes_per_s(pci.gigatransfers_per_s, pci.width); }
+
+// One NVLink of a GPU of this capability (90 is sm_90). NCCL: 18 of Pascal, 12 of the small Amperes, 20 of V100 and
+// A100, 20.6 of Hopper, 40.1 of Blackwell.
+constexpr double nvlink_gbytes_per_s(std::int32_t capability) {
+  if (capability >= 100) return 40.1;
+  if (capability >= 90) return 20.6;
+  if (capability == 86) return 12;
+  if (capability >= 70 || capability == 0) return 20;
+  return 18;
+}
+
+// One xGMI link of a GPU by the architecture that RCCL writes ("906", "910", "942", "gfx90a"). RCCL: 24 of Vega 20 and
+// MI100, 36 of MI200, 48 of MI300.
+constexpr double xgmi_gbytes_per_s(std::string_view gcn) {
+  if (gcn.starts_with("gfx")) gcn.remove_prefix(3);
+  if (gcn.starts_with("94") || gcn.starts_with("95")) return 48;
+  if (gcn == "910" || gcn.starts_with("90a")) return 36;
+  return 24;
+}
+
+// Between two sockets. NCCL: 6 of Broadwell, 10 of Skylake, 22 of Sapphire Rapids, 40 of Emerald Rapids, 16 of AMD, 32
+// of POWER, 6 of ARM.
+inline double cpu_link_gbytes_per_s(const CpuInfo& cpu) {
+  constexpr std::int32_t kSkylake = 0x55;
+  constexpr std::int32_t kSapphireRapids = 0x8F;
+  constexpr std::int32_t kEmeraldRapids = 0xCF;
+  if (cpu.arch.starts_with("ppc")) return 32;
+  if (cpu.arch.starts_with("arm") || cpu.arch == "aarch64") return 6;
+  if (cpu.vendor == "AuthenticAMD") return 16;
+  if (cpu.vendor != "GenuineIntel") return 10;
+  if (cpu.model >= kEmeraldRapids) return 40;
+  if (cpu.model >= kSapphireRapids) return 22;
+  return cpu.model >= kSkylake ? 10 : 6;
+}
+
+}  // namespace tutti

@@ -1,0 +1,80 @@
+#include "topology/xml.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "topology/xml_draft.h"
+
+namespace tutti {
+namespace {
+
+bool has_error(const std::vector<Finding>& findings) {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.severity == Severity::kError; });
+}
+
+// What stands outermost, where it is not what it should be.
+void refuse_root(const XmlElement& root, std::vector<Finding>& findings) {
+  constexpr std::size_t kShown = 40;
+  const bool graphs = root.name == "graphs";
+  findings.push_back({Severity::kError, root.line, root.column,
+                      fmt::format("the outermost element is <{}>, not <system>", root.name.substr(0, kShown)),
+                      graphs ? "this is a file of rings and trees (NCCL_GRAPH_FILE), not of a machine; give the "
+                               "topology file that belongs to it"
+                             : "give a topology file in NCCL's format"});
+}
+
+}  // namespace
+
+bool XmlReading::usable() const { return !has_error(findings); }
+
+XmlReading read_xml(std::string_view text) {
+  XmlReading reading;
+  std::vector<XmlElement> elements = read_elements(text, reading.findings);
+  if (has_error(reading.findings)) return reading;
+  if (elements.front().name != "system") {
+    refuse_root(elements.front(), reading.findings);
+    return reading;
+  }
+  XmlDraft draft(std::move(elements));
+  draft.findings = std::move(reading.findings);
+  draft.graph.name = draft.text(draft.elements.front(), "tutti_name");
+  check_vocabulary(draft);
+  read_parts(draft);
+  read_links(draft);
+  sort_links(draft.graph);
+  check_whole(draft);
+  reading.graph = std::move(draft.graph);
+  reading.findings = std::move(draft.findings);
+  std::stable_sort(reading.findings.begin(), reading.findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.line < b.line; });
+  return reading;
+}
+
+Result<Graph> parse_xml(std::string_view text) {
+  XmlReading reading = read_xml(text);
+  for (const Finding& finding : reading.findings) {
+    if (finding.severity != Severity::kError) continue;
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                 fmt::format("line {}, column {}: {}; {}", finding.line, finding.column, finding.what, finding.advice)};
+  }
+  return std::move(reading.graph);
+}
+
+std::string_view to_string(Severity severity) {
+  switch (severity) {
+    case Severity::kNote: return "note";
+    case Severity::kWarning: return "warning";
+    case Severity::kError: return "error";
+  }
+  return "unknown";
+}
+
+std::string to_string(const Finding& finding) {
+  return fmt::format("line {}, column {}: {}: {}; {}", finding.line, finding.column, to_string(finding.severity),
+                     finding.what, finding.advice);
+}
+
+}  // namespace tutti
