@@ -123,7 +123,7 @@ Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   }
   options.ranks_per_gpu = arguments.ranks_per_gpu;
   if (!arguments.transport.empty() && !parse_transport(arguments.transport)) {
-    return invalid(fmt::format("--transport {}: unknown; auto, shm or tcp", arguments.transport));
+    return invalid(fmt::format("--transport {}: unknown; auto, shm, tcp, verbs or ucx", arguments.transport));
   }
   options.transport = arguments.transport;
   return resolve_in_place(arguments, options);

@@ -411,7 +411,8 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
 
 Result<std::string> agree_on_transport(Communicator& communicator) {
   // The further back, the more it says: one rank alone on its machine has TCP to all, and the job both.
-  static constexpr std::array<std::string_view, 3> kNames = {"shm", "tcp", "mixed"};
+  static constexpr std::array<std::string_view, 7> kNames = {"shm",   "tcp",       "verbs",  "ucx",
+                                                             "mixed", "shm+verbs", "shm+ucx"};
   const auto place = std::find(kNames.begin(), kNames.end(), communicator.transport());
   TUTTI_ASSERT(place != kNames.end());
   const Result<std::int32_t> all =

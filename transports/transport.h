@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -66,13 +67,19 @@ class SendConnection {
     if (bytes > 0) std::memcpy(slot(), data, bytes);
     send_slot(bytes, tag);
   }
+  // The same of bytes that stay as they are until drained(): they may be read later, by a network card too. `whole`:
+  // what they are part of and is sent in the same way, piece by piece.
+  virtual void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
+                           const CallTag& tag) {
+    static_cast<void>(whole), send_from(data, bytes, tag);
+  }
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
   // True where a reply can be sent: `over` is a message of the peer's that lies in a slot, and its bytes are the reply
   // now. The peer must not come to use that slot again before it has released the reply.
   virtual bool can_reply() const { return false; }
   virtual void send_reply(const Message& over, const CallTag& tag) { static_cast<void>(over), static_cast<void>(tag); }
-  virtual bool drained() = 0;  // the receiver has released everything that was sent
+  virtual bool drained() = 0;  // the receiver has released everything that was sent, or has a copy of it
   // Everything that was sent is with the system or with the receiver: this process need do nothing more for it.
   virtual bool handed_over() = 0;
 };
@@ -108,10 +115,11 @@ struct CallFailure {
 };
 
 enum class PeerLife : std::uint8_t {
-  kLive,     // takes part
-  kLeft,     // has destroyed its communicator
-  kAborted,  // has called abort()
-  kLost,     // its process has ended without a word
+  kLive,         // takes part
+  kLeft,         // has destroyed its communicator
+  kAborted,      // has called abort()
+  kLost,         // its process has ended without a word
+  kUnreachable,  // messages to or from it cannot pass any more; peer_trouble() says why
 };
 
 // What a rank's board shows of a peer. A snapshot: the peer goes on meanwhile.
@@ -175,6 +183,8 @@ enum class MemoryAccess : std::uint8_t {
   kForbidden,   // the system does not let this rank do so, whatever the memory
 };
 
+using MemoryForgetter = std::function<void(const void* data, std::size_t bytes)>;
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -214,6 +224,10 @@ class Transport {
   virtual WindowRef find_window(const void* data, std::size_t bytes) = 0;
   virtual Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) = 0;
   virtual Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) = 0;
+  // Whom to tell that memory is about to be given back, or replaced by other pages: what is remembered of it ends then.
+  // By the owners of windows; of other memory the transport has to find out by itself. May be called from any thread,
+  // after the transport's end too. Empty: nothing is remembered.
+  virtual MemoryForgetter memory_forgetter() { return {}; }
 
   // Every rank's slates; null where not all ranks of the communicator can see each other's memory. What stands there is
   // a peer's: nothing in it is trusted.
@@ -250,6 +264,8 @@ class Transport {
 
   // What has gone wrong with connections, for the message of a wait that has lasted too long; empty: nothing.
   virtual std::string troubles() { return {}; }
+  // Of a peer that is kUnreachable: which device, port and queue pair, and what they say.
+  virtual std::string peer_trouble(std::uint32_t /*peer*/) { return {}; }
 
   // Tells all peers that this rank makes no more calls. By the driver, once; only the destructor may follow.
   virtual void announce_leave() = 0;

@@ -79,7 +79,7 @@ Variable text(std::string Config::*field, std::size_t longest) {
 
 // Words by the numbers of their enumerations.
 constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
-constexpr std::array<std::string_view, 3> kTransports = {"auto", "shm", "tcp"};
+constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "verbs", "ucx"};
 constexpr std::array<std::string_view, 3> kAttach = {"off", "calls", "auto"};
 constexpr std::array<std::string_view, 2> kDeviceCalls = {"auto", "staged"};
 constexpr std::array<std::string_view, 4> kProtocols = {"auto", "simple", "ll", "ll128"};
@@ -150,7 +150,7 @@ ConfigValue nccl_version_value(const Config& config) { return of_number(config.n
 
 Status set_transport(Config& config, std::string_view name, std::string_view value) {
   const auto transport = parse_transport(value);
-  if (!transport) return bad_value(name, value, "auto, shm or tcp");
+  if (!transport) return bad_value(name, value, "auto, shm, tcp, verbs or ucx");
   config.transport = *transport;
   return {};
 }
@@ -199,6 +199,14 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_PORT_RANGE", {set_port_range, port_range_value}},
       {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransports)}},
       {"TUTTI_ATTACH", {set_attach, word(&Config::attach, kAttach)}},
+      {"TUTTI_RDMA_DEVICES", text(&Config::rdma_devices, 1024)},
+      {"TUTTI_RDMA_GID_INDEX", integer(&Config::rdma_gid_index, 0, 1023)},
+      {"TUTTI_RDMA_QUEUE_PAIRS", integer(&Config::rdma_queue_pairs, 1, 8)},
+      {"TUTTI_RDMA_TIMEOUT", integer(&Config::rdma_timeout, 1, 31)},
+      {"TUTTI_RDMA_RETRIES", integer(&Config::rdma_retries, 0, 7)},
+      {"TUTTI_RDMA_TRAFFIC_CLASS", integer(&Config::rdma_traffic_class, 0, 255)},
+      {"TUTTI_RDMA_SERVICE_LEVEL", integer(&Config::rdma_service_level, 0, 15)},
+      {"TUTTI_RDMA_CACHE_MIB", integer(&Config::rdma_cache_mib, 0, 1 << 20)},
       {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
       {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},

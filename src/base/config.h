@@ -28,8 +28,13 @@ struct PortRange {
   bool operator==(const PortRange&) const = default;
 };
 
-// How ranks may reach each other: what serves best, shared memory alone, or TCP even within a machine.
-enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp };
+// How ranks may reach each other: what serves best, shared memory alone, or TCP, verbs or UCX even within a machine.
+enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
+
+// True where ranks of one machine go by what machines are reached by, too.
+inline bool network_only(TransportPolicy policy) {
+  return policy != TransportPolicy::kAuto && policy != TransportPolicy::kShm;
+}
 
 // Whether ranks use each other's memory that is not registered: never; always by system calls; or, within a process,
 // by pointers.
@@ -55,8 +60,16 @@ struct Config {
   std::string unique_id;                                   // TUTTI_UNIQUE_ID, tutti::UniqueId as hexadecimal text
   std::string interface;                                   // TUTTI_INTERFACE, names, subnets, addresses, by preference
   PortRange port_range;                                    // TUTTI_PORT_RANGE, "first-last", of every listening socket
-  TransportPolicy transport = TransportPolicy::kAuto;      // TUTTI_TRANSPORT, auto|shm|tcp
+  TransportPolicy transport = TransportPolicy::kAuto;      // TUTTI_TRANSPORT, auto|shm|tcp|verbs|ucx
   AttachPolicy attach = AttachPolicy::kAuto;               // TUTTI_ATTACH, auto|calls|off
+  std::string rdma_devices;                                // TUTTI_RDMA_DEVICES, "mlx5_0:1,mlx5_1"; empty: all
+  std::optional<std::int32_t> rdma_gid_index;              // TUTTI_RDMA_GID_INDEX, 0 .. 1023; none: by rule
+  std::uint32_t rdma_queue_pairs = 1;                      // TUTTI_RDMA_QUEUE_PAIRS per connection and port, 1 .. 8
+  std::uint32_t rdma_timeout = 17;                         // TUTTI_RDMA_TIMEOUT, 4.096 us * 2^n; 1 .. 31
+  std::uint32_t rdma_retries = 6;                          // TUTTI_RDMA_RETRIES, 0 .. 7
+  std::uint32_t rdma_traffic_class = 0;                    // TUTTI_RDMA_TRAFFIC_CLASS, 0 .. 255
+  std::uint32_t rdma_service_level = 0;                    // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
+  std::uint32_t rdma_cache_mib = 1024;                     // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
   std::string node_id;                                     // TUTTI_NODE_ID: ranks share memory only with the same
   std::chrono::milliseconds setup_timeout{60'000};         // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};               // TUTTI_TIMEOUT_MS, 1 .. 86,400,000

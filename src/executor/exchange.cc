@@ -52,7 +52,7 @@ bool Exchange::send_next(Transfer& transfer, State& state) {
   }
   if (!transfer.send->ready()) return false;
   const std::uint64_t bytes = std::min(transport_.slot_bytes(), transfer.bytes - state.moved);
-  transfer.send->send_from(transfer.data + state.moved, bytes, transfer.tag);
+  transfer.send->send_pinned({transfer.data, transfer.bytes}, transfer.data + state.moved, bytes, transfer.tag);
   state.moved += bytes;
   state.begun = true;
   state.posted = state.moved == transfer.bytes;

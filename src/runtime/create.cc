@@ -21,6 +21,7 @@
 #include "base/config.h"
 #include "runtime/bootstrap.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/data_paths.h"
 #include "runtime/device_world.h"
 #include "runtime/fabric.h"
 #include "runtime/interfaces.h"
@@ -42,7 +43,7 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (!config) return config.error();
   if (!options.transport.empty()) {
     const auto transport = parse_transport(options.transport);
-    if (!transport) return invalid(fmt::format("transport \"{}\" is none of auto, shm, tcp", options.transport));
+    if (!transport) return invalid(fmt::format("transport \"{}\" is none of auto, shm, tcp, verbs, ucx", options.transport));
     config->transport = *transport;
   }
   if (!options.attach.empty()) {
@@ -235,12 +236,16 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
     const bool first = rank == 0 || node(rank) != node(rank - 1);
     common.machines.push_back(first ? rank : common.machines.back());
   }
-  if (nodes > 1 || config->transport == TransportPolicy::kTcp) {
+  if (nodes > 1 || network_only(config->transport)) {
     auto endpoint = TcpEndpoint::listen(
         {.address = "127.0.0.1", .first_port = config->port_range.first, .last_port = config->port_range.last});
     if (!endpoint) return endpoint.error();
     common.endpoint = *endpoint;
     common.tcp_addresses.assign(ranks, common.endpoint->address());
+    auto maker = detail::find_data_path(*config, Log(config->log_level, 0));
+    if (!maker) return maker.error();
+    common.path_maker = *std::move(maker);
+    common.path_offers.assign(ranks, common.path_maker != nullptr ? common.path_maker->offer() : "");
   }
   const auto hub = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
   Meeting meeting(ranks);

@@ -117,6 +117,11 @@ Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerL
     return diagnosis(ErrorCode::kAborted, ErrorScope::kCommunicator, culprit,
                      fmt::format("{}: rank {} called abort()", what, peer));
   }
+  if (life == PeerLife::kUnreachable) {
+    return diagnosis(
+        ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
+        fmt::format("{}: rank {} cannot be reached any more: {}", what, peer, transport_.peer_trouble(peer)));
+  }
   const char* how = life == PeerLife::kLeft ? "has destroyed its communicator" : "is gone: its process has ended";
   return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
@@ -136,8 +141,9 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
     if (const auto failure = transport_.peer_failure(peer, call.tag.sequence)) {
       auto& reason = failure->culprit >= 0 ? named : unnamed;
       if (!reason) reason = relayed(call, peer, *failure);
-    } else if (status.life == PeerLife::kLost && status.left < call.tag.sequence) {
-      if (!lost) lost = {peer, status.life};
+    } else if ((status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) &&
+               status.left < call.tag.sequence) {
+      if (!lost || lost->second == PeerLife::kUnreachable) lost = {peer, status.life};
     } else if (status.life == PeerLife::kAborted ||
                (status.life == PeerLife::kLeft && status.left < call.tag.sequence)) {
       if (!gone_away || status.life == PeerLife::kAborted) gone_away = {peer, status.life};

@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "runtime/data_paths.h"
 #include "topology/host.h"
 #include "transports/mixed/mixed_transport.h"
+#include "transports/rdma/offload_transport.h"
 #include "transports/shm/groups.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/shm/unix_exchange.h"
@@ -44,7 +46,7 @@ Result<std::string> machine_name(const Config& config) {
 
 // What must be the same on all ranks of a job.
 std::string common_settings(const Config& config) {
-  constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp"};
+  constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp", "verbs", "ucx"};
   return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={}", config.slots, config.slot_bytes,
                      kPolicies[static_cast<std::size_t>(config.transport)]);
 }
@@ -149,10 +151,10 @@ class TransportMaker {
   TransportMaker(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
                  std::uint32_t rank, std::uint64_t communicator, const Gather& gather)
       : fabric_(fabric), members_(members), rank_(rank), communicator_(communicator), gather_(gather) {
-    const bool tcp_only = fabric->config.transport == TransportPolicy::kTcp;
+    const bool remote_only = network_only(fabric->config.transport);
     for (std::uint32_t r = 0; r < members.size(); ++r) {
       const bool here = fabric->machines[members[r]] == fabric->machines[members[rank]];
-      const bool local = r == rank || (here && !tcp_only);
+      const bool local = r == rank || (here && !remote_only);
       local_index_.push_back(local ? static_cast<std::int32_t>(local_.size()) : -1);
       if (local) local_.push_back(r);
     }
@@ -236,15 +238,42 @@ class TransportMaker {
     options.communicator = communicator_;
     options.slots = fabric_->config.slots;
     options.slot_bytes = fabric_->config.slot_bytes;
+    if (fabric_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
     auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
     if (!remote) return remote.error();
     if (local_.size() == 1) return std::unique_ptr<Transport>(std::move(*remote));
     PollDoorbell& doorbell = (*remote)->doorbell();
+    return mix(std::move(local), std::move(*remote), doorbell);
+  }
+
+  Result<std::unique_ptr<Transport>> mix(std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> remote,
+                                         PollDoorbell& doorbell) {
     auto mixed = MixedTransport::create(
         {.rank = rank_, .ranks = static_cast<std::uint32_t>(members_.size()), .local_index = local_index_},
-        std::move(local), std::move(*remote), doorbell);
+        std::move(local), std::move(remote), doorbell);
     if (!mixed) return mixed.error();
     return std::unique_ptr<Transport>(std::move(*mixed));
+  }
+
+  // A rank that is alone on its machine too: the local transport knows the registered memory, which cards read.
+  Result<std::unique_ptr<Transport>> add_offloaded(std::unique_ptr<ShmTransport> local,
+                                                   const TcpTransportOptions& options,
+                                                   const std::vector<std::string>& addresses) {
+    DataPathOptions path{.rank = rank_,
+                         .ranks = options.ranks,
+                         .slots = options.slots,
+                         .slot_bytes = options.slot_bytes,
+                         .lanes = options.lanes,
+                         .offers = {}};
+    for (std::uint32_t r = 0; r < members_.size(); ++r) {
+      path.offers.push_back(local_index_[r] >= 0 ? "" : fabric_->path_offers[members_[r]]);
+    }
+    auto remote = OffloadTransport::create(options, fabric_->endpoint, addresses, [&](const DataPathHost& host) {
+      return fabric_->path_maker->make(host, path);
+    });
+    if (!remote) return remote.error();
+    PollDoorbell& doorbell = (*remote)->doorbell();
+    return mix(std::move(local), std::move(*remote), doorbell);
   }
 
   // The shared-memory transport counts the ranks of this machine.
@@ -322,7 +351,7 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
   const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns);
-  const bool with_tcp = !one_machine || config.transport == TransportPolicy::kTcp;
+  const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();
   if (contact.ok() && with_tcp) {
@@ -331,12 +360,20 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
     if (endpoint) fabric->endpoint = *endpoint;
     contact = endpoint ? Result<std::string>(fabric->endpoint->address()) : endpoint.error();
   }
+  if (contact.ok() && with_tcp) {
+    auto maker = detail::find_data_path(config, Log(config.log_level, static_cast<std::int32_t>(rank)));
+    if (maker) fabric->path_maker = *std::move(maker);
+    if (!maker) contact = maker.error();
+    if (maker && fabric->path_maker != nullptr) *contact += "|" + fabric->path_maker->offer();
+  }
   if (contact.ok()) contact = (*device != nullptr ? "d" : "-") + *contact;
   auto contacts = gather_or_fail(gather, contact);
   if (!contacts) return contacts.error();
   for (const std::string& one : *contacts) {
     fabric->devices |= one.starts_with('d');
-    fabric->tcp_addresses.push_back(one.substr(!one.empty()));
+    const std::size_t bar = std::min(one.find('|'), one.size());
+    fabric->tcp_addresses.push_back(one.substr(!one.empty(), bar - !one.empty()));
+    fabric->path_offers.push_back(one.substr(std::min(bar + 1, one.size())));
   }
   fabric->device = *device;
   return fabric;

@@ -20,6 +20,7 @@
 #include "runtime/bootstrap.h"
 #include "runtime/prover.h"
 #include "runtime/world.h"
+#include "transports/rdma/data_path.h"
 #include "transports/shm/exchange.h"
 #include "transports/tcp/endpoint.h"
 
@@ -40,6 +41,8 @@ struct JobFabric {
   std::shared_ptr<SegmentExchange> exchange;     // peers by job rank; shared with segments and windows
   std::shared_ptr<TcpEndpoint> endpoint;         // null where no rank is reached by TCP; shared by the process's ranks
   std::vector<std::string> tcp_addresses;        // by job rank
+  std::shared_ptr<DataPathMaker> path_maker;     // null: messages go by TCP. Shared by the rank's communicators
+  std::vector<std::string> path_offers;          // by job rank: what its path_maker offers; empty: nothing
   std::shared_ptr<detail::RankDevice> device;    // of this rank; null: it has none. Shared by its communicators
   bool devices = false;                          // some rank of the job has one
   std::shared_ptr<const detail::Tuning> tuning;  // rank 0's; shared by the rank's communicators

@@ -1,5 +1,7 @@
 #include "transports/mixed/mixed_transport.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -25,7 +27,11 @@ class RemoteSendConnection final : public SendConnection {
     const std::byte* data = local_.window_address(place, bytes);
     TUTTI_ASSERT(data != nullptr, "window {} is not registered, or ends before {} + {} bytes", place.window,
                  place.offset, bytes);
-    remote_->send_from(data, bytes, tag);
+    remote_->send_pinned(local_.window_memory(place), data, bytes, tag);
+  }
+  void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
+                   const CallTag& tag) override {
+    remote_->send_pinned(whole, data, bytes, tag);
   }
   void send_delivered(std::uint64_t, const CallTag&) override {
     TUTTI_ASSERT(false, "a remote peer's output cannot be stored to");
@@ -36,6 +42,28 @@ class RemoteSendConnection final : public SendConnection {
  private:
   std::unique_ptr<SendConnection> remote_;
   const ShmTransport& local_;
+};
+
+// "mixed" is shared memory and TCP; a rank that is alone on its machine has the remote transport only.
+std::string name_of(const MixedOptions& options, std::string_view remote) {
+  const auto local = std::count_if(options.local_index.begin(), options.local_index.end(),
+                                   [](std::int32_t index) { return index >= 0; });
+  if (local == 1) return std::string(remote);
+  return remote == "tcp" ? "mixed" : fmt::format("shm+{}", remote);
+}
+
+// A window that the remote transport may remember.
+class RememberedWindow final : public Window {
+ public:
+  RememberedWindow(std::unique_ptr<Window> window, MemoryForgetter forget)
+      : window_(std::move(window)), forget_(std::move(forget)) {}
+  ~RememberedWindow() override { forget_(data(), size()); }
+  std::byte* data() const override { return window_->data(); }
+  std::size_t size() const override { return window_->size(); }
+
+ private:
+  std::unique_ptr<Window> window_;
+  MemoryForgetter forget_;
 };
 
 }  // namespace
@@ -61,6 +89,7 @@ MixedTransport::MixedTransport(MixedOptions options, std::unique_ptr<ShmTranspor
                                std::unique_ptr<Transport> remote, std::unique_ptr<PokeBell> bell,
                                PollDoorbell& remote_doorbell)
     : options_(std::move(options)),
+      name_(name_of(options_, remote->name())),
       local_(std::move(local)),
       remote_(std::move(remote)),
       doorbell_(std::move(bell), remote_doorbell) {}
@@ -137,8 +166,20 @@ std::optional<std::byte*> MixedTransport::peer_output(std::uint32_t peer, std::u
   return transport.peer_output(index, sequence, bytes);
 }
 
+Result<std::unique_ptr<Window>> MixedTransport::allocate_window(std::size_t bytes) {
+  return remembered(local_->allocate_window(bytes));
+}
+
+// Adopting replaces the memory's pages.
 Result<std::unique_ptr<Window>> MixedTransport::adopt_window(void* data, std::size_t bytes) {
-  return local_->adopt_window(data, bytes);
+  if (const MemoryForgetter forget = remote_->memory_forgetter()) forget(data, bytes);
+  return remembered(local_->adopt_window(data, bytes));
+}
+
+Result<std::unique_ptr<Window>> MixedTransport::remembered(Result<std::unique_ptr<Window>> window) {
+  MemoryForgetter forget = remote_->memory_forgetter();
+  if (!window || !forget) return window;
+  return std::unique_ptr<Window>(std::make_unique<RememberedWindow>(std::move(*window), std::move(forget)));
 }
 
 void MixedTransport::pump() {

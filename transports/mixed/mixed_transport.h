@@ -35,7 +35,7 @@ class MixedTransport final : public Transport {
                                                         std::unique_ptr<Transport> remote,
                                                         PollDoorbell& remote_doorbell);
 
-  std::string_view name() const override { return "mixed"; }
+  std::string_view name() const override { return name_; }
   std::uint32_t slots() const override;
   std::uint64_t slot_bytes() const override { return local_->slot_bytes(); }
   std::uint32_t lanes() const override;
@@ -50,11 +50,14 @@ class MixedTransport final : public Transport {
   bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override;
   std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) override;
   WindowRef find_window(const void* data, std::size_t bytes) override { return local_->find_window(data, bytes); }
-  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override { return local_->allocate_window(bytes); }
+  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
   void pump() override;
   bool flush() override;
   std::string troubles() override { return remote_->troubles(); }
+  std::string peer_trouble(std::uint32_t peer) override {
+    return options_.local_index[peer] < 0 ? remote_->peer_trouble(peer) : std::string();
+  }
   void announce_leave() override;
   void announce_abort() override;
 
@@ -80,8 +83,10 @@ class MixedTransport final : public Transport {
   MixedTransport(MixedOptions options, std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> remote,
                  std::unique_ptr<PokeBell> bell, PollDoorbell& remote_doorbell);
   Route route(std::uint32_t peer) const;
+  Result<std::unique_ptr<Window>> remembered(Result<std::unique_ptr<Window>> window);
 
   MixedOptions options_;
+  std::string name_;
   std::unique_ptr<ShmTransport> local_;
   std::unique_ptr<Transport> remote_;
   BothDoorbell doorbell_;

@@ -66,6 +66,13 @@ const std::byte* WindowTable::address(const WindowRef& place, std::size_t bytes)
   return place.offset > size || bytes > size - place.offset ? nullptr : found->second + place.offset;
 }
 
+std::span<const std::byte> WindowTable::memory(std::uint32_t window) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = addresses_.find(window);
+  if (found == addresses_.end()) return {};
+  return {found->second, windows_.at(found->second).bytes};
+}
+
 bool WindowTable::overlaps(const std::byte* data, std::size_t bytes) const {
   const std::scoped_lock lock(mutex_);
   const auto end = windows_.lower_bound(data + bytes);
@@ -131,6 +138,10 @@ Result<std::unique_ptr<PokeBell>> ShmTransport::create_poke_bell() {
 
 const std::byte* ShmTransport::window_address(const WindowRef& place, std::size_t bytes) const {
   return windows_->address(place, bytes);
+}
+
+std::span<const std::byte> ShmTransport::window_memory(const WindowRef& place) const {
+  return windows_->memory(place.window);
 }
 
 ShmTransport::~ShmTransport() {

@@ -28,6 +28,7 @@ class WindowTable {
   void erase(std::uint32_t id);
   WindowRef find(const std::byte* data, std::size_t bytes) const;
   const std::byte* address(const WindowRef& place, std::size_t bytes) const;
+  std::span<const std::byte> memory(std::uint32_t window) const;  // empty: there is no such window
   bool overlaps(const std::byte* data, std::size_t bytes) const;
 
  private:
@@ -106,6 +107,7 @@ class ShmTransport final : public Transport {
   Result<std::unique_ptr<PokeBell>> create_poke_bell();
   // Where `place`, in one of this rank's windows, lies; null if `bytes` from there are not in it. Thread-safe.
   const std::byte* window_address(const WindowRef& place, std::size_t bytes) const;
+  std::span<const std::byte> window_memory(const WindowRef& place) const;  // the whole window; empty: there is none
 
  private:
   struct PeerOutput {  // what peer_output() found for the call `sequence`; keeps the mapping alive until the next one

@@ -58,6 +58,7 @@ void EpollDoorbell::look(int timeout_ms) {
 
 void EpollDoorbell::arm() {
   look(0);
+  for (const auto& arm : armed_too_) arm();
   armed_.store(true, std::memory_order_seq_cst);  // pairs with ring(): one of the two sees the other
 }
 

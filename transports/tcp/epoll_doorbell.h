@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/wait.h"
 #include "transports/poll_doorbell.h"
@@ -30,6 +32,8 @@ class EpollDoorbell final : public PollDoorbell {
   Status add_wait_source(int fd) override;
   // A source that stays ready until `service` has been called, which sleep() does before it returns.
   Status add_serviced(int fd, std::function<void()> service);
+  // Called by every arm(): for sources that must be armed themselves, or forget what they had to tell so far.
+  void add_armed(std::function<void()> arm) { armed_too_.push_back(std::move(arm)); }
 
  private:
   EpollDoorbell(Socket epoll, Socket event) : epoll_(std::move(epoll)), event_(std::move(event)) {}
@@ -39,6 +43,7 @@ class EpollDoorbell final : public PollDoorbell {
   Socket event_;  // an eventfd, for ring()
   std::atomic<bool> armed_ = false;
   std::function<void()> service_;
+  std::vector<std::function<void()>> armed_too_;
 };
 
 }  // namespace tutti

@@ -48,6 +48,7 @@ class TcpTransport final : public Transport {
   void announce_abort() override { links_->pusher().abort(); }
 
   std::string troubles() override { return links_->troubles(); }
+  TcpLinks& links() { return *links_; }  // for what carries messages in its place
 
  private:
   explicit TcpTransport(std::shared_ptr<TcpLinks> links) : links_(std::move(links)) {}

@@ -1,0 +1,83 @@
+#include "transports/rdma/offload_transport.h"
+
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kDrainNs = 2'000'000'000;  // what was sent may take so long to arrive, at the end
+
+}  // namespace
+
+OffloadTransport::OffloadTransport(std::unique_ptr<TcpTransport> tcp)
+    : tcp_(std::move(tcp)),
+      introductions_(
+          [this](std::uint32_t peer) { return tcp_->open_send(peer, static_cast<std::uint16_t>(lanes())); },
+          [this](std::uint32_t peer) { return tcp_->open_receive(peer, static_cast<std::uint16_t>(lanes())); },
+          tcp_->slot_bytes()) {}
+
+Result<std::unique_ptr<OffloadTransport>> OffloadTransport::create(TcpTransportOptions options,
+                                                                   std::shared_ptr<TcpEndpoint> endpoint,
+                                                                   const std::vector<std::string>& addresses,
+                                                                   const MakePath& make_path) {
+  ++options.lanes;
+  auto tcp = TcpTransport::create(options, std::move(endpoint), addresses);
+  if (!tcp) return tcp.error();
+  std::unique_ptr<OffloadTransport> transport(new OffloadTransport(std::move(*tcp)));  // private constructor
+  auto path = make_path({.introductions = transport->introductions_, .links = transport->tcp_->links()});
+  if (!path) return path.error();
+  transport->path_ = std::move(*path);
+  return transport;
+}
+
+OffloadTransport::~OffloadTransport() {
+  if (path_ == nullptr || !tcp_->links().own_process()) return;
+  announce_leave();
+}
+
+Result<std::unique_ptr<SendConnection>> OffloadTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
+  TUTTI_ASSERT(lane < lanes());
+  return path_->reaches(peer) ? path_->open_send(peer, lane) : tcp_->open_send(peer, lane);
+}
+
+Result<std::unique_ptr<ReceiveConnection>> OffloadTransport::open_receive(std::uint32_t peer, std::uint16_t lane) {
+  TUTTI_ASSERT(lane < lanes());
+  return path_->reaches(peer) ? path_->open_receive(peer, lane) : tcp_->open_receive(peer, lane);
+}
+
+PeerStatus OffloadTransport::peer_status(std::uint32_t peer) {
+  PeerStatus status = tcp_->peer_status(peer);
+  if (status.life == PeerLife::kLive && path_->broken(peer)) status.life = PeerLife::kUnreachable;
+  return status;
+}
+
+std::string OffloadTransport::peer_trouble(std::uint32_t peer) { return path_->broken(peer).value_or(""); }
+
+void OffloadTransport::pump() {
+  tcp_->pump();
+  introductions_.pump();
+  path_->pump();
+}
+
+bool OffloadTransport::flush() {
+  const bool handed_over = path_->flush();
+  return tcp_->flush() && handed_over;
+}
+
+std::string OffloadTransport::troubles() {
+  std::string text = tcp_->troubles();
+  for (const std::string& more : {path_->troubles(), introductions_.trouble()}) {
+    if (!more.empty()) text += (text.empty() ? "" : "; ") + more;
+  }
+  return text;
+}
+
+// The goodbye comes last, so that who has read it has everything.
+void OffloadTransport::announce_leave() {
+  path_->drain(kDrainNs);
+  tcp_->announce_leave();
+}
+
+}  // namespace tutti

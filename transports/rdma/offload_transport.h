@@ -1,0 +1,75 @@
+// OffloadTransport: a TcpTransport whose messages go another way, to the peers that a DataPath reaches. Boards,
+// goodbyes and what tells that a process has ended stay on TCP: one connection each way between two ranks that talk,
+// over which the data path's ends introduce themselves.
+//
+// Thread-safety as in transport.h.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transports/rdma/data_path.h"
+#include "transports/rdma/introductions.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace tutti {
+
+class OffloadTransport final : public Transport {
+ public:
+  using MakePath = std::function<Result<std::unique_ptr<DataPath>>(const DataPathHost& host)>;
+
+  // As TcpTransport::create(), with the lanes that plans and transfers use; one more is taken for introductions. Errors
+  // also those of `make_path`.
+  static Result<std::unique_ptr<OffloadTransport>> create(TcpTransportOptions options,
+                                                          std::shared_ptr<TcpEndpoint> endpoint,
+                                                          const std::vector<std::string>& addresses,
+                                                          const MakePath& make_path);
+  ~OffloadTransport() override;
+
+  std::string_view name() const override { return path_->name(); }
+  bool shares_memory() const override { return false; }
+  std::uint32_t slots() const override { return tcp_->slots(); }
+  std::uint64_t slot_bytes() const override { return tcp_->slot_bytes(); }
+  std::uint32_t lanes() const override { return tcp_->lanes() - 1; }
+  Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override;
+  Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override;
+  EpollDoorbell& doorbell() override { return tcp_->doorbell(); }
+  void enter_call(const CallTag& tag, const WindowRef& output) override { tcp_->enter_call(tag, output); }
+  void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override {
+    tcp_->leave_call(tag, failure);
+  }
+  PeerStatus peer_status(std::uint32_t peer) override;
+  std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override {
+    return tcp_->peer_call(peer, sequence);
+  }
+  std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override {
+    return tcp_->peer_failure(peer, sequence);
+  }
+  bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
+    return tcp_->peer_has_left(peer, sequence);
+  }
+  std::string peer_trouble(std::uint32_t peer) override;
+  std::optional<std::byte*> peer_output(std::uint32_t, std::uint64_t, std::uint64_t) override { return nullptr; }
+  WindowRef find_window(const void*, std::size_t) override { return {}; }
+  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override { return tcp_->allocate_window(bytes); }
+  Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override {
+    return tcp_->adopt_window(data, bytes);
+  }
+  MemoryForgetter memory_forgetter() override { return path_->memory_forgetter(); }
+  void pump() override;
+  bool flush() override;
+  std::string troubles() override;
+  void announce_leave() override;
+  void announce_abort() override { tcp_->announce_abort(); }
+
+ private:
+  explicit OffloadTransport(std::unique_ptr<TcpTransport> tcp);
+
+  std::unique_ptr<TcpTransport> tcp_;
+  Introductions introductions_;
+  std::unique_ptr<DataPath> path_;
+};
+
+}  // namespace tutti
