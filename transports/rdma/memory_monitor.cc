@@ -1,0 +1,110 @@
+#include "transports/rdma/memory_monitor.h"
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <thread>
+
+namespace tutti {
+namespace {
+
+#ifndef UFFD_USER_MODE_ONLY
+constexpr int UFFD_USER_MODE_ONLY = 1;
+#endif
+
+// A descriptor that tells of unmapping, moving and discarding; -1 where there is none.
+int open_descriptor() {
+  int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
+  if (fd < 0) fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));  // before Linux 5.11
+  if (fd < 0) return -1;
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE;
+  if (ioctl(fd, UFFDIO_API, &api) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+}  // namespace
+
+std::shared_ptr<MemoryMonitor> MemoryMonitor::shared() {
+  static const pid_t process = getpid();
+  // Never destroyed: without its thread a process that gives watched memory back would wait for ever.
+  static auto& monitor = *new std::shared_ptr<MemoryMonitor>([]() -> std::shared_ptr<MemoryMonitor> {
+    const int fd = open_descriptor();
+    if (fd < 0) return nullptr;
+    std::shared_ptr<MemoryMonitor> made(new MemoryMonitor(fd));  // private constructor
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // the thread takes no signals of the program's
+    try {
+      std::thread([made] { made->run(); }).detach();
+    } catch (const std::system_error&) {
+      close(fd);
+      made = nullptr;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return made;
+  }());
+  return getpid() == process ? monitor : nullptr;  // a forked child has no such thread, and its memory is not watched
+}
+
+bool MemoryMonitor::watch(std::uintptr_t begin, std::uintptr_t end) {
+  uffdio_register range{};
+  range.range = {.start = begin, .len = end - begin};
+  // Write protection, of which use is never made: this alone makes no access fault.
+  range.mode = UFFDIO_REGISTER_MODE_WP;
+  return ioctl(fd_, UFFDIO_REGISTER, &range) == 0;
+}
+
+bool MemoryMonitor::gone_since(Cursor& cursor,
+                               const std::function<void(std::uintptr_t begin, std::uintptr_t end)>& gone) {
+  // Who unmaps goes on when the thread has read of it; what it has read is told when it is not reading.
+  while (reading_.load(std::memory_order_acquire)) sched_yield();
+  const Cursor last = now();
+  if (last - cursor > kRemembered / 2) {
+    cursor = last;
+    return false;
+  }
+  const Cursor first = cursor;
+  for (; cursor < last; ++cursor) {
+    const Range& range = ranges_[cursor % kRemembered];
+    gone(range.begin.load(std::memory_order_relaxed), range.end.load(std::memory_order_relaxed));
+  }
+  return now() - first < kRemembered;  // none of them was written over meanwhile
+}
+
+void MemoryMonitor::tell(std::uintptr_t begin, std::uintptr_t end) {
+  const Cursor number = told_.load(std::memory_order_relaxed);
+  ranges_[number % kRemembered].begin.store(begin, std::memory_order_relaxed);
+  ranges_[number % kRemembered].end.store(end, std::memory_order_relaxed);
+  told_.store(number + 1, std::memory_order_release);
+}
+
+void MemoryMonitor::run() {
+  while (true) {
+    pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};
+    if (poll(&waiting, 1, -1) < 0) continue;
+    if ((waiting.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) return;
+    reading_.store(true, std::memory_order_seq_cst);
+    uffd_msg message{};
+    while (read(fd_, &message, sizeof(message)) == static_cast<ssize_t>(sizeof(message))) {
+      if (message.event == UFFD_EVENT_UNMAP || message.event == UFFD_EVENT_REMOVE) {
+        tell(message.arg.remove.start, message.arg.remove.end);
+      } else if (message.event == UFFD_EVENT_REMAP) {
+        tell(message.arg.remap.from, message.arg.remap.from + message.arg.remap.len);
+      }
+    }
+    reading_.store(false, std::memory_order_release);
+  }
+}
+
+}  // namespace tutti

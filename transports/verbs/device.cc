@@ -1,0 +1,120 @@
+#include "transports/verbs/device.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+Error system_error(const std::string& what, int error) {
+  return {ErrorCode::kSystem, ErrorScope::kCommunicator, -1, fmt::format("{}: {}", what, std::strerror(error))};
+}
+
+ibv_context* open_by_name(const VerbsLibrary& library, const std::string& name) {
+  int count = 0;
+  ibv_device** const list = library.get_device_list(&count);
+  ibv_context* context = nullptr;
+  for (int i = 0; list != nullptr && i < count; ++i) {
+    if (name == library.get_device_name(list[i])) context = library.open_device(list[i]);
+  }
+  const int error = errno;
+  if (list != nullptr) library.free_device_list(list);
+  errno = error;
+  return context;
+}
+
+}  // namespace
+
+VerbsDevice::VerbsDevice(const VerbsLibrary& library, std::string name, ibv_context* context)
+    : library_(library), name_(std::move(name)), context_(context), process_(getpid()) {}
+
+Result<std::shared_ptr<VerbsDevice>> VerbsDevice::open(const std::string& name, std::uint64_t cache_bytes) {
+  auto library = VerbsLibrary::load();
+  if (!library) return library.error();
+  static std::mutex mutex;
+  static auto& opened = *new std::map<std::string, std::weak_ptr<VerbsDevice>>;  // never destroyed
+  const std::scoped_lock lock(mutex);
+  std::weak_ptr<VerbsDevice>& known = opened[name];
+  if (auto device = known.lock(); device != nullptr && device->process_ == getpid()) return device;
+  errno = ENODEV;
+  ibv_context* const context = open_by_name(**library, name);
+  if (context == nullptr) return system_error(fmt::format("{} cannot be opened", name), errno);
+  std::shared_ptr<VerbsDevice> device(new VerbsDevice(**library, name, context));  // private constructor
+  TUTTI_TRY(device->prepare(cache_bytes));
+  known = device;
+  return device;
+}
+
+Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
+  const int flags = fcntl(context_->async_fd, F_GETFL);
+  if (flags < 0 || fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return system_error(fmt::format("{}: fcntl", name_), errno);
+  }
+  if (const int error = library_.query_device(context_, &limits_); error != 0) {
+    return system_error(fmt::format("{}: ibv_query_device", name_), error);
+  }
+  domain_ = library_.alloc_pd(context_);
+  if (domain_ == nullptr) return system_error(fmt::format("{}: ibv_alloc_pd", name_), errno);
+  registrations_ = std::make_shared<Registrations>(
+      [this](void* data, std::size_t bytes) -> std::optional<Registrations::Key> {
+        ibv_mr* const region = register_memory(data, bytes);
+        if (region == nullptr) return std::nullopt;
+        return Registrations::Key{.handle = region, .local = region->lkey, .remote = region->rkey};
+      },
+      [this](const Registrations::Key& key) { library_.dereg_mr(static_cast<ibv_mr*>(key.handle)); }, cache_bytes,
+      MemoryMonitor::shared());
+  return {};
+}
+
+VerbsDevice::~VerbsDevice() {
+  if (process_ != getpid()) return;  // a forked copy: the kernel's objects are the parent's
+  if (registrations_ != nullptr) registrations_->clear();
+  if (domain_ != nullptr) library_.dealloc_pd(domain_);
+  library_.close_device(context_);
+}
+
+ibv_mr* VerbsDevice::register_memory(void* data, std::size_t bytes) const {
+  constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  if (library_.reg_mr_iova2 == nullptr) return library_.reg_mr(domain_, data, bytes, kAccess);
+  // Relaxed ordering: what arrives is looked at after its completion only.
+  return library_.reg_mr_iova2(domain_, data, bytes, reinterpret_cast<std::uintptr_t>(data),
+                               kAccess | IBV_ACCESS_RELAXED_ORDERING);
+}
+
+void VerbsDevice::pump() {
+  ibv_async_event event{};
+  while (library_.get_async_event(context_, &event) == 0) {
+    const auto port = static_cast<std::uint8_t>(event.element.port_num);
+    const std::string words = library_.event_type_str(event.event_type);
+    {
+      const std::scoped_lock lock(mutex_);
+      if (event.event_type == IBV_EVENT_PORT_ERR) troubles_[port] = fmt::format("{} port {} is down", name_, port);
+      if (event.event_type == IBV_EVENT_PORT_ACTIVE) troubles_.erase(port);
+      if (event.event_type == IBV_EVENT_GID_CHANGE) {
+        troubles_.try_emplace(port, fmt::format("the addresses (GIDs) of {} port {} have changed", name_, port));
+      }
+      if (event.event_type == IBV_EVENT_DEVICE_FATAL) {
+        troubles_[0] = fmt::format("{} has failed: {}", name_, words);
+        dead_.store(true, std::memory_order_release);
+      }
+    }
+    library_.ack_async_event(&event);
+  }
+}
+
+std::string VerbsDevice::trouble(std::uint8_t port) {
+  const std::scoped_lock lock(mutex_);
+  for (const std::uint8_t key : {std::uint8_t{0}, port}) {
+    if (const auto found = troubles_.find(key); found != troubles_.end()) return found->second;
+  }
+  return {};
+}
+
+}  // namespace tutti

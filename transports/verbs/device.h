@@ -1,0 +1,59 @@
+// VerbsDevice: an opened device: its context, protection domain, registered memory and what it reports of itself. One
+// per device and process, shared by all ranks and communicators in it. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transports/verbs/library.h"
+#include "transports/verbs/registrations.h"
+
+namespace tutti {
+
+class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
+ public:
+  // The one of this name, opened if it is not yet. `cache_bytes`: of the first who opens it. Errors: kSystem.
+  static Result<std::shared_ptr<VerbsDevice>> open(const std::string& name, std::uint64_t cache_bytes);
+  ~VerbsDevice();
+  VerbsDevice(const VerbsDevice&) = delete;
+  VerbsDevice& operator=(const VerbsDevice&) = delete;
+
+  const VerbsLibrary& library() const { return library_; }
+  const std::string& name() const { return name_; }
+  ibv_context* context() const { return context_; }
+  ibv_pd* domain() const { return domain_; }
+  const ibv_device_attr& limits() const { return limits_; }
+  std::shared_ptr<Registrations> registrations() const { return registrations_; }
+  // Local and remote writes and reads. Null, with errno, where the system refuses.
+  ibv_mr* register_memory(void* data, std::size_t bytes) const;
+
+  // Reads what the device reports. Never blocks.
+  void pump();
+  // What is wrong with a port now: "rxe0 port 1 is down (port error)"; empty: nothing that was reported.
+  std::string trouble(std::uint8_t port);
+  // Nothing works on it any more.
+  bool dead() const { return dead_.load(std::memory_order_acquire); }
+
+ private:
+  VerbsDevice(const VerbsLibrary& library, std::string name, ibv_context* context);
+  Status prepare(std::uint64_t cache_bytes);
+
+  const VerbsLibrary& library_;
+  const std::string name_;
+  ibv_context* const context_;
+  const pid_t process_;
+  ibv_pd* domain_ = nullptr;
+  ibv_device_attr limits_{};
+  std::shared_ptr<Registrations> registrations_;  // shared with those who forget memory
+  std::atomic<bool> dead_ = false;
+  std::mutex mutex_;                              // guards all below
+  std::map<std::uint8_t, std::string> troubles_;  // by port; 0: of the device
+};
+
+}  // namespace tutti

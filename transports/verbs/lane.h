@@ -1,0 +1,147 @@
+// VerbsLane: both directions between this rank and one peer on one lane, by one or several queue pairs. Each side has
+// slots into which the other writes. A message is one write (or, when it is long, one for each queue pair) with
+// immediate data, which says which slot it fills and of how many parts it is; a header stands in front of the payload.
+//
+// Nothing is looked at before the completion that announces it, so neither the order in which a network delivers nor
+// that in which a bus writes matters (adaptive routing, relaxed ordering). A write whose header says that the slot
+// before it has been freed saves a message of its own; see owes().
+//
+// Thread of the driver. Shared by the connections of the two directions and by the path.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/call_tag.h"
+#include "transports/rdma/introductions.h"
+#include "transports/tcp/socket.h"
+#include "transports/verbs/rail.h"
+
+namespace tutti {
+
+struct VerbsLaneOptions {
+  std::uint32_t rank = 0;
+  std::uint32_t peer = 0;
+  std::uint16_t lane = 0;
+  std::uint32_t slots = 4;
+  std::uint32_t slot_bytes = 128 * 1024;
+  std::uint32_t queue_pairs = 1;  // per rail
+};
+
+class VerbsLane final : public VerbsUser {
+ public:
+  struct Header {  // in front of a payload, in a slot
+    CallTag tag;
+    std::uint64_t bytes = 0;
+    std::uint32_t number = 0;    // of the message, from 0
+    std::uint32_t released = 0;  // messages of the other direction that have been released, ever
+  };
+  static_assert(sizeof(Header) == 48);
+
+  // One end: ours, and the peer's port that it speaks to.
+  struct Rail {
+    VerbsRail* rail = nullptr;  // of the path, which outlives the lane's use of it
+    VerbsPort remote;
+  };
+
+  // Makes queue pairs and memory, and introduces itself. Errors: kSystem, with the device.
+  static Result<std::shared_ptr<VerbsLane>> open(const VerbsLaneOptions& options, const std::vector<Rail>& rails,
+                                                 Introductions& introductions);
+  ~VerbsLane() override;
+
+  // Sending. Only when ready().
+  bool ready();
+  std::byte* slot();
+  void send(std::uint64_t bytes, const CallTag& tag);  // what slot() holds
+  void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes, const CallTag& tag);
+  bool pins_done() const;  // memory that was sent from may change
+
+  // Receiving.
+  const Header* front();  // the next message; null: it has not come
+  const std::byte* payload() const;
+  void release();
+  bool corrupt() const { return corrupt_; }
+
+  bool poll();                                           // takes what has come; true if anything had
+  void pump();                                           // the same; connects; tells what it owes
+  const std::string& broken() const { return broken_; }  // why; empty: it is not
+  bool idle() const;                                     // everything that was sent has arrived, or never will
+  void ask_for_completion();                             // so that idle() comes true
+  void close();                                          // the path ends
+
+ private:
+  struct Pair {
+    Rail rail;
+    ibv_qp* pair = nullptr;
+    ibv_mr* memory = nullptr;         // ours, with this rail's device
+    std::uint32_t packet_number = 0;  // first one sent
+    std::uint32_t remote_number = 0;
+    std::uint32_t remote_key = 0;  // of the peer's slots
+    std::uint32_t posted = 0;      // requests, ever
+    std::uint32_t done = 0;        // of these
+    std::uint32_t asked = 0;       // the last that tells when it is done
+    std::uint32_t pinned = 0;      // the last that reads memory that is not ours
+    std::deque<std::pair<std::uint32_t, std::shared_ptr<Registrations::Entry>>> uses;
+  };
+  struct Piece {  // of a message
+    const std::byte* data = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint32_t key = 0;
+  };
+
+  struct Held {  // memory that is sent from, registered with each queue pair's device
+    std::span<const std::byte> whole;
+    std::uint64_t sequence = 0;                                  // of the call: the next may find other pages there
+    std::vector<std::shared_ptr<Registrations::Entry>> entries;  // empty: it cannot be registered
+  };
+
+  VerbsLane(const VerbsLaneOptions& options, Introductions& introductions);
+  Status prepare(const std::vector<Rail>& rails);
+  std::string introduction() const;
+  void connect();
+  bool accept(const std::string& text);
+  void fail(const std::string& why);
+  bool owes() const;
+  void tell_released();
+  bool room() const;
+  std::size_t parts_of(std::uint64_t bytes) const;
+  std::uint64_t stride() const;
+  std::byte* send_slot(std::uint32_t number) const;
+  const std::byte* receive_slot(std::uint32_t number) const;
+  bool hold(std::span<const std::byte> whole, const CallTag& tag);
+  void send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held);
+  void post(std::size_t pair, std::span<const Piece> pieces, std::uint64_t offset, std::uint32_t immediate, bool tells);
+  void note_released(std::uint32_t released);
+
+  void on_arrival(std::size_t pair, std::uint32_t immediate) override;
+  void on_done(std::size_t pair, std::uint32_t number) override;
+  void on_failure(std::size_t pair, const std::string& words) override;
+
+  const VerbsLaneOptions options_;
+  Introductions& introductions_;
+  PageBytes memory_;  // slots to send from, then slots to receive into
+  std::vector<Pair> pairs_;
+  std::uint64_t remote_slots_ = 0;  // address of the peer's receive slots
+  enum class Stage : std::uint8_t { kIntroduced, kAnswered, kConnected, kClosed } stage_ = Stage::kIntroduced;
+  std::string broken_;
+  bool corrupt_ = false;
+  // Sending.
+  std::uint32_t sent_ = 0;           // messages, ever
+  std::uint32_t peer_released_ = 0;  // of these
+  std::size_t next_pair_ = 0;
+  Held held_;
+  // Receiving.
+  std::vector<std::uint32_t> parts_;  // by slot: those of its message that have arrived
+  std::vector<bool> whole_;           // by slot
+  Header front_;                      // a copy: what lies in the slot is the peer's
+  std::uint32_t arrived_ = 0;         // whole messages, ever
+  std::uint32_t released_ = 0;        // of these
+  std::uint32_t told_ = 0;            // ... as the peer has been told
+};
+
+}  // namespace tutti

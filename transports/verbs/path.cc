@@ -1,0 +1,195 @@
+#include "transports/verbs/path.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/assert.h"
+#include "transports/verbs/connections.h"
+#include "transports/verbs/offer.h"
+
+namespace tutti {
+namespace {
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Of a rank: its ports and their devices.
+class VerbsMaker final : public DataPathMaker {
+ public:
+  VerbsMaker(VerbsSettings settings, std::vector<VerbsPort> ports, std::vector<std::shared_ptr<VerbsDevice>> devices)
+      : settings_(std::move(settings)), ports_(std::move(ports)), devices_(std::move(devices)) {}
+  std::string_view name() const override { return "verbs"; }
+  std::string offer() const override { return print_offer(ports_); }
+  Result<std::unique_ptr<DataPath>> make(const DataPathHost& host, const DataPathOptions& options) override {
+    auto path = VerbsPath::create(host, options, devices_, ports_, settings_);
+    if (!path) return path.error();
+    return std::unique_ptr<DataPath>(std::move(*path));
+  }
+
+ private:
+  const VerbsSettings settings_;
+  const std::vector<VerbsPort> ports_;
+  const std::vector<std::shared_ptr<VerbsDevice>> devices_;  // of the ports; shared by the process
+};
+
+std::string names_of(const std::vector<VerbsPort>& ports) {
+  std::string text;
+  for (const VerbsPort& port : ports) {
+    text += fmt::format("{}{} port {} ({})", text.empty() ? "" : ", ", port.device, port.number,
+                        port.ethernet ? "RoCE" : "InfiniBand");
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<DataPathMaker>> make_verbs_maker(const VerbsSettings& settings) {
+  auto found = find_verbs_ports(settings);
+  if (!found) return found.error();
+  if (found->usable.empty()) {
+    return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1, "no port of an RDMA device can be used"};
+  }
+  std::vector<std::shared_ptr<VerbsDevice>> devices;
+  for (const VerbsPort& port : found->usable) {
+    auto device = VerbsDevice::open(port.device, settings.cache_bytes);
+    if (!device) return device.error();
+    devices.push_back(std::move(*device));
+  }
+  return std::shared_ptr<DataPathMaker>(
+      std::make_shared<VerbsMaker>(settings, std::move(found->usable), std::move(devices)));
+}
+
+Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, const DataPathOptions& options,
+                                                     const std::vector<std::shared_ptr<VerbsDevice>>& devices,
+                                                     const std::vector<VerbsPort>& ports,
+                                                     const VerbsSettings& settings) {
+  TUTTI_ASSERT(devices.size() == ports.size() && options.offers.size() == options.ranks);
+  std::unique_ptr<VerbsPath> path(new VerbsPath(host, options, settings));  // private constructor
+  path->rails_.resize(ports.size());
+  path->peers_.resize(options.ranks);
+  for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
+    auto theirs = parse_offer(options.offers[peer]);
+    if (!theirs) {
+      Error error = theirs.error();
+      error.rank = static_cast<std::int32_t>(peer);
+      return error;
+    }
+    for (const auto& [ours, other] : match_rails(ports, *theirs)) {
+      std::shared_ptr<VerbsRail>& rail = path->rails_[ours];
+      if (rail == nullptr) {
+        auto made = VerbsRail::create(devices[ours], ports[ours], settings);
+        if (!made) return made.error();
+        rail = std::move(*made);
+        TUTTI_TRY(host.links.doorbell().add_wait_source(rail->wait_fd()));
+        host.links.doorbell().add_armed([weak = std::weak_ptr<VerbsRail>(rail)] {
+          if (const auto armed = weak.lock()) armed->arm();
+        });
+      }
+      path->peers_[peer].push_back({.rail = rail.get(), .remote = (*theirs)[other]});
+    }
+    if (!theirs->empty() && path->peers_[peer].empty()) {
+      return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+                   fmt::format("no RDMA port of this rank ({}) speaks to one of rank {} ({}): give their ports "
+                               "addresses of the same kind, choose ports by TUTTI_RDMA_DEVICES, or set "
+                               "TUTTI_TRANSPORT=tcp",
+                               names_of(ports), peer, names_of(*theirs))};
+    }
+  }
+  return path;
+}
+
+VerbsPath::~VerbsPath() {
+  for (auto& [key, lane] : lanes_) lane->close();
+}
+
+Result<std::shared_ptr<VerbsLane>> VerbsPath::lane(std::uint32_t peer, std::uint16_t number) {
+  std::shared_ptr<VerbsLane>& known = lanes_[{peer, number}];
+  if (known == nullptr) {
+    auto made = VerbsLane::open({.rank = options_.rank,
+                                 .peer = peer,
+                                 .lane = number,
+                                 .slots = options_.slots,
+                                 .slot_bytes = options_.slot_bytes,
+                                 .queue_pairs = settings_.queue_pairs},
+                                peers_[peer], host_.introductions);
+    if (!made) return made.error();
+    known = std::move(*made);
+  }
+  return known;
+}
+
+Result<std::unique_ptr<SendConnection>> VerbsPath::open_send(std::uint32_t peer, std::uint16_t number) {
+  auto opened = lane(peer, number);
+  if (!opened) return opened.error();
+  return std::unique_ptr<SendConnection>(std::make_unique<VerbsSendConnection>(std::move(*opened)));
+}
+
+Result<std::unique_ptr<ReceiveConnection>> VerbsPath::open_receive(std::uint32_t peer, std::uint16_t number) {
+  auto opened = lane(peer, number);
+  if (!opened) return opened.error();
+  return std::unique_ptr<ReceiveConnection>(
+      std::make_unique<VerbsReceiveConnection>(std::move(*opened), host_.links, peer, number));
+}
+
+void VerbsPath::pump() {
+  for (const auto& rail : rails_) {
+    if (rail != nullptr) rail->device().pump();
+  }
+  for (auto& [key, lane] : lanes_) lane->pump();
+}
+
+std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
+  for (const VerbsLane::Rail& rail : peers_[peer]) {
+    if (rail.rail->device().dead()) return rail.rail->device().trouble(rail.rail->port().number);
+  }
+  for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
+    if (!found->second->broken().empty()) return found->second->broken();
+  }
+  return std::nullopt;
+}
+
+// Of peers that have gone nothing can be expected any more.
+void VerbsPath::drain(std::int64_t patience_ns) {
+  const std::int64_t deadline_ns = now_ns() + patience_ns;
+  for (auto& [key, lane] : lanes_) lane->ask_for_completion();
+  bool waits = true;
+  while (waits && now_ns() < deadline_ns) {
+    waits = false;
+    for (auto& [key, lane] : lanes_) {
+      lane->poll();
+      waits |= !lane->idle() && host_.links.status(key.first).life == PeerLife::kLive;
+    }
+    if (waits) sched_yield();
+  }
+}
+
+MemoryForgetter VerbsPath::memory_forgetter() {
+  std::vector<std::weak_ptr<Registrations>> all;
+  for (const auto& rail : rails_) {
+    if (rail != nullptr) all.push_back(rail->device().registrations());
+  }
+  return [all](const void* data, std::size_t bytes) {
+    for (const auto& weak : all) {
+      if (const auto registrations = weak.lock()) registrations->forget(data, bytes);
+    }
+  };
+}
+
+std::string VerbsPath::troubles() {
+  std::string text;
+  for (const auto& rail : rails_) {
+    if (rail == nullptr) continue;
+    rail->device().pump();
+    const std::string trouble = rail->device().trouble(rail->port().number);
+    if (!trouble.empty()) text += (text.empty() ? "" : "; ") + trouble;
+  }
+  return text;
+}
+
+}  // namespace tutti
