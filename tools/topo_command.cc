@@ -20,6 +20,7 @@
 #include "tools/topo_report.h"
 #include "tools/topo_routes.h"
 #include "tools/topo_svg.h"
+#include "tools/topo_transports.h"
 #include "topology/cluster.h"
 #include "topology/discover.h"
 #include "topology/xml.h"
@@ -32,6 +33,7 @@ constexpr std::string_view kFileVariable = "TUTTI_TOPO_FILE";
 
 struct TopoOptions {
   bool as_json = false;
+  bool transports = false;
   std::string xml{};
   std::string shape{};
   std::uint32_t machines = 1;
@@ -185,7 +187,21 @@ Status write_files(const TopoOptions& options, const Shown& shown) {
   return write_file(options.svg, graph_svg(shown.cluster.machine, several ? shown.across : shown.within));
 }
 
+int print(const std::string& text) {
+  const bool printed = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  if (!printed) fmt::print(stderr, "tutti topo: standard output takes nothing more\n");
+  return printed ? kExitSuccess : kExitFailure;
+}
+
+int run_transports(const TopoOptions& options) {
+  const Result<std::string> text = list_transports(options.as_json);
+  if (text) return print(*text);
+  fmt::print(stderr, "tutti topo: {}\n", to_string(text.error()));
+  return kExitFailure;
+}
+
 int run_topo(const TopoOptions& options) {
+  if (options.transports) return run_transports(options);
   Result<Shown> shown = show(options);
   if (!shown) {
     fmt::print(stderr, "tutti topo: {}\n", to_string(shown.error()));
@@ -196,10 +212,7 @@ int run_topo(const TopoOptions& options) {
     fmt::print(stderr, "tutti topo: {}\n", to_string(written.error()));
     return kExitFailure;
   }
-  const std::string text = options.as_json ? json_of(*shown) : text_of(*shown);
-  const bool printed = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  if (!printed) fmt::print(stderr, "tutti topo: standard output takes nothing more\n");
-  return printed ? kExitSuccess : kExitFailure;
+  return print(options.as_json ? json_of(*shown) : text_of(*shown));
 }
 
 }  // namespace
@@ -218,6 +231,11 @@ void add_topo_command(CLI::App& app, int& exit_status) {
   CLI::Option* shape =
       command->add_option("--shape", options->shape, "Show a ready-made machine, such as dgx-h100 or cpu-2socket");
   shape->excludes(xml);
+  command
+      ->add_flag("--transports", options->transports,
+                 "List what can carry messages to other machines, and why each is chosen or not; docs/rdma.md")
+      ->excludes(xml)
+      ->excludes(shape);
   command->add_option("--nodes", options->machines, "So many machines of the shape")->needs(shape);
   command->add_option("--write-xml", options->write_xml, "Write the machine into this file in NCCL's XML format");
   command->add_option("--svg", options->svg, "Draw the machine, with its rings and trees, into this file");

@@ -130,7 +130,7 @@ TEST_P(Collectives, FollowEachOtherInAnyOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
-                         testing::Combine(testing::ValuesIn(kWorlds), testing::Values(1, 2, 3, 4, 6)), name_of);
+                         testing::Combine(testing::ValuesIn(worlds()), testing::Values(1, 2, 3, 4, 6)), name_of);
 INSTANTIATE_TEST_SUITE_P(AttachedWorlds, Collectives,
                          testing::Combine(testing::ValuesIn(kAttachedWorlds), testing::Values(2, 3, 6)), name_of);
 

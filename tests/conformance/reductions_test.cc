@@ -89,7 +89,7 @@ TEST_P(UserReductions, ServeReduceAndReduceScatter) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, UserReductions, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, UserReductions, testing::ValuesIn(worlds()),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(UserReductions, AreRefusedWhereTheyCannotBeRight) {

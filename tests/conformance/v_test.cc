@@ -95,7 +95,7 @@ TEST_P(VVariants, NameTheRankWhoseCountsDiffer) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, VVariants, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, VVariants, testing::ValuesIn(worlds()),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(VArguments, AreCheckedBeforeAnythingMoves) {

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -34,12 +37,22 @@ inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds tim
 struct WorldKind {
   const char* name;
   std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
-  const char* transport;  // "auto" or "tcp"
+  const char* transport;  // "auto", "tcp" ...
   const char* attach;     // "off": messages; "calls" and "auto": each other's memory
 };
 inline constexpr WorldKind kWorlds[] = {
     {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
 inline constexpr WorldKind kAttachedWorlds[] = {{"Pointers", 1, "auto", "auto"}, {"Calls", 1, "auto", "calls"}};
+
+// The worlds that the conformance suite goes through: those above, or, where TUTTI_TEST_WORLDS says "verbs", those of
+// RDMA devices, for the guests of scripts/rdma-vm. There TUTTI_RDMA_DEVICES must name the device, so that `auto` takes
+// it though it is of software.
+inline std::vector<WorldKind> worlds() {
+  const char* const wanted = std::getenv("TUTTI_TEST_WORLDS");
+  if (wanted == nullptr) return {std::begin(kWorlds), std::end(kWorlds)};
+  if (std::string_view(wanted) == "verbs") return {{"Verbs", 1, "verbs", "off"}, {"MixedVerbs", 2, "auto", "off"}};
+  return {{"Named", 1, wanted, "off"}};
+}
 
 inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
                                 std::chrono::milliseconds timeout = std::chrono::seconds(20)) {

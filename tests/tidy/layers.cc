@@ -57,6 +57,10 @@ constexpr std::string_view kAlgorithmOptionMayUse = " src/algorithms ";
 constexpr std::string_view kExplanation = "tools/tune_explain.cc";
 constexpr std::string_view kExplanationMayUse = " src/runtime ";
 
+// Nor is what carries messages between machines, which `tutti topo --transports` lists.
+constexpr std::string_view kTransportList = "tools/topo_transports.cc";
+constexpr std::string_view kTransportListMayUse = " src/runtime ";
+
 const Folder* find_folder(std::string_view path) {
   const Folder* best = nullptr;
   for (const Folder& folder : kFolders) {
@@ -79,6 +83,7 @@ bool may_include(std::string_view path, const Folder& from, const Folder& to) {
   return from.may_use.find(word) != std::string_view::npos ||
          (is_plan_command(path) && kPlanCommandsMayUse.find(word) != std::string_view::npos) ||
          (path == kJobCommand && kJobCommandMayUse.find(word) != std::string_view::npos) ||
+         (path == kTransportList && kTransportListMayUse.find(word) != std::string_view::npos) ||
          (path == kExplanation && kExplanationMayUse.find(word) != std::string_view::npos) ||
          (path == kAlgorithmOption && kAlgorithmOptionMayUse.find(word) != std::string_view::npos);
 }
