@@ -44,11 +44,11 @@ inline constexpr WorldKind kWorlds[] = {
     {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
 inline constexpr WorldKind kAttachedWorlds[] = {{"Pointers", 1, "auto", "auto"}, {"Calls", 1, "auto", "calls"}};
 
-// The worlds that the conformance suite goes through: those above, or, where TUTTI_TEST_WORLDS says "verbs", those of
+// The worlds that the conformance suite goes through: those above, or, where CONFORMANCE_WORLDS says "verbs", those of
 // RDMA devices, for the guests of scripts/rdma-vm. There TUTTI_RDMA_DEVICES must name the device, so that `auto` takes
 // it though it is of software.
 inline std::vector<WorldKind> worlds() {
-  const char* const wanted = std::getenv("TUTTI_TEST_WORLDS");
+  const char* const wanted = std::getenv("CONFORMANCE_WORLDS");
   if (wanted == nullptr) return {std::begin(kWorlds), std::end(kWorlds)};
   if (std::string_view(wanted) == "verbs") return {{"Verbs", 1, "verbs", "off"}, {"MixedVerbs", 2, "auto", "off"}};
   return {{"Named", 1, wanted, "off"}};
