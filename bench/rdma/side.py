@@ -1,0 +1,174 @@
+"""One side of a comparison over RDMA, in a guest of scripts/rdma-vm: side.py PLAN RESULTS.
+
+Both sides (RANK 0 and 1 of 2) go through the cases of the file PLAN together. Side 0 is perftest's and ucx_perftest's
+server, writes RESULTS, one JSON object a line: the case's fields, and `value` or `error`.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+
+SIDE = int(os.environ["RANK"])
+DEVICE = os.environ["RDMA_VM_DEVICES"].split(",")[0]
+MEET_PORT, TOOL_PORT = 29510, 29520
+MIB_PER_MB = 1.048576  # perftest's and UCX's MB are 2^20 bytes; ours are 1e6
+LIMIT_S = 120
+
+
+class Peer:
+    """The connection to the other side, one line of JSON each way at a time."""
+
+    def __init__(self):
+        address = (os.environ["MASTER_ADDR"], MEET_PORT)
+        if SIDE == 0:
+            with socket.create_server(address) as server:
+                self.connection, _ = server.accept()
+        else:
+            deadline = time.monotonic() + LIMIT_S
+            while True:
+                try:
+                    self.connection = socket.create_connection(address, timeout=5)
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.2)
+        self.connection.settimeout(2 * LIMIT_S)
+        self.address = self.connection.getpeername()[0]
+        self.lines = self.connection.makefile("r")
+
+    def exchange(self, value):
+        self.connection.sendall((json.dumps(value) + "\n").encode())
+        return json.loads(self.lines.readline())
+
+
+def is_listening(port):
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(table, encoding="ascii") as file:
+            for line in file:
+                fields = line.split()
+                if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
+                    return True
+    return False
+
+
+def start(words, environment=None):
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env={**os.environ, **(environment or {})})
+
+
+def finish(process):
+    """Its output; an error where it failed or took too long."""
+    try:
+        output, _ = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        raise RuntimeError(f"no end within {LIMIT_S} s: {output[-300:]}") from None
+    if process.returncode != 0:
+        raise RuntimeError(f"status {process.returncode}: {output[-300:]}")
+    return output
+
+
+def server_and_client(peer, server, client, environment=None):
+    """Side 0 serves, side 1 is the client and gets its output; side 0 gets None."""
+    if SIDE == 0:
+        process = start(server, environment)
+        deadline = time.monotonic() + LIMIT_S
+        while not is_listening(TOOL_PORT) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        peer.exchange("the server listens")
+        finish(process)
+        return None
+    peer.exchange("waiting for the server")
+    return finish(start(client, environment))
+
+
+def perftest(peer, case):
+    words = [case["program"], "-d", DEVICE, "-x", "1", "-F", "-u", "18", "-s", str(case["bytes"]),
+             "-n", str(case["iterations"]), "-p", str(TOOL_PORT)] + case["options"]
+    output = server_and_client(peer, words, words + [peer.address])
+    if output is None:
+        return None
+    # latency: bytes, iterations, least, most, typical, mean; bandwidth: bytes, iterations, peak, mean
+    rows = re.findall(rf"^ *{case['bytes']} +\d+ +(.*)$", output, re.MULTILINE)
+    if not rows:
+        raise RuntimeError("no row in its output: " + output[-300:])
+    fields = rows[-1].split()
+    if case["unit"] == "us":
+        return float(fields[3])
+    return float(fields[1]) * MIB_PER_MB / (2 if "-b" in case["options"] else 1)
+
+
+def ucx(peer, case):
+    environment = {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": DEVICE + ":1", "UCX_RNDV_SCHEME": "put_zcopy",
+                   "UCX_WARN_UNUSED_ENV_VARS": "n"}
+    # Puts do not end with -E sleep (1.13). The target of one-sided ones polls for nothing: it gets what time is left.
+    wait, patient = [], []
+    if case["program"].startswith("tag"):
+        wait = ["-E", "sleep"]
+    elif case["program"] == "ucp_put_bw":
+        patient = ["nice", "-n", "19"]
+    server = patient + ["ucx_perftest"] + wait + ["-p", str(TOOL_PORT)]
+    client = ["ucx_perftest", peer.address] + wait + ["-f", "-t", case["program"], "-s", str(case["bytes"]),
+              "-n", str(case["iterations"]), "-w", str(case["warm_up"]),
+              "-p", str(TOOL_PORT)]
+    output = server_and_client(peer, server, client, environment)
+    if output is None:
+        return None
+    numbers = re.findall(r"[\d.]+", output.strip().splitlines()[-1])
+    if len(numbers) < 6:
+        raise RuntimeError("no final row in its output: " + output[-300:])
+    # iterations; latency at 50 %, mean, overall; bandwidth mean, overall; message rates
+    return float(numbers[3]) if case["unit"] == "us" else float(numbers[5]) * MIB_PER_MB
+
+
+def tutti(peer, case):
+    file = "/tmp/perf.json"
+    words = [case["tool"], "perf", case["program"], "-b", str(case["bytes"]), "-e", str(case["bytes"]),
+             "-n", str(case["iterations"]), "-w", str(case["warm_up"]), "--in-place", "0",
+             "--memory", case["memory"], "--transport", case["transport"]]
+    if SIDE == 0:
+        words += ["--json", file]
+    peer.exchange("both start")
+    finish(start(words))
+    if SIDE == 1:
+        return None
+    with open(file, encoding="utf-8") as result:
+        row = json.load(result)["rows"][0]
+    if row["wrong"]:
+        raise RuntimeError(f"{row['wrong']} wrong elements")
+    return row["time_us"] if case["unit"] == "us" else row["bytes"] / row["time_us"]
+
+
+KINDS = {"perftest": perftest, "ucx": ucx, "tutti": tutti}
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        cases = json.load(file)
+    peer = Peer()
+    for case in cases:
+        outcome = {}
+        try:
+            outcome["value"] = KINDS[case["kind"]](peer, case)
+        except (RuntimeError, OSError, ValueError, KeyError) as failure:
+            outcome["error"] = str(failure)
+        other = peer.exchange(outcome)
+        if SIDE == 0:
+            values = [each["value"] for each in (outcome, other) if each.get("value") is not None]
+            errors = [each["error"] for each in (outcome, other) if "error" in each]
+            if values and not errors:
+                result = {"value": values[0]}
+            else:
+                result = {"error": (errors + ["no value"])[0]}
+                print(f"{case['name']}, {case['bytes']} B: {result['error']}", file=sys.stderr, flush=True)
+            with open(sys.argv[2], "a", encoding="utf-8") as results:
+                results.write(json.dumps({**case, **result}) + "\n")
+
+
+main()
