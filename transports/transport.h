@@ -264,6 +264,8 @@ class Transport {
 
   // What has gone wrong with connections, for the message of a wait that has lasted too long; empty: nothing.
   virtual std::string troubles() { return {}; }
+  // By which device, port and queue pair messages to and from the peer go; empty: nothing so particular.
+  virtual std::string peer_way(std::uint32_t /*peer*/) { return {}; }
   // Of a peer that is kUnreachable: which device, port and queue pair, and what they say.
   virtual std::string peer_trouble(std::uint32_t /*peer*/) { return {}; }
 

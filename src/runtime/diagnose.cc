@@ -102,6 +102,10 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(peer)) {
     text += ": it can take part no more, and its own error says why";
   }
+  if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(rank_)) {
+    const std::string way = transport_.peer_way(peer);
+    text += fmt::format(": it cannot reach this rank any more{}", way.empty() ? "" : ", to which it comes by " + way);
+  }
   if (failure.code == ErrorCode::kTimeout) {
     const Whereabouts peers = whereabouts(call);
     if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));

@@ -55,6 +55,9 @@ class MixedTransport final : public Transport {
   void pump() override;
   bool flush() override;
   std::string troubles() override { return remote_->troubles(); }
+  std::string peer_way(std::uint32_t peer) override {
+    return options_.local_index[peer] < 0 ? remote_->peer_way(peer) : std::string();
+  }
   std::string peer_trouble(std::uint32_t peer) override {
     return options_.local_index[peer] < 0 ? remote_->peer_trouble(peer) : std::string();
   }

@@ -42,6 +42,7 @@ class DataPath {
   virtual void pump() = 0;
   // True when nothing that was sent is left in this process.
   virtual bool flush() = 0;
+  virtual std::string way(std::uint32_t /*peer*/) { return {}; }  // as Transport::peer_way()
   // Why messages to and from the peer can no longer pass, with device, port and queue pair; nothing while they can.
   virtual std::optional<std::string> broken(std::uint32_t peer) = 0;
   // Waits until what was sent has arrived, as far as it can, for at most `patience_ns`. Before the end.

@@ -50,6 +50,7 @@ class OffloadTransport final : public Transport {
   bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
     return tcp_->peer_has_left(peer, sequence);
   }
+  std::string peer_way(std::uint32_t peer) override { return path_->way(peer); }
   std::string peer_trouble(std::uint32_t peer) override;
   std::optional<std::byte*> peer_output(std::uint32_t, std::uint64_t, std::uint64_t) override { return nullptr; }
   WindowRef find_window(const void*, std::size_t) override { return {}; }

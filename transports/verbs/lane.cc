@@ -356,9 +356,20 @@ void VerbsLane::on_failure(std::size_t index, const std::string& words) {
   VerbsRail& rail = *pair.rail.rail;
   rail.device().pump();
   const std::string trouble = rail.device().trouble(rail.port().number);
-  fail(fmt::format("{} port {}, queue pair {} (to queue pair {} of {} port {} at rank {}): {}{}", rail.port().device,
-                   rail.port().number, pair.pair->qp_num, pair.remote_number, pair.rail.remote.device,
-                   pair.rail.remote.number, options_.peer, words, trouble.empty() ? "" : "; " + trouble));
+  fail(fmt::format("{}: {}{}", way_of(pair), words, trouble.empty() ? "" : "; " + trouble));
+}
+
+std::string VerbsLane::way_of(const Pair& pair) const {
+  const VerbsPort& port = pair.rail.rail->port();
+  return fmt::format("{} port {}, queue pair {} (to queue pair {} of {} port {} at rank {})", port.device, port.number,
+                     pair.pair != nullptr ? pair.pair->qp_num : 0, pair.remote_number, pair.rail.remote.device,
+                     pair.rail.remote.number, options_.peer);
+}
+
+std::string VerbsLane::way() const {
+  std::string text;
+  for (const Pair& pair : pairs_) text += (text.empty() ? "" : ", ") + way_of(pair);
+  return text;
 }
 
 void VerbsLane::on_arrival(std::size_t, std::uint32_t immediate) {

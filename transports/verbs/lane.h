@@ -70,9 +70,10 @@ class VerbsLane final : public VerbsUser {
   bool poll();                                           // takes what has come; true if anything had
   void pump();                                           // the same; connects; tells what it owes
   const std::string& broken() const { return broken_; }  // why; empty: it is not
-  bool idle() const;                                     // everything that was sent has arrived, or never will
-  void ask_for_completion();                             // so that idle() comes true
-  void close();                                          // the path ends
+  std::string way() const;    // "rxe0 port 1, queue pair 17 (to queue pair 18 of rxe0 port 1 at rank 3)"
+  bool idle() const;          // everything that was sent has arrived, or never will
+  void ask_for_completion();  // so that idle() comes true
+  void close();               // the path ends
 
  private:
   struct Pair {
@@ -117,6 +118,7 @@ class VerbsLane final : public VerbsUser {
   void send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held);
   void post(std::size_t pair, std::span<const Piece> pieces, std::uint64_t offset, std::uint32_t immediate, bool tells);
   void note_released(std::uint32_t released);
+  std::string way_of(const Pair& pair) const;
 
   void on_arrival(std::size_t pair, std::uint32_t immediate) override;
   void on_done(std::size_t pair, std::uint32_t number) override;

@@ -144,6 +144,14 @@ void VerbsPath::pump() {
   for (auto& [key, lane] : lanes_) lane->pump();
 }
 
+std::string VerbsPath::way(std::uint32_t peer) {
+  std::string text;
+  for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
+    text += (text.empty() ? "" : "; ") + found->second->way();
+  }
+  return text;
+}
+
 std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
   for (const VerbsLane::Rail& rail : peers_[peer]) {
     if (rail.rail->device().dead()) return rail.rail->device().trouble(rail.rail->port().number);

@@ -29,6 +29,7 @@ class VerbsPath final : public DataPath {
   Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override;
   void pump() override;
   bool flush() override { return true; }  // the cards send by themselves
+  std::string way(std::uint32_t peer) override;
   std::optional<std::string> broken(std::uint32_t peer) override;
   void drain(std::int64_t patience_ns) override;
   MemoryForgetter memory_forgetter() override;

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# faults_test.sh TUTTI TRANSPORT CASE: what ranks say when their network or a peer fails over RDMA. Runs in a guest of
+# scripts/rdma-vm, once for each of two ranks at the ends of a cable (`link`), or once (`kill`). Exit status 0: as promised.
+set -euo pipefail
+tutti=$1 transport=$2 what=$3
+export TUTTI_TRANSPORT=$transport TUTTI_RDMA_DEVICES=$RDMA_VM_DEVICES TUTTI_TIMEOUT_MS=30000
+export TUTTI_RDMA_TIMEOUT=15 TUTTI_RDMA_RETRIES=4 # 0.13 s, four times: the default's 4 s are long for a test
+export UCX_RC_RETRY_COUNT=4
+text=$(mktemp)
+trap 'rm -f "$text"' EXIT
+
+fail() {
+  echo "faults_test: rank ${RANK:-}: $*; what was said:" >&2
+  cat "$text" >&2
+  exit 1
+}
+
+# says WORDS: the output has a line with them.
+says() { grep -qE -- "$1" "$text" || fail "nobody said '$1'"; }
+
+# In the middle of a long all-reduce the cable is unplugged. TCP, which carries no message here, goes on.
+link() {
+  local begin=$SECONDS status=0 watch=''
+  if [ "$RANK" = 0 ]; then
+    (
+      sleep 6
+      ip link set left0 down
+    ) &
+    watch=$!
+  fi
+  "$tutti" perf all_reduce -b 64K -e 64K -n 1000000 -w 1 >"$text" 2>&1 || status=$?
+  [ -z "$watch" ] || wait "$watch"
+  [ "$status" != 0 ] || fail 'it went well'
+  local other=$((1 - RANK)) device=$RDMA_VM_DEVICES
+  says "lost|timed out|timeout"
+  says "$device port 1"
+  says "rank $other"
+  echo "rank $RANK after $((SECONDS - begin)) s: $(grep -m 1 "$device" "$text")"
+  nothing_is_left
+}
+
+# One of three processes is killed in the middle of a call.
+kill_one() {
+  local status=0
+  # shellcheck disable=SC2016
+  "$tutti" run -n 3 -- bash -c '"$0" perf all_reduce -b 64K -e 64K -n 1000000 -w 1 & program=$!
+    if [ "$TUTTI_RANK" = 1 ]; then sleep 6; kill -9 $program; fi
+    wait $program' "$tutti" >"$text" 2>&1 || status=$?
+  [ "$status" != 0 ] || fail 'it went well'
+  says 'rank 1 is gone: its process has ended'
+  nothing_is_left
+}
+
+# Of what the kernel keeps for RDMA nothing is left but its own.
+nothing_is_left() {
+  local tries=0
+  while rdma resource show qp 2>/dev/null | grep -E 'comm tutti|pid' >/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || fail "queue pairs are left: $(rdma resource show qp)"
+    sleep 0.1
+  done
+}
+
+case $what in
+  link) link ;;
+  kill) kill_one ;;
+  *) fail "no case '$what'" ;;
+esac
