@@ -144,12 +144,10 @@ void VerbsPath::pump() {
   for (auto& [key, lane] : lanes_) lane->pump();
 }
 
+// Of several lanes, which go the same way, the first.
 std::string VerbsPath::way(std::uint32_t peer) {
-  std::string text;
-  for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
-    text += (text.empty() ? "" : "; ") + found->second->way();
-  }
-  return text;
+  const auto found = lanes_.lower_bound({peer, 0});
+  return found != lanes_.end() && found->first.first == peer ? found->second->way() : std::string();
 }
 
 std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
