@@ -45,6 +45,14 @@ constexpr auto kCounterparts = std::to_array<Counterpart>({
     {3, CollectiveKind::kReduceScatter, 1u << 6, Algorithm::kCirculant},
 });
 
+// As TUTTI_RDMA_* bounds them.
+constexpr std::int64_t kMostGids = 1023;
+constexpr std::int64_t kMostQueuePairs = 8;
+constexpr std::int64_t kMostTimeout = 31;
+constexpr std::int64_t kMostRetries = 7;
+constexpr std::int64_t kMostServiceLevel = 15;
+constexpr std::int64_t kMostTrafficClass = 255;
+
 std::string hexadecimal_hash(std::string_view text) {  // FNV-1a: two names that differ shall not meet by chance
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 1099511628211u;
@@ -311,12 +319,41 @@ class Reader {
       }
     }
     if (apart) lay("TUTTI_DEVICE_CALLS", "staged");
+    read_networks();
+  }
+
+  // Cards are used where there are some, unless they are switched off or the sockets are asked for.
+  void read_networks() {
+    bool cards = !take_switch("NCCL_IB_DISABLE");
     if (const auto text = take("NCCL_NET")) {
-      keep("NCCL_NET", "Socket");
-      if (!same_word(*text, "Socket")) {
-        warn("NCCL_NET=\"{}\": Tutti has no such network, only Socket (TCP): that is taken", *text);
+      if (same_word(*text, "Socket")) {
+        cards = false;
+        keep("NCCL_NET", "Socket");
+      } else if (same_word(*text, "IB")) {
+        keep("NCCL_NET", "IB");
+      } else {
+        warn("NCCL_NET=\"{}\": Tutti has no such network, only IB and Socket (TCP): it chooses of these", *text);
       }
     }
+    const auto devices = take("NCCL_IB_HCA");
+    if (!cards) lay("TUTTI_RDMA_DEVICES", "none");
+    if (cards && devices) {
+      lay("TUTTI_RDMA_DEVICES", device_list(*devices));
+      keep("NCCL_IB_HCA", *devices);
+    }
+    // -1 and the like: by rule.
+    if (const auto index = take_number("NCCL_IB_GID_INDEX", -1, kMostGids); index && *index >= 0) {
+      lay("TUTTI_RDMA_GID_INDEX", std::to_string(*index));
+    }
+    lay_number("NCCL_IB_QPS_PER_CONNECTION", 1, kMostQueuePairs, "TUTTI_RDMA_QUEUE_PAIRS");
+    lay_number("NCCL_IB_TIMEOUT", 1, kMostTimeout, "TUTTI_RDMA_TIMEOUT");
+    lay_number("NCCL_IB_RETRY_CNT", 0, kMostRetries, "TUTTI_RDMA_RETRIES");
+    lay_number("NCCL_IB_SL", 0, kMostServiceLevel, "TUTTI_RDMA_SERVICE_LEVEL");
+    lay_number("NCCL_IB_TC", 0, kMostTrafficClass, "TUTTI_RDMA_TRAFFIC_CLASS");
+  }
+
+  void lay_number(std::string_view name, std::int64_t low, std::int64_t high, std::string own) {
+    if (const auto number = take_number(name, low, high)) lay(std::move(own), std::to_string(*number));
   }
 
   void read_sizes() {

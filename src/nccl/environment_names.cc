@@ -22,6 +22,14 @@ constexpr auto kMapped = std::to_array<MappedName>({
     {"NCCL_CONF_FILE"},
     {"NCCL_DEBUG"},
     {"NCCL_HOSTID"},
+    {"NCCL_IB_DISABLE", true},
+    {"NCCL_IB_GID_INDEX", true},
+    {"NCCL_IB_HCA"},
+    {"NCCL_IB_QPS_PER_CONNECTION", true},
+    {"NCCL_IB_RETRY_CNT", true},
+    {"NCCL_IB_SL", true},
+    {"NCCL_IB_TC", true},
+    {"NCCL_IB_TIMEOUT", true},
     {"NCCL_MAX_CTAS", true},
     {"NCCL_MAX_NCHANNELS", true},
     {"NCCL_MAX_NRINGS", true},
@@ -70,13 +78,12 @@ struct Family {
 };
 
 constexpr auto kFamilies = std::to_array<Family>({
-    {"IB_",
-     "it is for InfiniBand and RoCE, and there is no transport for them yet: between machines data goes over TCP"},
-    {"IBVERBS_", "it is for InfiniBand and RoCE, and there is no transport for them yet"},
-    {"GDR", "it is for network cards that reach GPU memory, and there is no transport for them yet"},
-    {"NET_GDR_", "it is for network cards that reach GPU memory, and there is no transport for them yet"},
-    {"DMABUF_", "it is for network cards that reach GPU memory, and there is no transport for them yet"},
-    {"PXN_", "it is for network cards that reach GPU memory, and there is no transport for them yet"},
+    {"IB_", "Tutti's verbs transport settles it by itself; docs/rdma.md has what can be set"},
+    {"IBVERBS_", "libibverbs.so.1 is opened where the system's loader finds it"},
+    {"GDR", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
+    {"NET_GDR_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
+    {"DMABUF_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
+    {"PXN_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
     {"GIN_", "networks that GPUs drive themselves have no place in Tutti yet"},
     {"GDAKI_", "networks that GPUs drive themselves have no place in Tutti yet"},
     {"RMA_", "networks that GPUs drive themselves have no place in Tutti yet"},
@@ -84,7 +91,7 @@ constexpr auto kFamilies = std::to_array<Family>({
     {"TUNER_PLUGIN", "Tutti loads no plugins of NCCL"},
     {"PROFILER_PLUGIN", "Tutti loads no plugins of NCCL"},
     {"ENV_PLUGIN", "Tutti loads no plugins of NCCL"},
-    {"NET", "it is about NCCL's networks, of which Tutti has sockets only, and these need no setting"},
+    {"NET", "it is about NCCL's networks: Tutti has its own, which TUTTI_TRANSPORT chooses"},
     {"SOCKET_", "Tutti's TCP transport settles its sockets and threads by itself"},
     {"NSOCKS_", "Tutti's TCP transport settles its sockets and threads by itself"},
     {"OOB_NET_", "communicators are set up over the interface of NCCL_SOCKET_IFNAME, or TUTTI_INTERFACE"},
@@ -152,25 +159,17 @@ constexpr auto kKnown = std::to_array<Known>({
     {"IB_AR_THRESHOLD", ""},
     {"IB_CUDA_SUPPORT", "0"},
     {"IB_DATA_DIRECT", ""},
-    {"IB_DISABLE", "1"},
     {"IB_ECE_ENABLE", ""},
     {"IB_FIFO_TC", ""},
-    {"IB_GID_INDEX", ""},
-    {"IB_HCA", ""},
     {"IB_MERGE_NICS", ""},
     {"IB_MERGE_VFS", ""},
     {"IB_OOO_RQ", ""},
     {"IB_PCI_RELAXED_ORDERING", ""},
     {"IB_PKEY", ""},
-    {"IB_QPS_PER_CONNECTION", ""},
-    {"IB_RETRY_CNT", ""},
     {"IB_RETURN_ASYNC_EVENTS", ""},
     {"IB_ROCE_VERSION_NUM", ""},
     {"IB_ROUTABLE_FLID_GID_INDEX", ""},
-    {"IB_SL", ""},
     {"IB_SPLIT_DATA_ON_QPS", ""},
-    {"IB_TC", ""},
-    {"IB_TIMEOUT", ""},
     {"IB_USE_INLINE", ""},
     {"IGNORE_COLLNET_MISMATCH", ""},
     {"IGNORE_CPU_AFFINITY", "1"},
@@ -368,6 +367,25 @@ std::string_view nearest(std::string_view end) {
 }  // namespace
 
 std::span<const MappedName> mapped_names() { return kMapped; }
+
+std::string device_list(std::string_view hca) {
+  std::string list;
+  if (hca.starts_with('^')) {  // all but these
+    list = "^";
+    hca.remove_prefix(1);
+  }
+  const bool whole = hca.starts_with('=');
+  if (whole) hca.remove_prefix(1);
+  while (!hca.empty()) {
+    const std::string_view word = hca.substr(0, hca.find(','));
+    hca.remove_prefix(std::min(hca.size(), word.size() + 1));
+    const std::size_t colon = std::min(word.find(':'), word.size());
+    if (colon == 0) continue;
+    if (!list.empty() && list != "^") list += ',';
+    list += fmt::format("{}{}{}", word.substr(0, colon), whole ? "" : "*", word.substr(colon));
+  }
+  return list;
+}
 
 bool is_foreign(std::string_view name) {
   return name.starts_with("NCCL_TESTS_") || std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();

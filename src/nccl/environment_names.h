@@ -24,4 +24,7 @@ bool is_foreign(std::string_view name);
 // Empty: with this value Tutti does what is asked for anyway.
 std::string why_ignored(std::string_view name, std::string_view value);
 
+// NCCL_IB_HCA as TUTTI_RDMA_DEVICES: NCCL's names are beginnings of names, unless "=" stands in front of the list.
+std::string device_list(std::string_view hca);
+
 }  // namespace tutti::nccl

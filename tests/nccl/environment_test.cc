@@ -204,7 +204,9 @@ TEST(Environment, PeerAccessThatIsForbiddenGoesOverTheHost) {
 
 TEST(Environment, NetworksOtherThanSocketsAreWarnedOf) {
   EXPECT_TRUE(settings_of({{"NCCL_NET", "socket"}}).warnings.empty());
-  EXPECT_NE(only(settings_of({{"NCCL_NET", "IB"}}).warnings).find("only Socket"), std::string::npos);
+  EXPECT_EQ(settings_of({{"NCCL_NET", "socket"}}).overlay, (Variables{{"TUTTI_RDMA_DEVICES", "none"}}));
+  EXPECT_TRUE(settings_of({{"NCCL_NET", "IB"}}).warnings.empty());
+  EXPECT_NE(only(settings_of({{"NCCL_NET", "ofi"}}).warnings).find("only IB and Socket"), std::string::npos);
 }
 
 TEST(Environment, SizesAreHeldToWhatTuttiTakes) {
@@ -263,8 +265,32 @@ TEST(Environment, TheEnvironmentWinsOverTheUsersFileAndThatOverTheMachines) {
   EXPECT_NE(only(settings_of({{"NCCL_CONF_FILE", "/none"}}, {}).warnings).find("cannot be read"), std::string::npos);
 }
 
+TEST(Environment, CardsAreChosenAndSetAsForNccl) {
+  EXPECT_EQ(settings_of({{"NCCL_IB_HCA", "mlx5_0:1,ib"}}).overlay,
+            (Variables{{"TUTTI_RDMA_DEVICES", "mlx5_0*:1,ib*"}}));
+  EXPECT_EQ(settings_of({{"NCCL_IB_HCA", "=mlx5_0,mlx5_3:2"}}).overlay,
+            (Variables{{"TUTTI_RDMA_DEVICES", "mlx5_0,mlx5_3:2"}}));
+  EXPECT_EQ(settings_of({{"NCCL_IB_HCA", "^=mlx5_0,,"}}).overlay, (Variables{{"TUTTI_RDMA_DEVICES", "^mlx5_0"}}));
+  EXPECT_EQ(settings_of({{"NCCL_IB_HCA", "mlx5"}, {"NCCL_IB_DISABLE", "1"}}).overlay,
+            (Variables{{"TUTTI_RDMA_DEVICES", "none"}}));
+  EXPECT_EQ(settings_of({{"NCCL_IB_GID_INDEX", "-1"}}).overlay, Variables{});
+  EXPECT_EQ(settings_of({{"NCCL_IB_GID_INDEX", "3"},
+                         {"NCCL_IB_QPS_PER_CONNECTION", "4"},
+                         {"NCCL_IB_TIMEOUT", "22"},
+                         {"NCCL_IB_RETRY_CNT", "9"},
+                         {"NCCL_IB_SL", "3"},
+                         {"NCCL_IB_TC", "106"}})
+                .overlay,
+            (Variables{{"TUTTI_RDMA_GID_INDEX", "3"},
+                       {"TUTTI_RDMA_QUEUE_PAIRS", "4"},
+                       {"TUTTI_RDMA_TIMEOUT", "22"},
+                       {"TUTTI_RDMA_RETRIES", "7"},
+                       {"TUTTI_RDMA_SERVICE_LEVEL", "3"},
+                       {"TUTTI_RDMA_TRAFFIC_CLASS", "106"}}));
+}
+
 TEST(Environment, WhatHasNoEffectIsSaidOnceWithItsReason) {
-  EXPECT_NE(only(settings_of({{"NCCL_IB_HCA", "mlx5_0"}}).ignored).find("NCCL_IB_HCA=mlx5_0 has no effect: it is for"),
+  EXPECT_NE(only(settings_of({{"NCCL_IB_PKEY", "1"}}).ignored).find("NCCL_IB_PKEY=1 has no effect: Tutti's verbs"),
             std::string::npos);
   EXPECT_NE(only(settings_of({{"NCCL_TOPO_FILE", "/t.xml"}}).ignored).find("topology"), std::string::npos);
   EXPECT_NE(only(settings_of({{"NCCL_DEBUG_FILE", "/log"}}).ignored).find("standard error"), std::string::npos);
@@ -274,12 +300,12 @@ TEST(Environment, WhatHasNoEffectIsSaidOnceWithItsReason) {
             std::string::npos);
   EXPECT_NE(only(settings_of({{"NCCL_WORK_ARGS_BYTES", "1"}}).ignored).find("nothing that it could set"),
             std::string::npos);
-  const auto filed = settings_of({}, {{"/etc/nccl.conf", "NCCL_IB_TIMEOUT=22\n"}});
+  const auto filed = settings_of({}, {{"/etc/nccl.conf", "NCCL_IB_PKEY=22\n"}});
   EXPECT_NE(only(filed.ignored).find("(in /etc/nccl.conf)"), std::string::npos);
 }
 
 TEST(Environment, WhatTuttiDoesAnywayAndWhatOthersReadIsNotReported) {
-  const auto settings = settings_of({{"NCCL_IB_DISABLE", "1"},
+  const auto settings = settings_of({{"NCCL_DMABUF_ENABLE", "0"},
                                      {"NCCL_NVLS_ENABLE", "0"},
                                      {"NCCL_CUMEM_ENABLE", "0"},
                                      {"NCCL_LAUNCH_MODE", "parallel"},
@@ -290,22 +316,22 @@ TEST(Environment, WhatTuttiDoesAnywayAndWhatOthersReadIsNotReported) {
                                      {"NCCL_TESTS_DEVICE", "0"}});
   EXPECT_TRUE(settings.ignored.empty()) << settings.ignored.front();
   EXPECT_TRUE(settings.warnings.empty());
-  EXPECT_EQ(settings_of({{"NCCL_IB_DISABLE", "0"}, {"NCCL_CUMEM_ENABLE", "1"}}).ignored.size(), 2u);
+  EXPECT_EQ(settings_of({{"NCCL_DMABUF_ENABLE", "1"}, {"NCCL_CUMEM_ENABLE", "1"}}).ignored.size(), 2u);
 }
 
 TEST(Environment, TheReportNamesWhatIsIgnoredAndGivesReasonsWhenAsked) {
-  const auto settings = settings_of(
-      {{"NCCL_DEBUG", "VERSION"}, {"NCCL_IB_HCA", "mlx5"}, {"NCCL_TOPO_FILE", "t"}, {"NCCL_NTHREADS", "x"}});
+  const auto settings =
+      settings_of({{"NCCL_DEBUG", "VERSION"}, {"NCCL_IB_PKEY", "1"}, {"NCCL_TOPO_FILE", "t"}, {"NCCL_NTHREADS", "x"}});
   testing::internal::CaptureStderr();
   report(settings, Log(LogLevel::kWarn, 3));
   const std::string brief = testing::internal::GetCapturedStderr();
   EXPECT_NE(brief.find("NCCL's interface 2.30.7"), std::string::npos) << brief;
   EXPECT_NE(brief.find("tutti[3]: warn: NCCL_NTHREADS=\"x\""), std::string::npos) << brief;
-  EXPECT_NE(brief.find("without effect in Tutti: NCCL_IB_HCA, NCCL_TOPO_FILE (NCCL_DEBUG=INFO"), std::string::npos);
-  EXPECT_EQ(brief.find("InfiniBand"), std::string::npos) << brief;
+  EXPECT_NE(brief.find("without effect in Tutti: NCCL_IB_PKEY, NCCL_TOPO_FILE (NCCL_DEBUG=INFO"), std::string::npos);
+  EXPECT_EQ(brief.find("verbs transport"), std::string::npos) << brief;
   testing::internal::CaptureStderr();
   report(settings, Log(LogLevel::kInfo, 3));
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("InfiniBand"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("verbs transport"), std::string::npos);
   testing::internal::CaptureStderr();
   report(settings_of({}), Log(LogLevel::kDebug, 0));
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");

@@ -13,6 +13,7 @@
 #include "transports/verbs/gid.h"
 #include "transports/verbs/offer.h"
 #include "transports/verbs/registrations.h"
+#include "transports/verbs/wanted.h"
 
 namespace tutti {
 namespace {
@@ -104,6 +105,20 @@ TEST(VerbsOffer, RailsStayApart) {
   EXPECT_EQ(match_rails(two, mixed), (Pairs{{1, 1}}));
   EXPECT_EQ(match_rails(two, {}), Pairs{});
   EXPECT_EQ(match_rails({port("a", ipv4(1), false)}, two), Pairs{}) << "InfiniBand does not speak to Ethernet";
+}
+
+TEST(VerbsDevices, AreTakenAsTheUserLikes) {
+  EXPECT_TRUE(is_wanted("", "mlx5_0", 1));
+  EXPECT_TRUE(is_wanted("mlx5_0", "mlx5_0", 2)) << "all ports";
+  EXPECT_TRUE(is_wanted("mlx5_1,mlx5_0:2", "mlx5_0", 2));
+  EXPECT_FALSE(is_wanted("mlx5_1,mlx5_0:2", "mlx5_0", 1));
+  EXPECT_FALSE(is_wanted("mlx5_1", "mlx5_10", 1)) << "a name is whole";
+  EXPECT_TRUE(is_wanted("mlx5_1*", "mlx5_10", 1));
+  EXPECT_TRUE(is_wanted("mlx5*:1", "mlx5_10", 1));
+  EXPECT_FALSE(is_wanted("mlx5*:1", "mlx5_10", 2));
+  EXPECT_FALSE(is_wanted("^mlx5_0", "mlx5_0", 1));
+  EXPECT_TRUE(is_wanted("^mlx5_0", "mlx5_1", 1));
+  EXPECT_FALSE(is_wanted("none", "mlx5_1", 1));
 }
 
 // A card that copies what it was shown when it was registered, as one does that has pinned the old pages.

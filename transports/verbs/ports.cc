@@ -8,6 +8,7 @@
 #include "transports/verbs/gid.h"
 #include "transports/verbs/library.h"
 #include "transports/verbs/verbs_maker.h"
+#include "transports/verbs/wanted.h"
 
 namespace tutti {
 namespace {
@@ -37,18 +38,6 @@ std::uint32_t mbps_of(const ibv_port_attr& attributes) {
     return 0u;
   };
   return find(kLaneMbps, attributes.active_speed) * find(kLanes, attributes.active_width);
-}
-
-// A name alone means all of the device's ports.
-bool is_wanted(const std::string& list, const std::string& device, std::uint8_t port) {
-  if (list.empty()) return true;
-  std::string_view rest = list;
-  while (!rest.empty()) {
-    const std::string_view one = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-    if (one == device || one == fmt::format("{}:{}", device, port)) return true;
-  }
-  return false;
 }
 
 class PortFinder {

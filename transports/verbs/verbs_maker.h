@@ -14,7 +14,7 @@
 namespace tutti {
 
 struct VerbsSettings {
-  std::string devices;                    // "mlx5_0:1,mlx5_1": these only; empty: all
+  std::string devices;                    // as is_wanted() reads it; empty: all
   std::optional<std::int32_t> gid_index;  // of every port; nothing: by the rule of gid.h
   std::uint32_t queue_pairs = 1;          // per connection and port
   std::uint8_t timeout = 17;              // of an acknowledgement: 4.096 us * 2^timeout

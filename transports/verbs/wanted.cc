@@ -1,0 +1,31 @@
+#include "transports/verbs/wanted.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tutti {
+namespace {
+
+bool fits(std::string_view word, std::string_view device, std::uint8_t port) {
+  const std::size_t colon = word.find(':');
+  if (colon != std::string_view::npos && word.substr(colon + 1) != std::to_string(port)) return false;
+  const std::string_view name = word.substr(0, colon);
+  return name.ends_with('*') ? device.starts_with(name.substr(0, name.size() - 1)) : device == name;
+}
+
+}  // namespace
+
+bool is_wanted(std::string_view list, std::string_view device, std::uint8_t port) {
+  if (list.empty()) return true;
+  const bool others = list.starts_with('^');
+  if (others) list.remove_prefix(1);
+  bool listed = false;
+  while (!list.empty()) {
+    const std::string_view word = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), word.size() + 1));
+    listed |= fits(word, device, port);
+  }
+  return listed != others;
+}
+
+}  // namespace tutti
