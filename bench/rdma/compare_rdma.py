@@ -179,10 +179,11 @@ def table(options, measured, section):
                 theirs = best([value for value in theirs if value], unit)
                 ratio = f" ({mine / theirs:.2f} x)" if mine and theirs else ""
                 cells.append(shown(mine) + ratio)
-            lines.append(f"| {name} | " + " | ".join(cells) + f" | {' or '.join(each.split(':')[0] for each in by_names)} |")
+            by_whom = " or ".join(each.split(":")[0] for each in by_names)
+            lines.append(f"| {name} | " + " | ".join(cells) + f" | {by_whom} |")
     note = "less is better" if unit == "us" else "more is better"
-    return lines + ["", f"Medians of {options.rounds} rounds; {note}; x: times the row that it is measured by, the best "
-                    "where there are two."]
+    return lines + ["", f"Medians of {options.rounds} rounds; {note}; x: times the row that it is measured by, "
+                    "the best where there are two."]
 
 
 def report(options, measured):

@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 SIDE = int(os.environ["RANK"])
@@ -128,7 +129,7 @@ def ucx(peer, case):
 
 
 def tutti(peer, case):
-    file = "/tmp/perf.json"
+    file = os.path.join(tempfile.gettempdir(), "perf.json")  # each guest has a folder of its own for this
     words = [case["tool"], "perf", case["program"], "-b", str(case["bytes"]), "-e", str(case["bytes"]),
              "-n", str(case["iterations"]), "-w", str(case["warm_up"]), "--in-place", "0",
              "--memory", case["memory"], "--transport", case["transport"]]
