@@ -11,6 +11,7 @@ namespace {
 using Kind = CollectiveKind;
 
 constexpr std::string_view kSendReceiveName = "send_recv";  // as in nccl-tests
+constexpr std::string_view kPingPongName = "ping_pong";
 
 bool has_variant(Kind kind) {
   return kind == Kind::kAllGather || kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kGather ||
@@ -47,7 +48,12 @@ class Maker {
  public:
   Maker(const PerfCollective& collective, std::int32_t rank, std::int32_t ranks, std::int32_t root,
         std::uint64_t elements)
-      : variable_(collective.variable), rank_(rank), ranks_(ranks), at_root_(rank == root), root_(root) {
+      : variable_(collective.variable),
+        ping_pong_(collective.ping_pong),
+        rank_(rank),
+        ranks_(ranks),
+        at_root_(rank == root),
+        root_(root) {
     if (!has_blocks(collective.kind)) {
       call_.count = elements;
     } else if (variable_) {
@@ -64,7 +70,7 @@ class Maker {
       case Kind::kAllReduce: simple(elements_, elements_, Piece::kAllRanks); break;
       case Kind::kReduce: simple(elements_, at_root_ ? elements_ : 0, Piece::kAllRanks); break;
       case Kind::kBroadcast: simple(at_root_ ? elements_ : 0, elements_, root_); break;
-      case Kind::kSendReceive: simple(elements_, elements_, (rank_ + ranks_ - 1) % ranks_); break;
+      case Kind::kSendReceive: send_receive(); break;
       case Kind::kAllGather: all_gather(); break;
       case Kind::kReduceScatter: reduce_scatter(); break;
       case Kind::kAllToAll: all_to_all(); break;
@@ -82,6 +88,12 @@ class Maker {
     call_.input_elements = input;
     call_.output_elements = output;
     if (output > 0) call_.expected = {{.from = from, .input_at = 0, .output_at = 0, .count = output}};
+  }
+
+  void send_receive() {
+    if (!ping_pong_) return simple(elements_, elements_, (rank_ + ranks_ - 1) % ranks_);
+    const std::int32_t partner = partner_of(rank_, ranks_);
+    if (partner >= 0) simple(elements_, elements_, partner);
   }
 
   // Every rank's only block, one after the other.
@@ -154,6 +166,7 @@ class Maker {
   }
 
   const bool variable_;
+  const bool ping_pong_;
   const std::int32_t rank_;
   const std::int32_t ranks_;
   const bool at_root_;
@@ -166,7 +179,9 @@ class Maker {
 }  // namespace
 
 std::string name_of(const PerfCollective& collective) {
-  if (collective.kind == Kind::kSendReceive) return std::string(kSendReceiveName);
+  if (collective.kind == Kind::kSendReceive) {
+    return std::string(collective.ping_pong ? kPingPongName : kSendReceiveName);
+  }
   return std::string(to_string(collective.kind)) + (collective.variable ? "_v" : "");
 }
 
@@ -174,6 +189,7 @@ std::vector<PerfCollective> perf_collectives() {
   std::vector<PerfCollective> all;
   for (const Kind kind : all_collectives()) all.push_back({.kind = kind, .variable = false});
   all.push_back({.kind = Kind::kSendReceive, .variable = false});
+  all.push_back({.kind = Kind::kSendReceive, .variable = false, .ping_pong = true});
   for (const Kind kind : all_collectives()) {
     if (has_variant(kind)) all.push_back({.kind = kind, .variable = true});
   }
@@ -190,6 +206,13 @@ std::optional<PerfCollective> parse_perf_collective(std::string_view name) {
 bool adds(const PerfCollective& collective) {
   return collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduce ||
          collective.kind == Kind::kReduceScatter;
+}
+
+int messages_in_turn(const PerfCollective& collective) { return collective.ping_pong ? 2 : 1; }
+
+std::int32_t partner_of(std::int32_t rank, std::int32_t ranks) {
+  const std::int32_t partner = rank ^ 1;
+  return partner < ranks ? partner : -1;
 }
 
 bool has_root(const PerfCollective& collective) {

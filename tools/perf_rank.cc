@@ -96,6 +96,7 @@ class Sweep {
   Status finish();  // what the GPU still does
   Status fetch();   // and the results to the host
   Status call(const Case& one, const DataPattern& pattern);
+  Status play(const RankCall& side, const void* input, void* output, DataType type, const CallOptions& extras);
   void corrupt(const Case& one);
   std::uint64_t count_wrong(const Case& one, const DataPattern& pattern) const;
   Result<std::optional<std::uint64_t>> check_barrier(const Case& one, const DataPattern& pattern);
@@ -300,6 +301,7 @@ Status Sweep::call(const Case& one, const DataPattern& pattern) {
   void* const output = side.output_elements > 0 ? output_.data() + output_at(one) : nullptr;
   CallOptions extras{.algorithm = options_.algorithm, .scale = pattern.scale(rank()), .timeout = options_.timeout};
   if (device_ != nullptr) extras.stream = device_->stream();
+  if (options_.collective.ping_pong) return play(side, input, output, one.type, extras);
   if (options_.collective.kind == CollectiveKind::kSendReceive) {
     const std::int32_t ranks = communicator_.size();
     TUTTI_TRY(group_.send(communicator_, input, side.count, one.type, (rank() + 1) % ranks, extras));
@@ -317,6 +319,16 @@ Status Sweep::call(const Case& one, const DataPattern& pattern) {
                             .input_counts = {.counts = side.input_counts},
                             .output_counts = {.counts = side.output_counts}},
                            extras);
+}
+
+// The even rank begins.
+Status Sweep::play(const RankCall& side, const void* input, void* output, DataType type, const CallOptions& extras) {
+  const std::int32_t partner = partner_of(rank(), communicator_.size());
+  if (partner < 0) return {};
+  if (rank() < partner) TUTTI_TRY(communicator_.send(input, side.count, type, partner, extras));
+  TUTTI_TRY(communicator_.receive(output, side.count, type, partner, extras));
+  if (rank() < partner) return {};
+  return communicator_.send(input, side.count, type, partner, extras);
 }
 
 // --corrupt: what a broken transport or plan would leave behind, so that a check of the check is possible.
@@ -403,7 +415,7 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
     spent_us = *measured_us;
     TUTTI_TRY(finish());
   }
-  const double mean_us = spent_us / static_cast<double>(iterations);
+  const double mean_us = spent_us / static_cast<double>(iterations * messages_in_turn(options_.collective));
   return reduce_number(communicator_, mean_us, DataType::kFloat64, ReduceOp::kMax);
 }
 

@@ -88,9 +88,9 @@ def rivals(section, busy_calls):
 def own(section):
     """Tutti's collectives of a section, and what the number is. A broadcast to one other rank is one way."""
     return {
-        "one way": [("broadcast", "broadcast")],
+        "one way": [("broadcast", "broadcast"), ("ping_pong", "ping_pong: one way at a time")],
         "both ways": [("send_recv", "send_recv"), ("all_reduce", "all_reduce (sends and receives its size once)")],
-        "short": [("send_recv", "send_recv: both ways at once"), ("all_reduce", "all_reduce")],
+        "short": [("ping_pong", "ping_pong: half round trip"), ("all_reduce", "all_reduce: both ways at once")],
     }[section]
 
 
