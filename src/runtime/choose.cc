@@ -221,10 +221,16 @@ std::optional<double> Chooser::predict(const Collective& collective, const Choic
   const Choice choice = complete(collective, asked);
   const Tuner* tuner = this->tuner();
   if (tuner == nullptr || collective.ranks < 2) return std::nullopt;
-  const auto predicted =
-      tuner->predict(collective, choice.bytes, {.algorithm = algorithm, .way = way_of(collective, choice, algorithm)});
-  if (!predicted) return std::nullopt;
-  return predicted->total_us();
+  const Way way = way_of(collective, choice, algorithm);
+  const PredictionKey key{collective.kind, algorithm, way, choice.bytes};
+  const auto kept = predicted_.find(key);
+  if (kept != predicted_.end()) return kept->second;
+  Collective rooted = collective;
+  rooted.root = 0;
+  const auto predicted = tuner->predict(rooted, choice.bytes, {.algorithm = algorithm, .way = way});
+  ++simulated_;
+  if (predicted_.size() == kMostKeptPredictions) predicted_.clear();
+  return predicted_[key] = predicted ? std::optional(predicted->total_us()) : std::nullopt;
 }
 
 }  // namespace tutti::detail

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "model/tuner.h"
@@ -43,6 +44,9 @@ struct ChooserOptions {
   Attachment attachment = Attachment::kNone;
 };
 
+// Of predict(): where one more comes, all are forgotten. About 100 KB.
+inline constexpr std::size_t kMostKeptPredictions = 1024;
+
 class Chooser {
  public:
   explicit Chooser(ChooserOptions options) : options_(std::move(options)) {}
@@ -63,8 +67,11 @@ class Chooser {
   static std::uint64_t decided_as(std::uint64_t bytes);
   // The same with all predictions, and slow.
   Decision explain(Collective collective, Choice choice);
-  // In microseconds; nothing where the tuner cannot say.
+  // In microseconds; nothing where the tuner cannot say. Simulated once and then looked up, by kind, algorithm and
+  // exact bytes; the root is of no account.
   std::optional<double> predict(const Collective& collective, const Choice& choice, Algorithm algorithm);
+  // Predictions that were simulated since this was made, so that a test sees what was not.
+  std::uint64_t simulated() const { return simulated_; }
 
  private:
   // kAuto: not chosen yet. By the number of bits of (bytes - 1): the limits of slates and of attached memory are powers
@@ -81,6 +88,9 @@ class Chooser {
   std::optional<Tuner> tuner_;
   bool looked_ = false;                     // whether there is a tuner
   std::map<std::uint32_t, Buckets> table_;  // by kind and by what else a choice depends on
+  using PredictionKey = std::tuple<CollectiveKind, Algorithm, Way, std::uint64_t>;
+  std::map<PredictionKey, std::optional<double>> predicted_;  // at most kMostKeptPredictions
+  std::uint64_t simulated_ = 0;
 };
 
 }  // namespace tutti::detail

@@ -195,5 +195,39 @@ TEST(Chooser, FollowsTheCosts) {
   EXPECT_LT(far.predictions.front().total_us(), 5e6);
 }
 
+TEST(Chooser, APredictionIsSimulatedOnce) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
+  Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  Chooser chooser({.tuning = tuning, .ranks = 4, .nodes = nodes});
+  const auto first = chooser.predict(all_reduce, {.bytes = 5000}, Algorithm::kRing);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(chooser.simulated(), 1u);
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, Algorithm::kRing), first);
+  EXPECT_EQ(chooser.simulated(), 1u);
+  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5001}, Algorithm::kRing), first) << "one byte more is more";
+  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5000}, Algorithm::kDoubleTree), first);
+  EXPECT_EQ(chooser.simulated(), 3u);
+  // What cannot be predicted is not tried again either.
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, Algorithm::kBruck), std::nullopt);
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, Algorithm::kBruck), std::nullopt);
+  EXPECT_EQ(chooser.simulated(), 4u);
+}
+
+TEST(Chooser, KeepsSoManyPredictionsAndNoMore) {
+  const std::vector<std::uint32_t> nodes{0, 1};
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 2, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  Chooser chooser({.tuning = tuning, .ranks = 2, .nodes = nodes});
+  for (std::uint64_t bytes = 0; bytes < kMostKeptPredictions; ++bytes) {
+    chooser.predict(broadcast, {.bytes = bytes}, Algorithm::kChain);
+  }
+  chooser.predict(broadcast, {.bytes = 0}, Algorithm::kChain);
+  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions) << "the first one is still there";
+  chooser.predict(broadcast, {.bytes = kMostKeptPredictions}, Algorithm::kChain);
+  chooser.predict(broadcast, {.bytes = 0}, Algorithm::kChain);
+  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions + 2) << "all were forgotten";
+}
+
 }  // namespace
 }  // namespace tutti::detail
