@@ -105,7 +105,9 @@ Result<std::string> explain_here(const ExplainOptions& options) {
                            .cores = cores_of({host.cpus}, 0),
                            .memory = !options.tcp,
                            .slates = alone,
-                           .attachment = alone ? Attachment::kLongCalls : Attachment::kNone});
+                           .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
+                           .slots = config->slots,
+                           .slot_bytes = config->slot_bytes});
   const detail::Choice choice{.bytes = options.bytes, .attached = true};
   const auto decision = chooser.explain(collective, choice);
   const std::uint64_t decided_as = detail::Chooser::decided_as(options.bytes);

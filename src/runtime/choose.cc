@@ -112,6 +112,8 @@ const Tuner* Chooser::tuner() {
   Parameters parameters = options_.tuning->parameters;
   const std::uint32_t limit = parameters.cores;  // of the cgroup
   parameters.cores = limit > 0 && options_.cores > 0 ? std::min(limit, options_.cores) : options_.cores;
+  if (options_.slots > 0) parameters.slots = options_.slots;
+  if (options_.slot_bytes > 0) parameters.slot_bytes = options_.slot_bytes;
   auto made = Tuner::create({.parameters = std::move(parameters),
                              .ranks = options_.ranks,
                              .nodes = options_.nodes,

@@ -42,6 +42,9 @@ struct ChooserOptions {
   bool memory = true;
   bool slates = false;
   Attachment attachment = Attachment::kNone;
+  // Of the job's connections, whatever the tuning was measured with; 0: the tuning's.
+  std::uint32_t slots = 0;
+  std::uint64_t slot_bytes = 0;
 };
 
 // Of predict(): where one more comes, all are forgotten. About 100 KB.

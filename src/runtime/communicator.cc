@@ -77,7 +77,9 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
                 .cores = world_.cores,
                 .memory = world_.transport->shares_memory(),
                 .slates = world_.transport->slates() != nullptr,
-                .attachment = world_.transport->attachment()}),
+                .attachment = world_.transport->attachment(),
+                .slots = world_.transport->slots(),
+                .slot_bytes = world_.transport->slot_bytes()}),
       knows_driver_(cuda::Driver::loaded() != nullptr),
       device_way_(devices == nullptr ? nullptr
                                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),

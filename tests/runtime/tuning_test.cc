@@ -195,6 +195,35 @@ TEST(Chooser, FollowsTheCosts) {
   EXPECT_LT(far.predictions.front().total_us(), 5e6);
 }
 
+// A chain of tiles is the sooner done, the shorter these are; with one slot nobody sends ahead.
+TEST(Chooser, GoesByTheJobsSlots) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 8, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  const auto predicted = [&](std::uint32_t slots, std::uint64_t slot_bytes) {
+    Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes, .slots = slots, .slot_bytes = slot_bytes});
+    return chooser.predict(broadcast, {.bytes = 1 << 20}, Algorithm::kChain).value();
+  };
+  EXPECT_EQ(predicted(0, 0), predicted(tuning->parameters.slots, tuning->parameters.slot_bytes));
+  EXPECT_LT(predicted(4, 128 * 1024), predicted(4, 1 << 20));
+  EXPECT_LT(predicted(4, 16 * 1024), predicted(1, 16 * 1024));
+}
+
+// The whole way: TUTTI_SLOT_BYTES of a job is what its communicators predict by.
+TEST(Tuning, AJobsSlotsAreThoseOfItsPredictions) {
+  const auto predicted = [](const char* slot_bytes) {
+    CommunicatorOptions options;
+    options.transport = "tcp";
+    auto ranks = create_all(2, options, 1, {{"TUTTI_SLOT_BYTES", slot_bytes}});
+    EXPECT_TRUE(ranks.ok()) << ranks.error().message;
+    return (*ranks)[0]->predicted_us(CollectiveKind::kBroadcast, 1 << 20, DataType::kInt8, Algorithm::kChain);
+  };
+  const auto shorter = predicted("4096");
+  const auto longer = predicted("1048576");
+  ASSERT_TRUE(shorter && longer);
+  EXPECT_NE(*shorter, *longer);
+}
+
 TEST(Chooser, APredictionIsSimulatedOnce) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
   Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
