@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,23 +49,10 @@ struct Shown {
   Routes across{};  // a machine of several alike; none where it has no NIC
 };
 
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                 fmt::format("{} cannot be opened; is the path right?", path)};
-  }
-  // One byte more than is read tells the reader that there is more.
-  std::string text(kMaxXmlBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad()) return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{} cannot be read", path)};
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return text;
-}
-
 // The findings of a file that is wrong have been printed; the error sums up.
 Result<Shown> show_file(const std::string& path) {
-  const Result<std::string> text = read_file(path);
+  // One byte more than is read tells the reader that there is more.
+  const Result<std::string> text = read_file(path, kMaxXmlBytes + 1);
   TUTTI_TRY(text);
   XmlReading reading = read_xml(*text);
   if (!reading.usable()) {
@@ -186,6 +172,12 @@ Status write_files(const TopoOptions& options, const Shown& shown) {
 }
 
 int run_topo(const TopoOptions& options) {
+  for (const std::string* path : {&options.write_xml, &options.svg}) {
+    const Status writable = path->empty() ? Status() : check_writable(*path);
+    if (writable.ok()) continue;
+    fmt::print(stderr, "tutti topo: {}\n", to_string(writable.error()));
+    return kExitFailure;
+  }
   Result<Shown> shown = show(options);
   if (!shown) {
     fmt::print(stderr, "tutti topo: {}\n", to_string(shown.error()));
