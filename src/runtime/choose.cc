@@ -147,12 +147,13 @@ std::vector<Contender> Chooser::contenders(const Collective& collective, const C
   return contenders;
 }
 
-std::optional<Algorithm> Chooser::overridden(const Collective& collective, const Choice& choice) const {
+std::optional<Chosen> Chooser::overridden(const Collective& collective, const Choice& choice) const {
   if (options_.tuning == nullptr) return std::nullopt;
   for (const Override& rule : options_.tuning->overrides) {
     if (!rule.fits(collective.kind, choice.bytes, collective.ranks)) continue;
     const auto generator = find_generator(collective, rule.algorithm);
-    if (generator && (!choice.in_rank_order || generator->shape.order == Order::kByRank)) return rule.algorithm;
+    if (generator && (!choice.in_rank_order || generator->shape.order == Order::kByRank))
+      return Chosen{rule.algorithm, rule.chunk_bytes};
   }
   return std::nullopt;
 }
@@ -169,7 +170,8 @@ Chooser::Decision Chooser::explain(Collective collective, Choice choice) {
     decision.predictions = tuner->predict_all(collective, longest.bytes, contenders(collective, longest));
   }
   if (const auto rule = overridden(collective, choice)) {
-    decision.algorithm = *rule;
+    decision.algorithm = rule->algorithm;
+    decision.chunk_bytes = rule->chunk_bytes;
     decision.by = By::kOverride;
     decision.reason = "a rule of TUTTI_TUNE";
     return decision;
@@ -186,12 +188,15 @@ Chooser::Decision Chooser::explain(Collective collective, Choice choice) {
     return decision;
   }
   const Prediction& best = decision.predictions.front();
+  const auto chunk_of = [](const Prediction& one) { return static_cast<std::uint32_t>(one.contender.chunk_bytes); };
+  decision.chunk_bytes = chunk_of(*thumb);
   const double part = best.total_us() / thumb->total_us();
   if (!(part <= kWorthChanging)) {
     decision.reason = fmt::format("the rule of thumb: the quickest is predicted to take {:.2f} of its time", part);
     return decision;
   }
   decision.algorithm = best.contender.algorithm;
+  decision.chunk_bytes = chunk_of(best);
   decision.by = By::kTuner;
   decision.reason = fmt::format("predicted to take {:.2f} of the time of {}, the rule of thumb", part,
                                 to_string(decision.rule_of_thumb));
@@ -203,33 +208,37 @@ std::uint64_t Chooser::decided_as(std::uint64_t bytes) {
   return bytes <= 1 ? 1 : std::uint64_t{1} << std::min<unsigned>(std::bit_width(bytes - 1), kMostBits);
 }
 
-Algorithm Chooser::choose(const Collective& collective, const Choice& asked) {
+Chosen Chooser::choose(const Collective& collective, const Choice& asked) {
   const Choice choice = complete(collective, asked);
-  if (options_.tuning == nullptr) return choose_algorithm(collective, choice);
+  if (options_.tuning == nullptr) return {.algorithm = choose_algorithm(collective, choice)};
   if (choice.on_device || !tuner_decides()) {
-    return overridden(collective, choice).value_or(choose_algorithm(collective, choice));
+    return overridden(collective, choice).value_or(Chosen{.algorithm = choose_algorithm(collective, choice)});
   }
   // Rules may end anywhere, and the table has powers of two.
   if (const auto rule = overridden(collective, choice)) return *rule;
   const std::uint32_t key =
       static_cast<std::uint32_t>(collective.kind) * 4 + (choice.in_rank_order ? 2 : 0) + (choice.attached ? 1 : 0);
   const auto bucket = static_cast<unsigned>(std::bit_width(decided_as(choice.bytes) - 1));
-  Algorithm& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
-  if (chosen == Algorithm::kAuto) chosen = explain(collective, asked).algorithm;
+  Chosen& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
+  if (chosen.algorithm == Algorithm::kAuto) {
+    const Decision decision = explain(collective, asked);
+    chosen = {decision.algorithm, decision.chunk_bytes};
+  }
   return chosen;
 }
 
-std::optional<double> Chooser::predict(const Collective& collective, const Choice& asked, Algorithm algorithm) {
+std::optional<double> Chooser::predict(const Collective& collective, const Choice& asked, Chosen chosen) {
   const Choice choice = complete(collective, asked);
   const Tuner* tuner = this->tuner();
   if (tuner == nullptr || collective.ranks < 2) return std::nullopt;
-  const Way way = way_of(collective, choice, algorithm);
-  const PredictionKey key{collective.kind, algorithm, way, choice.bytes};
+  const Way way = way_of(collective, choice, chosen.algorithm);
+  const PredictionKey key{collective.kind, chosen.algorithm, way, chosen.chunk_bytes, choice.bytes};
   const auto kept = predicted_.find(key);
   if (kept != predicted_.end()) return kept->second;
   Collective rooted = collective;
   rooted.root = 0;
-  const auto predicted = tuner->predict(rooted, choice.bytes, {.algorithm = algorithm, .way = way});
+  const auto predicted = tuner->predict(rooted, choice.bytes,
+                                        {.algorithm = chosen.algorithm, .way = way, .chunk_bytes = chosen.chunk_bytes});
   ++simulated_;
   if (predicted_.size() == kMostKeptPredictions) predicted_.clear();
   return predicted_[key] = predicted ? std::optional(predicted->total_us()) : std::nullopt;
