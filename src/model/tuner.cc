@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "algorithms/algorithms.h"
@@ -213,37 +212,12 @@ Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t by
   return prediction;
 }
 
-// A tile more has more messages to pay for, and lets those behind begin sooner. A quarter and a sixteenth of a slot:
-// what lies between differs by less than predictions err.
-void Tuner::cut_shorter(const Collective& collective, std::uint64_t bytes, Prediction& prediction) const {
-  const Contender given = prediction.contender;
-  if (given.way != Way::kByMessages || given.chunk_bytes > 0) return;
-  const auto generator = find_generator(collective, given.algorithm);
-  TUTTI_ASSERT(generator.ok());
-  const double allowed = kWorthCutting * prediction.total_us();
-  for (const std::uint64_t parts : {4u, 16u}) {
-    Contender shorter = given;
-    shorter.chunk_bytes = parameters_.slot_bytes / parts / kLeastChunkBytes * kLeastChunkBytes;
-    // As many bytes as one tile has are not cut.
-    if (shorter.chunk_bytes == 0 || bytes <= shorter.chunk_bytes * generator->shape.chunks) continue;
-    const auto predicted = predict(collective, bytes, shorter);
-    if (!predicted || predicted->total_us() > std::min(allowed, prediction.total_us())) continue;
-    prediction = *predicted;
-  }
-}
-
 std::vector<Prediction> Tuner::predict_all(const Collective& collective, std::uint64_t bytes,
                                            std::span<const Contender> contenders) const {
   std::vector<Prediction> predictions;
   for (const Contender contender : contenders) {
     auto prediction = predict(collective, bytes, contender);
     if (prediction) predictions.push_back(*prediction);
-  }
-  constexpr double kHopeless = 2;  // times the quickest: shorter chunks will not make up for it
-  double least = std::numeric_limits<double>::infinity();
-  for (const Prediction& one : predictions) least = std::min(least, one.total_us());
-  for (Prediction& one : predictions) {
-    if (one.total_us() <= kHopeless * least) cut_shorter(collective, bytes, one);
   }
   std::stable_sort(predictions.begin(), predictions.end(),
                    [](const Prediction& a, const Prediction& b) { return a.total_us() < b.total_us(); });

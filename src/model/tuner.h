@@ -56,9 +56,7 @@ inline constexpr std::uint32_t kMostTunedRanks = 64;
 // A choice that is made already is left for another one that is predicted to take this part of its time: nearer than
 // that, predictions are not to be trusted (decision 0018).
 inline constexpr double kWorthChanging = 0.85;
-// The same for shorter chunks of one algorithm, where the predictions' faults are nearly the same.
-inline constexpr double kWorthCutting = 0.95;
-inline constexpr std::uint64_t kLeastChunkBytes = 4096;  // also what chunks are multiples of
+inline constexpr std::uint64_t kLeastChunkBytes = 4096;  // of a contender; also what they are multiples of
 
 class Tuner {
  public:
@@ -69,8 +67,7 @@ class Tuner {
 
   // `bytes`: of one block. Errors: find_generator()'s and simulate()'s.
   Result<Prediction> predict(const Collective& collective, std::uint64_t bytes, Contender contender) const;
-  // Of all that can be predicted, the quickest first; of equal ones the first contender. Those that go by messages and
-  // have no chunk_bytes get shorter chunks where these are predicted to take at most kWorthCutting of the time.
+  // Of all that can be predicted, the quickest first; of equal ones the first contender.
   std::vector<Prediction> predict_all(const Collective& collective, std::uint64_t bytes,
                                       std::span<const Contender> contenders) const;
   const Parameters& parameters() const { return parameters_; }
@@ -84,7 +81,6 @@ class Tuner {
   // `parameters`: these, but for slot_bytes, which are a chunk's.
   Result<double> by_messages(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
   double work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
-  void cut_shorter(const Collective& collective, std::uint64_t bytes, Prediction& prediction) const;
   double without_messages(const Collective& collective, std::uint64_t bytes, Way way) const;
 
   Parameters parameters_;

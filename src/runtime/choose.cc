@@ -139,10 +139,13 @@ Way Chooser::way_of(const Collective& collective, const Choice& choice, Algorith
 
 std::vector<Contender> Chooser::contenders(const Collective& collective, const Choice& choice) const {
   std::vector<Contender> contenders;
+  const Chosen rule = overridden(collective, choice).value_or(Chosen{});
   for (const Algorithm algorithm : algorithms_of(collective.kind)) {
     const auto generator = find_generator(collective, algorithm);
     if (!generator || (choice.in_rank_order && generator->shape.order != Order::kByRank)) continue;
-    contenders.push_back({.algorithm = algorithm, .way = way_of(collective, choice, algorithm)});
+    const Way way = way_of(collective, choice, algorithm);
+    const bool cut = rule.algorithm == algorithm && way == Way::kByMessages;
+    contenders.push_back({.algorithm = algorithm, .way = way, .chunk_bytes = cut ? rule.chunk_bytes : 0});
   }
   return contenders;
 }
@@ -188,15 +191,12 @@ Chooser::Decision Chooser::explain(Collective collective, Choice choice) {
     return decision;
   }
   const Prediction& best = decision.predictions.front();
-  const auto chunk_of = [](const Prediction& one) { return static_cast<std::uint32_t>(one.contender.chunk_bytes); };
-  decision.chunk_bytes = chunk_of(*thumb);
   const double part = best.total_us() / thumb->total_us();
   if (!(part <= kWorthChanging)) {
     decision.reason = fmt::format("the rule of thumb: the quickest is predicted to take {:.2f} of its time", part);
     return decision;
   }
   decision.algorithm = best.contender.algorithm;
-  decision.chunk_bytes = chunk_of(best);
   decision.by = By::kTuner;
   decision.reason = fmt::format("predicted to take {:.2f} of the time of {}, the rule of thumb", part,
                                 to_string(decision.rule_of_thumb));
@@ -222,7 +222,7 @@ Chosen Chooser::choose(const Collective& collective, const Choice& asked) {
   Chosen& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
   if (chosen.algorithm == Algorithm::kAuto) {
     const Decision decision = explain(collective, asked);
-    chosen = {decision.algorithm, decision.chunk_bytes};
+    chosen = {decision.algorithm, decision.chunk_bytes};  // of rules only
   }
   return chosen;
 }

@@ -225,24 +225,6 @@ TEST(Tuning, AJobsSlotsAreThoseOfItsPredictions) {
   EXPECT_NE(*shorter, *longer);
 }
 
-// A long way for long messages that may be cut: shorter chunks pay, and short calls are left whole.
-TEST(Chooser, CutsWhereThatIsPredictedToPay) {
-  const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
-  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 8, .nodes = nodes};
-  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
-  for (const Level level : {Level::kNic, Level::kSpine}) {
-    tuning->parameters.cost(level, Protocol::kSimple) = {.latency_us = 1, .gbytes_per_s = 1};
-  }
-  Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes, .slots = 4, .slot_bytes = 128 * 1024});
-  const Chosen longer = chooser.choose(broadcast, {.bytes = 128 * 1024});
-  ASSERT_GT(longer.chunk_bytes, 0u) << to_string(longer.algorithm);
-  EXPECT_EQ(longer.chunk_bytes % kLeastChunkBytes, 0u);
-  const auto cut = chooser.predict(broadcast, {.bytes = 128 * 1024}, longer);
-  const auto whole = chooser.predict(broadcast, {.bytes = 128 * 1024}, {longer.algorithm});
-  EXPECT_LE(*cut, kWorthCutting * *whole);
-  EXPECT_EQ(chooser.choose(broadcast, {.bytes = 4096}).chunk_bytes, 0u) << "one tile, however short chunks are";
-}
-
 TEST(Chooser, ARuleSaysHowLongChunksAre) {
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
   tuning->overrides = *parse_overrides("all_reduce:1M..=ring/32K; all_reduce=two_shot");
@@ -250,7 +232,11 @@ TEST(Chooser, ARuleSaysHowLongChunksAre) {
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
   EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), (Chosen{Algorithm::kRing, 32 * 1024}));
   EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1000}), (Chosen{Algorithm::kTwoShot, 0}));
-  EXPECT_EQ(chooser.explain(all_reduce, {.bytes = 1 << 20}).chunk_bytes, 32u * 1024);
+  const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
+  EXPECT_EQ(decision.chunk_bytes, 32u * 1024);
+  for (const Prediction& one : decision.predictions) {
+    EXPECT_EQ(one.contender.chunk_bytes, one.contender.algorithm == Algorithm::kRing ? 32u * 1024 : 0u);
+  }
 }
 
 // Chunks of all lengths that a rule may name, over memory and over sockets, also where calls go without messages.
