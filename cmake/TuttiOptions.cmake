@@ -18,6 +18,10 @@ if(NOT TUTTI_SANITIZER IN_LIST sanitizer_choices)
     "it may be empty, address, undefined, address,undefined or thread.")
 endif()
 
+if(TUTTI_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  message(FATAL_ERROR "TUTTI_FUZZERS needs clang, this is ${CMAKE_CXX_COMPILER_ID}: -D CMAKE_CXX_COMPILER=clang++")
+endif()
+
 set(cuda_choices AUTO ON OFF)
 if(NOT TUTTI_CUDA IN_LIST cuda_choices)
   message(FATAL_ERROR "TUTTI_CUDA is '${TUTTI_CUDA}'; it may be AUTO, ON or OFF.")

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "base/assert.h"
 #include "tools/fd.h"
@@ -56,7 +58,39 @@ Status write_all(int fd, const std::string& text, const std::string& path) {
   return {};
 }
 
+Error refusal(std::string message) { return {ErrorCode::kSystem, ErrorScope::kCall, -1, std::move(message)}; }
+
+Status refuse_disk(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISBLK(status.st_mode)) return {};
+  return refusal(fmt::format("{} is a disk or another block device: name a file", path));
+}
+
+// The end of a named pipe that is written to: opening it waits for a reader, which may never come.
+Result<Fd> open_pipe(const std::string& path) {
+  constexpr std::chrono::milliseconds kLook{10};
+  const auto end = std::chrono::steady_clock::now() + kPipeWait;
+  while (true) {
+    Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
+    if (file.valid()) {
+      if (::fcntl(file.get(), F_SETFL, 0) != 0) return system_error(fmt::format("cannot open {}", path), errno);
+      return file;
+    }
+    if (errno != ENXIO && errno != EINTR) return system_error(fmt::format("cannot open {}", path), errno);
+    if (std::chrono::steady_clock::now() >= end) {
+      return refusal(fmt::format("{} is a pipe that nobody reads: start its reader first, or name a file", path));
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
 Status write_directly(const std::string& path, const std::string& text) {
+  struct stat status = {};
+  if (!path.starts_with(kOpenFiles) && ::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode)) {
+    const Result<Fd> pipe = open_pipe(path);
+    if (!pipe) return pipe.error();
+    return write_all(pipe->get(), text, path);
+  }
   const Fd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!file.valid()) return system_error(fmt::format("cannot open {}", path), errno);
   return write_all(file.get(), text, path);
@@ -81,17 +115,43 @@ Status check_writable(const std::string& path) {
   const std::string target = is_stream(place) ? place : folder_of(place);
   struct stat status = {};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return system_error(path, EISDIR);
+  TUTTI_TRY(refuse_disk(path));
   if (::access(target.c_str(), W_OK) != 0) return system_error(fmt::format("cannot write {}", path), errno);
   return {};
 }
 
 Status write_file(const std::string& path, const std::string& text) {
+  TUTTI_TRY(refuse_disk(path));
   const std::string place = follow_links(path);
   if (is_stream(place)) return write_directly(place, text);
   const std::string temporary = fmt::format("{}.{}.tmp", place, ::getpid());
   Status written = write_renamed(place, temporary, text);
   if (!written) ::unlink(temporary.c_str());
   return written;
+}
+
+Result<std::string> read_file(const std::string& path, std::size_t most_bytes) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.valid()) return system_error(fmt::format("{} cannot be opened", path), errno);
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) return system_error(fmt::format("{} cannot be read", path), errno);
+  std::string text(most_bytes, '\0');
+  std::size_t filled = 0;
+  while (filled < most_bytes) {
+    pollfd wait{.fd = file.get(), .events = POLLIN, .revents = 0};
+    const int ready = S_ISREG(status.st_mode) ? 1 : ::poll(&wait, 1, static_cast<int>(kPipeWait.count()));
+    if (ready == 0) {
+      return refusal(fmt::format("{}: nothing came for {} s: start its writer, or name a file", path,
+                                 kPipeWait / std::chrono::seconds(1)));
+    }
+    const ssize_t bytes = ready < 0 ? -1 : ::read(file.get(), text.data() + filled, most_bytes - filled);
+    if (bytes < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (bytes < 0) return system_error(fmt::format("{} cannot be read", path), errno);
+    if (bytes == 0) break;
+    filled += static_cast<std::size_t>(bytes);
+  }
+  text.resize(filled);
+  return text;
 }
 
 std::string utc_now() {

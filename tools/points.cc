@@ -262,8 +262,9 @@ Result<Predicted> Predictor::predict(const Point& point, const Parameters& param
         const Result<SimulateResult> result = simulate(generator, point.bytes, place->network, cut,
                                                        {.model = SimulationModel::kSweep, .protocol = protocol});
         if (!result.ok()) return result.error();
-        if (best.time_us > 0 && result->time_us >= best.time_us) continue;
-        best = {.time_us = result->time_us, .algorithm = generator.shape.algorithm, .protocol = protocol};
+        const double time_us = time_by_links_us(*result);
+        if (best.time_us > 0 && time_us >= best.time_us) continue;
+        best = {.time_us = time_us, .algorithm = generator.shape.algorithm, .protocol = protocol};
       }
     }
   }

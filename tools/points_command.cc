@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <sstream>
@@ -41,21 +39,13 @@ int fail(const Error& error) {
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
 }
 
-Result<std::string> read_file(const std::string& path) {
-  constexpr std::streamsize kMostBytes = std::streamsize{64} << 20;
-  std::error_code unknown;
-  std::ifstream file;
-  if (std::filesystem::is_regular_file(path, unknown)) file.open(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(kMostBytes), '\0');
-  const std::streamsize read = file.is_open() ? file.read(text.data(), kMostBytes).gcount() : 0;
-  text.resize(static_cast<std::size_t>(read));
-  if (!file.is_open() || read == kMostBytes) {
-    return Error{.code = ErrorCode::kInvalidArgument,
-                 .scope = ErrorScope::kCall,
-                 .rank = -1,
-                 .message = fmt::format("{} can not be read: a file of less than 64 MiB is wanted", path)};
-  }
-  return text;
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of a file
+
+Result<std::string> read_whole(const std::string& path) {
+  Result<std::string> text = read_file(path, kMostBytes);
+  if (!text || text->size() < kMostBytes) return text;
+  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+               fmt::format("{} can not be read: a file of less than 64 MiB is wanted", path)};
 }
 
 std::string path_of(const PointsOptions& options, const System& system) {
@@ -133,9 +123,9 @@ Status run_system(const PointsOptions& options, const System& system, const std:
 }
 
 int run_points(const PointsOptions& options) {
-  const Result<std::string> text = read_file(options.systems);
+  const Result<std::string> text = read_whole(options.systems);
   if (!text.ok()) return fail(text.error());
-  const Result<std::string> table = read_file(options.table);
+  const Result<std::string> table = read_whole(options.table);
   if (!table.ok()) return fail(table.error());
   const Result<std::vector<System>> systems = parse_systems(*text);
   if (!systems.ok()) return fail(systems.error());

@@ -68,7 +68,7 @@ Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm al
   const double most = best->result.busiest.empty() ? 0 : best->result.busiest.front().utilisation;
   if (most > 1) {
     best->bounded = true;
-    best->result.time_us *= most;
+    best->result.time_us = time_by_links_us(best->result);
     for (LinkLoad& each : best->result.busiest) each.utilisation /= most;
   }
   best->wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

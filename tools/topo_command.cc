@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,23 +51,10 @@ struct Shown {
   Routes across{};  // a machine of several alike; none where it has no NIC
 };
 
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                 fmt::format("{} cannot be opened; is the path right?", path)};
-  }
-  // One byte more than is read tells the reader that there is more.
-  std::string text(kMaxXmlBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad()) return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{} cannot be read", path)};
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return text;
-}
-
 // The findings of a file that is wrong have been printed; the error sums up.
 Result<Shown> show_file(const std::string& path) {
-  const Result<std::string> text = read_file(path);
+  // One byte more than is read tells the reader that there is more.
+  const Result<std::string> text = read_file(path, kMaxXmlBytes + 1);
   TUTTI_TRY(text);
   XmlReading reading = read_xml(*text);
   if (!reading.usable()) {
@@ -202,6 +188,12 @@ int run_transports(const TopoOptions& options) {
 
 int run_topo(const TopoOptions& options) {
   if (options.transports) return run_transports(options);
+  for (const std::string* path : {&options.write_xml, &options.svg}) {
+    const Status writable = path->empty() ? Status() : check_writable(*path);
+    if (writable.ok()) continue;
+    fmt::print(stderr, "tutti topo: {}\n", to_string(writable.error()));
+    return kExitFailure;
+  }
   Result<Shown> shown = show(options);
   if (!shown) {
     fmt::print(stderr, "tutti topo: {}\n", to_string(shown.error()));
@@ -231,14 +223,14 @@ void add_topo_command(CLI::App& app, int& exit_status) {
   CLI::Option* shape =
       command->add_option("--shape", options->shape, "Show a ready-made machine, such as dgx-h100 or cpu-2socket");
   shape->excludes(xml);
-  command
-      ->add_flag("--transports", options->transports,
-                 "List what can carry messages to other machines, and why each is chosen or not; docs/rdma.md")
-      ->excludes(xml)
-      ->excludes(shape);
   command->add_option("--nodes", options->machines, "So many machines of the shape")->needs(shape);
   command->add_option("--write-xml", options->write_xml, "Write the machine into this file in NCCL's XML format");
   command->add_option("--svg", options->svg, "Draw the machine, with its rings and trees, into this file");
+  CLI::Option* transports =
+      command->add_flag("--transports", options->transports,
+                        "List what can carry messages to other machines, and why each is chosen or not; docs/rdma.md");
+  for (const char* other : {"--xml", "--shape", "--write-xml", "--svg"})
+    transports->excludes(command->get_option(other));
   command->callback([options, &exit_status] { exit_status = run_topo(*options); });
 }
 

@@ -299,6 +299,30 @@ int run_tune(const TuneArguments& given, const std::vector<std::string>& argumen
   return run_measure(given);
 }
 
+// What is measured, explained or compared: of an option of another of these nothing would come.
+std::optional<std::string> contradiction(const CLI::App& command, const TuneArguments& given) {
+  constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
+      {"--print", "measure"},      {"--shape", "explain"},   {"--nodes", "explain"},  {"--ranks", "both"},
+      {"--parameters", "explain"}, {"--transports", "both"}, {"--sizes", "regret"},   {"--collectives", "regret"},
+      {"--memory", "regret"},      {"--rounds", "regret"},   {"--point-s", "regret"}, {"--csv", "regret"}};
+  if (!given.part.empty()) return std::nullopt;
+  const bool explain = !given.explain.empty();
+  if (explain && given.regret) return "--explain and --regret are two tasks: give one of them";
+  const std::string_view task = explain ? "explain" : (given.regret ? "regret" : "measure");
+  for (const auto& [option, its] : kOptions) {
+    if (command.count(std::string(option)) == 0 || its == task || (its == "both" && task != "measure")) continue;
+    if (its == "measure") return fmt::format("{} is of measuring: leave it out, or leave out --{}", option, task);
+    const std::string wants = its == "both" ? "--explain or --regret" : fmt::format("--{}", its);
+    return fmt::format("{} is of {}: {}", option, wants,
+                       task == "measure" ? fmt::format("give {} too", wants) : "leave it out");
+  }
+  if (explain && !given.shape.empty() && command.count("--transports") > 0)
+    return "--transports is of this machine, and a --shape has its own network: leave one of them out";
+  if (explain && command.count("--transports") > 0 && given.transports != "tcp" && given.transports != "shm")
+    return fmt::format("--transports {}: shm or tcp with --explain", given.transports);
+  return std::nullopt;
+}
+
 void add_options(CLI::App& command, TuneArguments& given) {
   command.add_option("--explain", given.explain, "COLLECTIVE BYTES: what the tuner predicts, and what is chosen why")
       ->expected(2);
@@ -333,8 +357,10 @@ void add_tune_command(CLI::App& app, std::vector<std::string> arguments, int& ex
       "Without an option it measures, in a few seconds, and keeps the result where communicators look for it.\n"
       "Exit status: 0; 1 where something failed.");
   add_options(*command, *given);
-  command->callback(
-      [given, arguments = std::move(arguments), &exit_status] { exit_status = run_tune(*given, arguments); });
+  command->callback([given, command, arguments = std::move(arguments), &exit_status] {
+    const auto wrong = contradiction(*command, *given);
+    exit_status = wrong ? usage_error(*wrong) : run_tune(*given, arguments);
+  });
 }
 
 }  // namespace tutti::tool

@@ -23,13 +23,16 @@ constexpr std::uint32_t kMostExplained = 512;  // ranks: seconds of simulation
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-std::string table(const std::vector<Prediction>& predictions, Algorithm chosen) {
-  std::string text =
-      fmt::format("  {:<20} {:<9} {:>13} {:>13} {:>13}\n", "algorithm", "by", "latency us", "bytes us", "total us");
+std::string table(const std::vector<Prediction>& predictions, std::uint64_t slot_bytes, Algorithm chosen) {
+  std::string text = fmt::format("  {:<20} {:<9} {:>9} {:>13} {:>13} {:>13}\n", "algorithm", "by", "chunk",
+                                 "latency us", "bytes us", "total us");
   for (const Prediction& one : predictions) {
-    text += fmt::format("{} {:<20} {:<9} {:>13.2f} {:>13.2f} {:>13.2f}\n",
+    const std::uint64_t chunk = one.contender.chunk_bytes > 0 ? one.contender.chunk_bytes : slot_bytes;
+    text += fmt::format("{} {:<20} {:<9} {:>9} {:>13.2f} {:>13.2f} {:>13.2f}\n",
                         one.contender.algorithm == chosen ? '*' : ' ', to_string(one.contender.algorithm),
-                        to_string(one.contender.way), one.latency_us, one.bandwidth_us, one.total_us());
+                        to_string(one.contender.way),
+                        one.contender.way == Way::kByMessages ? fmt::format("{}", chunk) : "-", one.latency_us,
+                        one.bandwidth_us, one.total_us());
   }
   return text;
 }
@@ -79,14 +82,14 @@ Result<std::string> explain_shape(const ExplainOptions& options) {
   const auto predictions = tuner->predict_all(collective, options.bytes, contenders);
   if (predictions.empty()) return invalid("no algorithm of this collective can be predicted there");
   const Algorithm best = predictions.front().contender.algorithm;
-  return heading(options, collective, options.shape, parameters) + table(predictions, best) +
+  return heading(options, collective, options.shape, parameters) + table(predictions, parameters.slot_bytes, best) +
          fmt::format("\n{}: predicted to be the quickest\n", to_string(best));
 }
 
 Result<std::string> explain_here(const ExplainOptions& options) {
   auto config = parse_config(environment_variables());
   if (!config) return config.error();
-  if (const auto rules = parse_overrides(config->tune); !rules) return rules.error();
+  if (const auto rules = parse_overrides(config->tune, config->slot_bytes); !rules) return rules.error();
   const HostTopology host = discover_host();
   auto tuning = detail::own_tuning(*config, host.cpu_limit, Log(LogLevel::kWarn, -1));
   if (!options.parameters_path.empty()) {
@@ -105,7 +108,9 @@ Result<std::string> explain_here(const ExplainOptions& options) {
                            .cores = cores_of({host.cpus}, 0),
                            .memory = !options.tcp,
                            .slates = alone,
-                           .attachment = alone ? Attachment::kLongCalls : Attachment::kNone});
+                           .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
+                           .slots = config->slots,
+                           .slot_bytes = config->slot_bytes});
   const detail::Choice choice{.bytes = options.bytes, .attached = true};
   const auto decision = chooser.explain(collective, choice);
   const std::uint64_t decided_as = detail::Chooser::decided_as(options.bytes);
@@ -114,8 +119,9 @@ Result<std::string> explain_here(const ExplainOptions& options) {
     text += "This machine has not been measured: run tutti tune.\n\n";
   if (decision.predictions.empty()) text += "The tuner predicts nothing for these ranks and costs.\n";
   if (decided_as != options.bytes) text += fmt::format("Decided and predicted as a call of {} bytes.\n\n", decided_as);
-  return text + table(decision.predictions, decision.algorithm) +
-         fmt::format("\n{}: {}\n", to_string(decision.algorithm), decision.reason);
+  const std::string chunk = decision.chunk_bytes > 0 ? fmt::format(" in chunks of {}", decision.chunk_bytes) : "";
+  return text + table(decision.predictions, config->slot_bytes, decision.algorithm) +
+         fmt::format("\n{}{}: {}\n", to_string(decision.algorithm), chunk, decision.reason);
 }
 
 }  // namespace

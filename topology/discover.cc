@@ -38,26 +38,15 @@ class Discoverer {
  private:
   void note(std::string text) { found_.notes.push_back(std::move(text)); }
 
-  std::uint32_t add(NodeKind kind, std::string name) {
-    GraphNode node;
-    node.kind = kind;
-    node.name = std::move(name);
-    graph_.nodes.push_back(std::move(node));
-    return static_cast<std::uint32_t>(graph_.nodes.size() - 1);
-  }
-
-  void link(std::uint32_t from, std::uint32_t to, LinkKind kind, std::uint32_t count, double gbytes_per_s) {
-    graph_.links.push_back({from, to, kind, count, gbytes_per_s});
-  }
-
   void add_cpus() {
     for (const NumaNode& numa : found_.processors.nodes) {
-      const std::uint32_t node = add(NodeKind::kCpu, fmt::format("cpu{}", numa.number));
+      const std::uint32_t node = add_node(graph_, NodeKind::kCpu, fmt::format("cpu{}", numa.number));
       graph_.nodes[node].numa = numa.number;
       graph_.nodes[node].cpu = numa.cpu;
       for (std::uint32_t other = 0; other < node; ++other) {
         const CpuInfo& cpu = graph_.nodes[other].cpu;
-        link(other, node, LinkKind::kCpu, 1, std::min(cpu_link_gbytes_per_s(cpu), cpu_link_gbytes_per_s(numa.cpu)));
+        add_link(graph_, other, node, LinkKind::kCpu, 1,
+                 std::min(cpu_link_gbytes_per_s(cpu), cpu_link_gbytes_per_s(numa.cpu)));
       }
     }
   }
@@ -105,9 +94,9 @@ class Discoverer {
   }
 
   std::uint32_t place(NodeKind kind, std::string name, const PciInfo& pci, std::uint32_t at) {
-    const std::uint32_t node = add(kind, std::move(name));
+    const std::uint32_t node = add_node(graph_, kind, std::move(name));
     graph_.nodes[node].pci = pci;
-    link(at, node, LinkKind::kPci, 1, pci_gbytes_per_s(pci));
+    add_link(graph_, at, node, LinkKind::kPci, 1, pci_gbytes_per_s(pci));
     return node;
   }
 
@@ -166,8 +155,8 @@ class Discoverer {
   }
 
   std::uint32_t add_port(const SysfsNic& nic, std::uint32_t at, double gbytes_per_s) {
-    const std::uint32_t node = add(NodeKind::kNic, nic.name);
-    link(at, node, LinkKind::kPci, 1, gbytes_per_s);
+    const std::uint32_t node = add_node(graph_, NodeKind::kNic, nic.name);
+    add_link(graph_, at, node, LinkKind::kPci, 1, gbytes_per_s);
     return node;
   }
 
@@ -193,15 +182,15 @@ class Discoverer {
           to_switch[from] = std::max(to_switch[from], links.count);
         } else if (from < to) {
           const double each = std::min(speed_of(from), speed_of(to));
-          link(gpu_nodes_[from], gpu_nodes_[to], LinkKind::kNvLink, links.count, links.count * each);
+          add_link(graph_, gpu_nodes_[from], gpu_nodes_[to], LinkKind::kNvLink, links.count, links.count * each);
         }
       }
     }
     std::uint32_t node = kNoNode;
     for (std::size_t i = 0; i < gpu_nodes_.size(); ++i) {
       if (to_switch[i] == 0) continue;
-      if (node == kNoNode) node = add(NodeKind::kNvSwitch, "nvswitch");
-      link(gpu_nodes_[i], node, LinkKind::kNvLink, to_switch[i], to_switch[i] * speed_of(i));
+      if (node == kNoNode) node = add_node(graph_, NodeKind::kNvSwitch, "nvswitch");
+      add_link(graph_, gpu_nodes_[i], node, LinkKind::kNvLink, to_switch[i], to_switch[i] * speed_of(i));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "base/assert.h"
 #include "topology/pci_classes.h"
@@ -221,6 +222,20 @@ std::int32_t number_of(const GraphNode& node) {
 }
 
 }  // namespace
+
+std::uint32_t add_node(Graph& graph, NodeKind kind, std::string name) {
+  GraphNode node;
+  node.kind = kind;
+  node.name = std::move(name);
+  graph.nodes.push_back(std::move(node));
+  return static_cast<std::uint32_t>(graph.nodes.size() - 1);
+}
+
+void add_link(Graph& graph, std::uint32_t from, std::uint32_t to, LinkKind kind, std::uint32_t count,
+              double gbytes_per_s) {
+  TUTTI_ASSERT(from < graph.nodes.size() && to < graph.nodes.size() && from != to);
+  graph.links.push_back({from, to, kind, count, gbytes_per_s});
+}
 
 std::vector<std::uint32_t> nodes_of(const Graph& graph, NodeKind kind) {
   std::vector<std::uint32_t> nodes;

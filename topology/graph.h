@@ -121,6 +121,12 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
+// Both for building a graph part by part. The index of the new node, which has nothing but kind and name yet.
+std::uint32_t add_node(Graph& graph, NodeKind kind, std::string name);
+// Of `count` links in parallel, `gbytes_per_s` together; both ends must be there, and differ.
+void add_link(Graph& graph, std::uint32_t from, std::uint32_t to, LinkKind kind, std::uint32_t count,
+              double gbytes_per_s);
+
 // Indices of the nodes of one kind; GPUs and NICs in the order of their device numbers, CPUs by NUMA number.
 std::vector<std::uint32_t> nodes_of(const Graph& graph, NodeKind kind);
 

@@ -182,17 +182,6 @@ class Builder {
   }
 
  private:
-  std::uint32_t add(NodeKind kind, std::string name) {
-    GraphNode node;
-    node.kind = kind;
-    node.name = std::move(name);
-    graph_.nodes.push_back(std::move(node));
-    return static_cast<std::uint32_t>(graph_.nodes.size() - 1);
-  }
-  void link(std::uint32_t from, std::uint32_t to, LinkKind kind, std::uint32_t count, double gbytes_per_s) {
-    graph_.links.push_back({from, to, kind, count, gbytes_per_s});
-  }
-
   // A PCI device of a bus of its own, numbered in the order of being made.
   void place(std::uint32_t node, std::uint32_t device_class) {
     PciInfo& pci = graph_.nodes[node].pci;
@@ -204,59 +193,59 @@ class Builder {
 
   void add_cpus() {
     for (std::uint32_t i = 0; i < shape_.cpus; ++i) {
-      const std::uint32_t node = add(NodeKind::kCpu, fmt::format("cpu{}", i));
+      const std::uint32_t node = add_node(graph_, NodeKind::kCpu, fmt::format("cpu{}", i));
       graph_.nodes[node].numa = static_cast<std::int32_t>(i);
       CpuInfo& cpu = graph_.nodes[node].cpu;
       cpu.arch = "x86_64";
       cpu.vendor = shape_.cpu.vendor;
       cpu.family = shape_.cpu.family;
       cpu.model = shape_.cpu.model;
-      if (i > 0) link(i - 1, i, LinkKind::kCpu, 1, cpu_link_gbytes_per_s(cpu));
+      if (i > 0) add_link(graph_, i - 1, i, LinkKind::kCpu, 1, cpu_link_gbytes_per_s(cpu));
     }
   }
 
   void add_switches() {
     const std::uint32_t count = shape_.gpus / shape_.gpus_per_switch;
     for (std::uint32_t i = 0; i < count; ++i) {
-      const std::uint32_t node = add(NodeKind::kPci, {});
+      const std::uint32_t node = add_node(graph_, NodeKind::kPci, {});
       place(node, 0x060400);
       graph_.nodes[node].name = "pci " + graph_.nodes[node].pci.bus_id;
-      link(i * shape_.cpus / count, node, LinkKind::kPci, 1, pci_gbytes_per_s_);
+      add_link(graph_, i * shape_.cpus / count, node, LinkKind::kPci, 1, pci_gbytes_per_s_);
       switches_.push_back(node);
     }
   }
 
   void add_gpu(std::uint32_t number) {
-    const std::uint32_t node = add(NodeKind::kGpu, fmt::format("gpu{}", number));
+    const std::uint32_t node = add_node(graph_, NodeKind::kGpu, fmt::format("gpu{}", number));
     place(node, 0x030200);
     graph_.nodes[node].gpu.device = static_cast<std::int32_t>(number);
     graph_.nodes[node].gpu.rank = static_cast<std::int32_t>(number);
     graph_.nodes[node].gpu.capability = shape_.capability;
     graph_.nodes[node].gpu.direct = true;
-    link(switches_[number / shape_.gpus_per_switch], node, LinkKind::kPci, 1, pci_gbytes_per_s_);
+    add_link(graph_, switches_[number / shape_.gpus_per_switch], node, LinkKind::kPci, 1, pci_gbytes_per_s_);
     gpus_.push_back(node);
   }
 
   void add_nvlinks() {
     const double one = nvlink_gbytes_per_s(shape_.capability);
     if (shape_.nvlinks == NvLinks::kSwitch) {
-      const std::uint32_t node = add(NodeKind::kNvSwitch, "nvswitch");
+      const std::uint32_t node = add_node(graph_, NodeKind::kNvSwitch, "nvswitch");
       for (std::uint32_t gpu : gpus_)
-        link(gpu, node, LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
+        add_link(graph_, gpu, node, LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
     } else if (shape_.nvlinks == NvLinks::kPairs) {
       for (std::size_t i = 0; i + 1 < gpus_.size(); i += 2) {
-        link(gpus_[i], gpus_[i + 1], LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
+        add_link(graph_, gpus_[i], gpus_[i + 1], LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
       }
     } else if (shape_.nvlinks == NvLinks::kCubeMesh) {
       for (const Strut& strut : kCubeMesh) {
-        link(gpus_[strut.from], gpus_[strut.to], LinkKind::kNvLink, strut.count, strut.count * one);
+        add_link(graph_, gpus_[strut.from], gpus_[strut.to], LinkKind::kNvLink, strut.count, strut.count * one);
       }
     }
   }
 
   // Beside the GPUs, or the CPUs where there are none, as evenly as can be.
   void add_nic(std::uint32_t number) {
-    const std::uint32_t node = add(NodeKind::kNic, fmt::format("mlx5_{}", number));
+    const std::uint32_t node = add_node(graph_, NodeKind::kNic, fmt::format("mlx5_{}", number));
     place(node, 0x020000);
     NicInfo& nic = graph_.nodes[node].nic;
     nic.device = static_cast<std::int32_t>(number);
@@ -266,7 +255,8 @@ class Builder {
     nic.direct = shape_.gpus > 0;
     const std::size_t places = shape_.gpus > 0 ? switches_.size() : shape_.cpus;
     const std::size_t at = number * places / nics_;
-    link(shape_.gpus > 0 ? switches_[at] : static_cast<std::uint32_t>(at), node, LinkKind::kPci, 1, pci_gbytes_per_s_);
+    add_link(graph_, shape_.gpus > 0 ? switches_[at] : static_cast<std::uint32_t>(at), node, LinkKind::kPci, 1,
+             pci_gbytes_per_s_);
   }
 
   const Shape& shape_;

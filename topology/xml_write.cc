@@ -20,6 +20,13 @@ Error unsupported(std::string message) {
   return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message) + "; NCCL's format has no place for it"};
 }
 
+// In the order of the graph: a file need not have them by their numbers.
+std::vector<std::uint32_t> cpus_of(const Graph& graph) {
+  std::vector<std::uint32_t> cpus = nodes_of(graph, NodeKind::kCpu);
+  std::sort(cpus.begin(), cpus.end());
+  return cpus;
+}
+
 // The PCI links that make a tree below the CPUs: of each node the link that leads down to it, or kNone.
 std::vector<std::uint32_t> tree_links(const Graph& graph) {
   std::vector<std::uint32_t> link_to(graph.nodes.size(), kNone);
@@ -27,7 +34,7 @@ std::vector<std::uint32_t> tree_links(const Graph& graph) {
   for (std::uint32_t i = 0; i < graph.links.size(); ++i) {
     if (graph.links[i].kind == LinkKind::kPci) down[graph.links[i].from].push_back(i);
   }
-  std::vector<std::uint32_t> open = nodes_of(graph, NodeKind::kCpu);
+  std::vector<std::uint32_t> open = cpus_of(graph);
   for (std::size_t i = 0; i < open.size(); ++i) {
     for (const std::uint32_t link : down[open[i]]) {
       const std::uint32_t to = graph.links[link].to;
@@ -51,7 +58,7 @@ std::vector<std::uint32_t> file_order(const Graph& graph, const std::vector<std:
   const auto children = children_of(graph, link_to);
   std::vector<std::uint32_t> order;
   std::vector<bool> listed(graph.nodes.size(), false);
-  for (const std::uint32_t cpu : nodes_of(graph, NodeKind::kCpu)) {
+  for (const std::uint32_t cpu : cpus_of(graph)) {
     std::vector<std::uint32_t> open{cpu};
     while (!open.empty()) {
       const std::uint32_t node = open.back();
@@ -87,7 +94,7 @@ class Writer {
     listed_ = !has_default_cpu_links();
     if (listed_) attribute("tutti_cpulinks", "listed");
     text_ += ">\n";
-    for (const std::uint32_t cpu : nodes_of(graph_, NodeKind::kCpu)) write_cpu(cpu);
+    for (const std::uint32_t cpu : cpus_of(graph_)) write_cpu(cpu);
     text_ += "</system>\n";
     return std::move(text_);
   }

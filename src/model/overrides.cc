@@ -10,6 +10,7 @@
 
 #include "algorithms/algorithms.h"
 #include "base/config.h"
+#include "model/tuner.h"
 
 namespace tutti {
 namespace {
@@ -69,11 +70,22 @@ std::optional<std::string> read_range(std::string_view text, Override& rule) {
   return std::nullopt;
 }
 
+std::optional<std::string> read_chunk(std::string_view text, std::uint64_t slot_bytes, Override& rule) {
+  const auto bytes = parse_bytes(text);
+  if (!bytes || *bytes == 0 || *bytes % kLeastChunkBytes != 0)
+    return fmt::format("\"{}\" is no length of chunks: give a multiple of 4K, such as 32K", text);
+  if (*bytes > slot_bytes)
+    return fmt::format("chunks of {} bytes are longer than a slot, {}: see TUTTI_SLOT_BYTES", *bytes, slot_bytes);
+  rule.chunk_bytes = static_cast<std::uint32_t>(*bytes);
+  return std::nullopt;
+}
+
 // The "=" before the algorithm: the last one, as conditions have some of their own.
-std::optional<std::string> read_rule(std::string_view text, Override& rule) {
+std::optional<std::string> read_rule(std::string_view text, std::uint64_t slot_bytes, Override& rule) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string_view::npos) return "has no \"= algorithm\" at its end";
-  const std::string_view name = trim(text.substr(equals + 1));
+  const std::string_view right = text.substr(equals + 1);
+  const std::string_view name = trim(right.substr(0, right.find('/')));
   std::string_view left = text.substr(0, equals);
   const std::string_view kind_name = trim(left.substr(0, left.find(':')));
   left.remove_prefix(std::min(left.size(), left.find(':')));
@@ -92,6 +104,9 @@ std::optional<std::string> read_rule(std::string_view text, Override& rule) {
     return fmt::format("\"{}\" is no algorithm of {}; {}", name, kind_name, suggest(name, known));
   }
   rule.algorithm = *algorithm;
+  if (const std::size_t slash = right.find('/'); slash != std::string_view::npos) {
+    if (auto fault = read_chunk(trim(right.substr(slash + 1)), slot_bytes, rule)) return fault;
+  }
   while (left.starts_with(':')) {
     left.remove_prefix(1);
     const std::string_view condition = trim(left.substr(0, left.find(':')));
@@ -106,7 +121,7 @@ std::optional<std::string> read_rule(std::string_view text, Override& rule) {
 
 }  // namespace
 
-Result<std::vector<Override>> parse_overrides(std::string_view text) {
+Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64_t slot_bytes) {
   const auto wrong = [](std::string message) {
     return Error{ErrorCode::kConfig, ErrorScope::kCall, -1, "TUTTI_TUNE: " + std::move(message)};
   };
@@ -121,7 +136,8 @@ Result<std::vector<Override>> parse_overrides(std::string_view text) {
     if (one.empty()) continue;
     if (rules.size() == kMostOverrides) return wrong(fmt::format("more than {} rules", kMostOverrides));
     Override rule;
-    if (const auto fault = read_rule(one, rule)) return wrong(fmt::format("rule {} \"{}\": {}", number, one, *fault));
+    if (const auto fault = read_rule(one, slot_bytes, rule))
+      return wrong(fmt::format("rule {} \"{}\": {}", number, one, *fault));
     rules.push_back(rule);
   }
   return rules;

@@ -15,7 +15,7 @@ constexpr std::uint32_t kNobody = ~std::uint32_t{0};
 
 class Writer {
  public:
-  explicit Writer(const Generator& generator) : generator_(generator) {
+  Writer(const Generator& generator, const LookAtFirst& look) : generator_(generator), look_(look) {
     out_.ranks = generator.shape.collective.ranks;
     out_.classes = rotation_period(generator);
     out_.slots = generator.shape.slots;
@@ -38,6 +38,7 @@ class Writer {
                          "are simulated; choose fewer ranks, or ring, double_tree or hierarchical",
                          to_string(generator_.shape.algorithm), out_.ranks, steps * out_.classes, kMostProgramSteps)};
       }
+      if (rank == 0 && look_) TUTTI_TRY(look_(plan, out_.classes));
       add_rank(rank, plan);
     }
     out_.first_thread.push_back(static_cast<std::uint32_t>(out_.threads.size()));
@@ -130,6 +131,7 @@ class Writer {
   }
 
   const Generator& generator_;
+  const LookAtFirst& look_;
   Programs out_;
   std::unordered_map<std::uint64_t, std::uint32_t> connections_;  // (class of the sender, offset, lane) -> index
 };
@@ -142,6 +144,8 @@ std::uint64_t Programs::messages_of_tile() const {
   return messages * places();
 }
 
-Result<Programs> make_programs(const Generator& generator) { return Writer(generator).write(); }
+Result<Programs> make_programs(const Generator& generator, const LookAtFirst& look) {
+  return Writer(generator, look).write();
+}
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "plan/plan.h"
@@ -68,6 +69,9 @@ struct Programs {
 
 // Errors: kUnsupported where the programs have more than kMostProgramSteps; kInvalidPlan where a message is sent that
 // nobody receives, or the other way round.
-Result<Programs> make_programs(const Generator& generator);
+// `look`: asked about rank 0's program before the others' are built, which may take seconds and gigabytes; what it
+// refuses is refused.
+using LookAtFirst = std::function<Status(const RankPlan& first, std::uint32_t classes)>;
+Result<Programs> make_programs(const Generator& generator, const LookAtFirst& look = {});
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "model/costs.h"
@@ -84,22 +85,22 @@ CostOptions cost_options(const Parameters& parameters, const SimulateOptions& op
 }
 
 // How many places of a class differ: where plan and network shift onto themselves, those of one period of both.
-std::uint32_t different_places(const Programs& programs, const Network& network, const Parameters& parameters,
+std::uint32_t different_places(std::uint32_t classes, const Network& network, const Parameters& parameters,
                                const CostOptions& options) {
-  if (!options.factors.empty()) return programs.places();
+  if (!options.factors.empty()) return network.ranks() / classes;
   const auto cost = [&](Level level) {
     const MessageCost& wanted = parameters.cost(level, options.protocol);
     return wanted.gbytes_per_s > 0 ? wanted : parameters.cost(level, Protocol::kSimple);
   };
   const std::uint32_t period =
       cost(Level::kNic) == cost(Level::kSpine) ? network.period_of_machines() : network.period();
-  const std::uint64_t both = std::lcm(std::uint64_t{programs.classes}, std::uint64_t{period});
-  return static_cast<std::uint32_t>(both / programs.classes);
+  const std::uint64_t both = std::lcm(std::uint64_t{classes}, std::uint64_t{period});
+  return static_cast<std::uint32_t>(both / classes);
 }
 
 Result<double> sweep(const Programs& programs, const Network& network, const Parameters& parameters,
                      const CostOptions& cost_options, const TileCounts& tiles, const Progress& progress) {
-  const std::uint32_t places = different_places(programs, network, parameters, cost_options);
+  const std::uint32_t places = different_places(programs.classes, network, parameters, cost_options);
   Result<Costs> costs = Costs::create(programs, network, parameters, cost_options, places);
   if (!costs.ok()) return std::move(costs).error();
   const std::uint32_t slots = std::max(programs.slots, parameters.slots);
@@ -151,6 +152,33 @@ Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, co
   return SimulationModel::kSweep;
 }
 
+// Whether the sweep will certainly be asked for, and refuse: by the program of one rank, before those of all others are
+// built. Ranks of equal machines have programs alike; of others rank 0's may be the longest, and they are seen later.
+Status look_ahead(const RankPlan& first, std::uint32_t classes, const Generator& generator, const Network& network,
+                  const Parameters& parameters, const SimulateOptions& options, const CostOptions& costs,
+                  std::uint64_t tiles) {
+  if (generator.shape.algorithm != Algorithm::kHierarchical || classes == network.ranks()) return {};
+  SweepSize size{.classes = classes, .places = different_places(classes, network, parameters, costs)};
+  double steps = 0, messages = 0;
+  std::vector<std::uint64_t> marks;  // channel and step: counted once, however many wait
+  for (const Channel& channel : first.channels) {
+    size.threads += channel.steps.empty() ? 0 : 1;
+    steps += static_cast<double>(channel.steps.size());
+    for (const Port& port : channel.ports) size.connections += port.direction == Direction::kSend ? 1 : 0;
+    for (const Step& step : channel.steps) messages += step.send_count;
+    for (const After& after : channel.after) {
+      marks.push_back(std::uint64_t{after.other_channel} << 32 | after.other_step);
+    }
+  }
+  std::sort(marks.begin(), marks.end());
+  size.marks = static_cast<double>(std::unique(marks.begin(), marks.end()) - marks.begin());
+  const double all = network.ranks() * static_cast<double>(tiles);
+  const bool sweeps = options.model == SimulationModel::kSweep ||
+                      (options.model == SimulationModel::kAuto && steps * all > 2.0 * kMostEvents &&
+                       messages * all > 2.0 * kMostFlows && !needs_events(options));
+  return sweeps ? check_size(size, std::max<std::uint32_t>(generator.shape.slots, parameters.slots)) : Status();
+}
+
 }  // namespace
 
 Result<SimulateResult> simulate(const Generator& generator, std::uint64_t bytes, const Network& network,
@@ -163,11 +191,12 @@ Result<SimulateResult> simulate(const Generator& generator, std::uint64_t bytes,
     broken = *std::move(without);
   }
   const Network& net = broken ? *broken : network;
-  const Result<Programs> programs = make_programs(generator);
-  if (!programs.ok()) return programs.error();
-
   const CostOptions costs = cost_options(parameters, options);
   const TileCounts tiles = cut(bytes, costs.channels, generator.shape.chunks, parameters.slot_bytes);
+  const Result<Programs> programs = make_programs(generator, [&](const RankPlan& first, std::uint32_t classes) {
+    return look_ahead(first, classes, generator, net, parameters, options, costs, tiles.full + tiles.last);
+  });
+  if (!programs.ok()) return programs.error();
   SimulateResult result;
   result.tiles = tiles.full + tiles.last;
   result.messages = programs->messages_of_tile() * result.tiles * costs.channels;

@@ -76,6 +76,13 @@ struct SimulateResult {
   std::vector<TracedStep> trace{};
 };
 
+// What the busiest link needs for all its bytes, where the sweep and the events, in which messages share no links, say
+// that all is done sooner; else time_us.
+inline double time_by_links_us(const SimulateResult& result) {
+  const double most = result.busiest.empty() ? 0 : result.busiest.front().utilisation;
+  return most > 1 ? most * result.time_us : result.time_us;
+}
+
 // What kAuto takes flows and events for: seconds of one core each.
 inline constexpr std::uint64_t kMostFlows = 200'000;
 inline constexpr std::uint64_t kMostEvents = 10'000'000;

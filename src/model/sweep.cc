@@ -229,20 +229,29 @@ double common_delay(const std::vector<double>& now, const std::vector<double>& b
 
 }  // namespace
 
+Status check_size(const SweepSize& size, std::uint32_t slots) {
+  constexpr double kTimesOfMib = double{1 << 20} / sizeof(double);
+  const double ranks = static_cast<double>(size.classes) * static_cast<double>(size.places);
+  const double times = 2 * (size.threads + size.connections * slots + size.marks) * ranks;
+  if (times <= static_cast<double>(kMostTimes)) return {};
+  return Error{
+      .code = ErrorCode::kUnsupported,
+      .scope = ErrorScope::kCall,
+      .rank = -1,
+      .message = fmt::format(
+          "connections and waits of {:.0f} ranks that are not alike take {:.0f} MiB, more than {:.0f}; choose fewer "
+          "ranks, or no stragglers and as many machines as fill all leaf switches",
+          ranks, times / kTimesOfMib, static_cast<double>(kMostTimes) / kTimesOfMib)};
+}
+
 Result<std::unique_ptr<TileRunner>> make_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots) {
-  const std::uint64_t times =
-      (2 * programs.threads.size() + 2 * programs.connections.size() * slots + 2 * programs.mark_threads.size()) *
-      costs.places();
-  if (times > kMostTimes) {
-    return Error{
-        .code = ErrorCode::kUnsupported,
-        .scope = ErrorScope::kCall,
-        .rank = -1,
-        .message = fmt::format(
-            "connections and waits of {} ranks that are not alike take {} MiB, more than {}; choose fewer ranks, or no "
-            "stragglers and as many machines as fill all leaf switches",
-            std::uint64_t{programs.classes} * costs.places(), times >> 17, kMostTimes >> 17)};
-  }
+  const double classes = programs.classes;
+  TUTTI_TRY(check_size({.classes = programs.classes,
+                        .places = costs.places(),
+                        .threads = static_cast<double>(programs.threads.size()) / classes,
+                        .connections = static_cast<double>(programs.connections.size()) / classes,
+                        .marks = static_cast<double>(programs.mark_threads.size()) / classes},
+                       slots));
   return std::unique_ptr<TileRunner>(std::make_unique<Sweep>(programs, costs, slots));
 }
 

@@ -35,6 +35,17 @@ class TileRunner {
 // kMostTimes.
 Result<std::unique_ptr<TileRunner>> make_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
+// How many times a sweep holds; `classes` and `places` as in Programs and Costs, all others of one class.
+struct SweepSize {
+  std::uint64_t classes = 1;
+  std::uint64_t places = 1;
+  double threads = 0;
+  double connections = 0;
+  double marks = 0;
+};
+// Errors: kUnsupported for more than kMostTimes.
+Status check_size(const SweepSize& size, std::uint32_t slots);
+
 // For plans in which every rank has one channel that receives from one rank and sends to one: rings. The same times,
 // in blocks of ranks and steps that stay in the processor's cache. Null where the plan is no such plan.
 std::unique_ptr<TileRunner> make_ring_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);

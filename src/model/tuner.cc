@@ -109,9 +109,9 @@ double Tuner::crowd() const {
 
 // What the busiest rank's thread, and the cores of the busiest machine, have to do beside waiting: no schedule is
 // quicker. The simulator lets the channels of a rank run beside each other, as blocks of a GPU do.
-double Tuner::work_us(const Generator& generator, std::uint64_t bytes) const {
+double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const {
   const std::uint32_t each = network_.ranks_per_machine();
-  const Tiling tiling(bytes, 1, generator.shape.chunks, std::max<std::uint64_t>(parameters_.slot_bytes / 64 * 64, 64));
+  const Tiling tiling(bytes, 1, generator.shape.chunks, std::max<std::uint64_t>(parameters.slot_bytes / 64 * 64, 64));
   const double tiles = std::max<double>(1, static_cast<double>(tiling.tiles()));
   const double chunk = static_cast<double>(bytes) / tiles / generator.shape.chunks;
   const auto rank_us = [&](std::uint32_t rank) {
@@ -120,12 +120,12 @@ double Tuner::work_us(const Generator& generator, std::uint64_t bytes) const {
       for (const Step& step : channel.steps) {
         const int operands = step.receive_count + (step.source.space != Space::kNone ? 1 : 0);
         const bool copies = step.sink.space != Space::kNone || step.send_count == 0;
-        sum += parameters_.step_us + std::max(over(chunk * (operands - 1), parameters_.reduce_gbytes_per_s),
-                                              copies ? over(chunk, parameters_.copy_gbytes_per_s) : 0);
+        sum += parameters.step_us + std::max(over(chunk * (operands - 1), parameters.reduce_gbytes_per_s),
+                                             copies ? over(chunk, parameters.copy_gbytes_per_s) : 0);
         const auto ends = [&](std::span<const std::uint16_t> ports, double part) {
           for (const std::uint16_t port : ports) {
             const MessageCost& cost =
-                parameters_.cost(network_.level(rank, channel.ports[port].peer), Protocol::kSimple);
+                parameters.cost(network_.level(rank, channel.ports[port].peer), Protocol::kSimple);
             sum += part * (cost.post_us + over(chunk, cost.gbytes_per_s));
           }
         };
@@ -143,28 +143,28 @@ double Tuner::work_us(const Generator& generator, std::uint64_t bytes) const {
       busiest = std::max(busiest, one);
       sum += one;
     }
-    if (parameters_.cores > 0) busiest = std::max(busiest, sum / parameters_.cores);
+    if (parameters.cores > 0) busiest = std::max(busiest, sum / parameters.cores);
   }
   return busiest * tiles;
 }
 
-Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t bytes) const {
-  auto simulated = simulate(generator, bytes, network_, parameters_, {.model = SimulationModel::kSweep});
+Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const {
+  auto simulated = simulate(generator, bytes, network_, parameters, {.model = SimulationModel::kSweep});
   if (!simulated) return simulated.error();
   if (rank_ == Rank::kBlocks) return simulated->time_us;
   const double alone_us =
-      parameters_.launch_us + std::max(simulated->time_us - parameters_.launch_us, work_us(generator, bytes));
+      parameters.launch_us + std::max(simulated->time_us - parameters.launch_us, work_us(generator, bytes, parameters));
   if (crowd() <= 1) return alone_us;
   // Rounds, counted by letting messages take 1 us and all else no time: in each a core must come round to the rank that
   // waits.
   Parameters rounds;
-  rounds.slots = parameters_.slots;
+  rounds.slots = parameters.slots;
   for (auto& level : rounds.costs) {
     level[static_cast<std::size_t>(Protocol::kSimple)] = {.latency_us = 1, .gbytes_per_s = 1e12};
   }
   auto depth = simulate(generator, kNextToNothing, network_, rounds, {.model = SimulationModel::kSweep});
   if (!depth) return depth.error();
-  return alone_us + depth->time_us * crowd() * parameters_.handover_us;
+  return alone_us + depth->time_us * crowd() * parameters.handover_us;
 }
 
 double Tuner::without_messages(const Collective& collective, std::uint64_t bytes, Way way) const {
@@ -200,9 +200,11 @@ Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t by
     if (!std::isfinite(prediction.total_us())) return refusal("the costs give no finite time");
     return prediction;
   }
-  auto latency_us = by_messages(*generator, little);
+  Parameters cut = parameters_;
+  if (contender.chunk_bytes > 0) cut.slot_bytes = contender.chunk_bytes;
+  auto latency_us = by_messages(*generator, little, cut);
   if (!latency_us) return latency_us.error();
-  auto total_us = bytes > little ? by_messages(*generator, bytes) : latency_us;
+  auto total_us = bytes > little ? by_messages(*generator, bytes, cut) : latency_us;
   if (!total_us) return total_us.error();
   if (!std::isfinite(*total_us)) return refusal("the costs give no finite time");
   prediction.latency_us = std::min(*latency_us, *total_us);

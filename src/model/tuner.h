@@ -29,6 +29,7 @@ enum class Way : std::uint8_t {
 struct Contender {
   Algorithm algorithm = Algorithm::kAuto;
   Way way = Way::kByMessages;
+  std::uint64_t chunk_bytes = 0;  // longest chunk, of kByMessages; 0: as long as a slot holds
 
   bool operator==(const Contender&) const = default;
 };
@@ -55,6 +56,7 @@ inline constexpr std::uint32_t kMostTunedRanks = 64;
 // A choice that is made already is left for another one that is predicted to take this part of its time: nearer than
 // that, predictions are not to be trusted (decision 0018).
 inline constexpr double kWorthChanging = 0.85;
+inline constexpr std::uint64_t kLeastChunkBytes = 4096;  // of a contender; also what they are multiples of
 
 class Tuner {
  public:
@@ -76,8 +78,9 @@ class Tuner {
   Tuner(Parameters parameters, Network network, Rank rank)
       : parameters_(std::move(parameters)), network_(std::move(network)), rank_(rank) {}
   double crowd() const;  // ranks of one machine for each of its cores, at least 1
-  Result<double> by_messages(const Generator& generator, std::uint64_t bytes) const;
-  double work_us(const Generator& generator, std::uint64_t bytes) const;
+  // `parameters`: these, but for slot_bytes, which are a chunk's.
+  Result<double> by_messages(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
+  double work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
   double without_messages(const Collective& collective, std::uint64_t bytes, Way way) const;
 
   Parameters parameters_;

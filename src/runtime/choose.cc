@@ -112,6 +112,8 @@ const Tuner* Chooser::tuner() {
   Parameters parameters = options_.tuning->parameters;
   const std::uint32_t limit = parameters.cores;  // of the cgroup
   parameters.cores = limit > 0 && options_.cores > 0 ? std::min(limit, options_.cores) : options_.cores;
+  if (options_.slots > 0) parameters.slots = options_.slots;
+  if (options_.slot_bytes > 0) parameters.slot_bytes = options_.slot_bytes;
   auto made = Tuner::create({.parameters = std::move(parameters),
                              .ranks = options_.ranks,
                              .nodes = options_.nodes,
@@ -137,20 +139,24 @@ Way Chooser::way_of(const Collective& collective, const Choice& choice, Algorith
 
 std::vector<Contender> Chooser::contenders(const Collective& collective, const Choice& choice) const {
   std::vector<Contender> contenders;
+  const Chosen rule = overridden(collective, choice).value_or(Chosen{});
   for (const Algorithm algorithm : algorithms_of(collective.kind)) {
     const auto generator = find_generator(collective, algorithm);
     if (!generator || (choice.in_rank_order && generator->shape.order != Order::kByRank)) continue;
-    contenders.push_back({.algorithm = algorithm, .way = way_of(collective, choice, algorithm)});
+    const Way way = way_of(collective, choice, algorithm);
+    const bool cut = rule.algorithm == algorithm && way == Way::kByMessages;
+    contenders.push_back({.algorithm = algorithm, .way = way, .chunk_bytes = cut ? rule.chunk_bytes : 0});
   }
   return contenders;
 }
 
-std::optional<Algorithm> Chooser::overridden(const Collective& collective, const Choice& choice) const {
+std::optional<Chosen> Chooser::overridden(const Collective& collective, const Choice& choice) const {
   if (options_.tuning == nullptr) return std::nullopt;
   for (const Override& rule : options_.tuning->overrides) {
     if (!rule.fits(collective.kind, choice.bytes, collective.ranks)) continue;
     const auto generator = find_generator(collective, rule.algorithm);
-    if (generator && (!choice.in_rank_order || generator->shape.order == Order::kByRank)) return rule.algorithm;
+    if (generator && (!choice.in_rank_order || generator->shape.order == Order::kByRank))
+      return Chosen{rule.algorithm, rule.chunk_bytes};
   }
   return std::nullopt;
 }
@@ -167,7 +173,8 @@ Chooser::Decision Chooser::explain(Collective collective, Choice choice) {
     decision.predictions = tuner->predict_all(collective, longest.bytes, contenders(collective, longest));
   }
   if (const auto rule = overridden(collective, choice)) {
-    decision.algorithm = *rule;
+    decision.algorithm = rule->algorithm;
+    decision.chunk_bytes = rule->chunk_bytes;
     decision.by = By::kOverride;
     decision.reason = "a rule of TUTTI_TUNE";
     return decision;
@@ -201,30 +208,40 @@ std::uint64_t Chooser::decided_as(std::uint64_t bytes) {
   return bytes <= 1 ? 1 : std::uint64_t{1} << std::min<unsigned>(std::bit_width(bytes - 1), kMostBits);
 }
 
-Algorithm Chooser::choose(const Collective& collective, const Choice& asked) {
+Chosen Chooser::choose(const Collective& collective, const Choice& asked) {
   const Choice choice = complete(collective, asked);
-  if (options_.tuning == nullptr) return choose_algorithm(collective, choice);
+  if (options_.tuning == nullptr) return {.algorithm = choose_algorithm(collective, choice)};
   if (choice.on_device || !tuner_decides()) {
-    return overridden(collective, choice).value_or(choose_algorithm(collective, choice));
+    return overridden(collective, choice).value_or(Chosen{.algorithm = choose_algorithm(collective, choice)});
   }
   // Rules may end anywhere, and the table has powers of two.
   if (const auto rule = overridden(collective, choice)) return *rule;
   const std::uint32_t key =
       static_cast<std::uint32_t>(collective.kind) * 4 + (choice.in_rank_order ? 2 : 0) + (choice.attached ? 1 : 0);
   const auto bucket = static_cast<unsigned>(std::bit_width(decided_as(choice.bytes) - 1));
-  Algorithm& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
-  if (chosen == Algorithm::kAuto) chosen = explain(collective, asked).algorithm;
+  Chosen& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
+  if (chosen.algorithm == Algorithm::kAuto) {
+    const Decision decision = explain(collective, asked);
+    chosen = {decision.algorithm, decision.chunk_bytes};  // of rules only
+  }
   return chosen;
 }
 
-std::optional<double> Chooser::predict(const Collective& collective, const Choice& asked, Algorithm algorithm) {
+std::optional<double> Chooser::predict(const Collective& collective, const Choice& asked, Chosen chosen) {
   const Choice choice = complete(collective, asked);
   const Tuner* tuner = this->tuner();
   if (tuner == nullptr || collective.ranks < 2) return std::nullopt;
-  const auto predicted =
-      tuner->predict(collective, choice.bytes, {.algorithm = algorithm, .way = way_of(collective, choice, algorithm)});
-  if (!predicted) return std::nullopt;
-  return predicted->total_us();
+  const Way way = way_of(collective, choice, chosen.algorithm);
+  const PredictionKey key{collective.kind, chosen.algorithm, way, chosen.chunk_bytes, choice.bytes};
+  const auto kept = predicted_.find(key);
+  if (kept != predicted_.end()) return kept->second;
+  Collective rooted = collective;
+  rooted.root = 0;
+  const auto predicted = tuner->predict(rooted, choice.bytes,
+                                        {.algorithm = chosen.algorithm, .way = way, .chunk_bytes = chosen.chunk_bytes});
+  ++simulated_;
+  if (predicted_.size() == kMostKeptPredictions) predicted_.clear();
+  return predicted_[key] = predicted ? std::optional(predicted->total_us()) : std::nullopt;
 }
 
 }  // namespace tutti::detail

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "model/tuner.h"
@@ -41,6 +42,20 @@ struct ChooserOptions {
   bool memory = true;
   bool slates = false;
   Attachment attachment = Attachment::kNone;
+  // Of the job's connections, whatever the tuning was measured with; 0: the tuning's.
+  std::uint32_t slots = 0;
+  std::uint64_t slot_bytes = 0;
+};
+
+// Of predict(): where one more comes, all are forgotten. About 100 KB.
+inline constexpr std::size_t kMostKeptPredictions = 1024;
+
+// What a call takes.
+struct Chosen {
+  Algorithm algorithm = Algorithm::kAuto;
+  std::uint32_t chunk_bytes = 0;  // the longest chunk's; 0: as long as a slot holds
+
+  bool operator==(const Chosen&) const = default;
 };
 
 class Chooser {
@@ -50,6 +65,7 @@ class Chooser {
   enum class By : std::uint8_t { kRuleOfThumb, kOverride, kTuner };
   struct Decision {
     Algorithm algorithm = Algorithm::kDirect;
+    std::uint32_t chunk_bytes = 0;  // as in Chosen
     By by = By::kRuleOfThumb;
     Algorithm rule_of_thumb = Algorithm::kDirect;
     std::string reason{};                   // for people
@@ -58,29 +74,35 @@ class Chooser {
 
   // One thread at a time. choice.memory is of no account: it is the communicator's. After the first call of a kind and
   // of a power of two of bytes a look at a table. The root is of no account.
-  Algorithm choose(const Collective& collective, const Choice& choice);
+  Chosen choose(const Collective& collective, const Choice& choice);
   // Choices are made for all calls up to the next power of two, as one of that length.
   static std::uint64_t decided_as(std::uint64_t bytes);
   // The same with all predictions, and slow.
   Decision explain(Collective collective, Choice choice);
-  // In microseconds; nothing where the tuner cannot say.
-  std::optional<double> predict(const Collective& collective, const Choice& choice, Algorithm algorithm);
+  // In microseconds; nothing where the tuner cannot say. Simulated once and then looked up, by kind, algorithm,
+  // chunk and exact bytes; the root is of no account.
+  std::optional<double> predict(const Collective& collective, const Choice& choice, Chosen chosen);
+  // Predictions that were simulated since this was made, so that a test sees what was not.
+  std::uint64_t simulated() const { return simulated_; }
 
  private:
   // kAuto: not chosen yet. By the number of bits of (bytes - 1): the limits of slates and of attached memory are powers
   // of two, and belong to the shorter side.
-  using Buckets = std::array<Algorithm, 65>;
+  using Buckets = std::array<Chosen, 65>;
   const Tuner* tuner();
   Choice complete(const Collective& collective, Choice choice) const;
   Way way_of(const Collective& collective, const Choice& choice, Algorithm algorithm) const;
   std::vector<Contender> contenders(const Collective& collective, const Choice& choice) const;
-  std::optional<Algorithm> overridden(const Collective& collective, const Choice& choice) const;
+  std::optional<Chosen> overridden(const Collective& collective, const Choice& choice) const;
   bool tuner_decides() const { return !options_.memory || !options_.nodes.empty(); }
 
   ChooserOptions options_;
   std::optional<Tuner> tuner_;
   bool looked_ = false;                     // whether there is a tuner
   std::map<std::uint32_t, Buckets> table_;  // by kind and by what else a choice depends on
+  using PredictionKey = std::tuple<CollectiveKind, Algorithm, Way, std::uint32_t, std::uint64_t>;
+  std::map<PredictionKey, std::optional<double>> predicted_;  // at most kMostKeptPredictions
+  std::uint64_t simulated_ = 0;
 };
 
 }  // namespace tutti::detail

@@ -77,7 +77,9 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
                 .cores = world_.cores,
                 .memory = world_.transport->shares_memory(),
                 .slates = world_.transport->slates() != nullptr,
-                .attachment = world_.transport->attachment()}),
+                .attachment = world_.transport->attachment(),
+                .slots = world_.transport->slots(),
+                .slot_bytes = world_.transport->slot_bytes()}),
       knows_driver_(cuda::Driver::loaded() != nullptr),
       device_way_(devices == nullptr ? nullptr
                                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),
@@ -199,14 +201,15 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   }
   const std::size_t bytes = count * element_bytes;
   const Collective& collective = (plans.by_slates != nullptr ? plans.by_slates : plans.direct)->shape.collective;
-  Algorithm algorithm = options.algorithm;
-  if (algorithm == Algorithm::kAuto) {
-    if (plans.chosen == Algorithm::kAuto || plans.chosen_bytes != bytes) {
+  Chosen chosen{.algorithm = options.algorithm};
+  if (chosen.algorithm == Algorithm::kAuto) {
+    if (plans.chosen.algorithm == Algorithm::kAuto || plans.chosen_bytes != bytes) {
       plans.chosen = chooser_.choose(collective, {.bytes = bytes, .attached = true});
       plans.chosen_bytes = bytes;
     }
-    algorithm = plans.chosen;
+    chosen = plans.chosen;
   }
+  const Algorithm algorithm = chosen.algorithm;
   const bool by_slates = SlateRun::takes(collective, algorithm, bytes);
   if (!by_slates && !DirectRun::takes(collective, algorithm, call.op)) return std::nullopt;
   BoundPlan* plan = by_slates ? plans.by_slates : plans.direct;
@@ -231,7 +234,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
               .type = static_cast<std::uint8_t>(call.type),
               .op = reduces(call.kind) ? static_cast<std::uint8_t>(call.op) : std::uint8_t{0},
               .algorithm = static_cast<std::uint8_t>(algorithm),
-              .tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes()),
+              .tile_bytes = tile_bytes_of(chosen),
               .root = root};
   made.type = call.type;
   made.element_bytes = element_bytes;
@@ -323,7 +326,7 @@ Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t coun
   const std::uint64_t bytes = block_bytes(kind, count, type);
   const std::scoped_lock lock(mutex_);
   if (find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  return chooser_.choose(collective, {.bytes = bytes, .attached = true});
+  return chooser_.choose(collective, {.bytes = bytes, .attached = true}).algorithm;
 }
 
 std::optional<double> CommunicatorImpl::predicted_us(CollectiveKind kind, std::size_t count, DataType type,
@@ -331,12 +334,13 @@ std::optional<double> CommunicatorImpl::predicted_us(CollectiveKind kind, std::s
   const Collective collective = collective_of(kind);
   const Choice choice{.bytes = block_bytes(kind, count, type), .attached = true};
   const std::scoped_lock lock(mutex_);
+  Chosen chosen{.algorithm = algorithm};
   if (algorithm == Algorithm::kAuto) {
     if (find_user_plan(collective, choice.bytes, Algorithm::kAuto) != nullptr) return std::nullopt;
-    algorithm = chooser_.choose(collective, choice);
+    chosen = chooser_.choose(collective, choice);
   }
   if (device_way_ != nullptr || algorithm == Algorithm::kUser) return std::nullopt;
-  return chooser_.predict(collective, choice, algorithm);
+  return chooser_.predict(collective, choice, chosen);
 }
 
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {

@@ -168,6 +168,9 @@ class CommunicatorImpl {
   Result<std::unique_ptr<Communicator>> shrink_to_one();
   Result<std::unique_ptr<Communicator>> make_among(Reunion& reunion, const std::vector<std::uint32_t>& present);
   Collective collective_of(CollectiveKind kind) const;
+  std::uint32_t tile_bytes_of(const Chosen& chosen) const {
+    return chosen.chunk_bytes > 0 ? chosen.chunk_bytes : static_cast<std::uint32_t>(world_.transport->slot_bytes());
+  }
   std::int64_t timeout_ns(const CallOptions& options) const;
 
   pid_t process_ = getpid();
@@ -190,7 +193,7 @@ class CommunicatorImpl {
   struct ShortPlans {
     BoundPlan* by_slates = nullptr;
     BoundPlan* direct = nullptr;
-    Algorithm chosen = Algorithm::kAuto;  // for calls of that many bytes; kAuto: not known yet
+    Chosen chosen{};  // for calls of that many bytes; kAuto: not known yet
     std::size_t chosen_bytes = 0;
   };
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};

@@ -64,13 +64,13 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   }
   auto by_device = goes_by_device(call, options, *checked);
   if (!by_device) return by_device.error();
-  const Algorithm algorithm =
-      chosen != nullptr ? Algorithm::kUser
-      : options.algorithm == Algorithm::kAuto
-          ? chooser_.choose(
-                checked->collective,
-                {.bytes = bytes, .in_rank_order = in_rank_order, .on_device = *by_device, .attached = may_be_direct})
-          : options.algorithm;
+  Chosen taken{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
+  if (taken.algorithm == Algorithm::kAuto) {
+    taken = chooser_.choose(
+        checked->collective,
+        {.bytes = bytes, .in_rank_order = in_rank_order, .on_device = *by_device, .attached = may_be_direct});
+  }
+  const Algorithm algorithm = taken.algorithm;
   if (*by_device) {
     auto operation = prepare_on_device(*checked, options, algorithm, chosen);
     if (!operation || *operation != nullptr) return operation;
@@ -84,7 +84,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   }
   checked->call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
   if (chosen != nullptr) checked->call.tag.digest ^= chosen->plan.digest();
-  checked->call.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
+  checked->call.tag.tile_bytes = tile_bytes_of(taken);
   if (cutting_ == Cutting::kLongCalls && may_be_cut(checked->call.tag) && gives_same_in_pieces((*plan)->shape)) {
     return make_pieces(*checked, options, **plan);
   }

@@ -52,6 +52,8 @@ TEST(Overrides, SayWhatTheySay) {
   EXPECT_FALSE((*rules)[0].fits(CollectiveKind::kAllReduce, 65537, 8));
   EXPECT_FALSE((*rules)[0].fits(CollectiveKind::kAllReduce, 65536, 9));
   EXPECT_FALSE((*rules)[0].fits(CollectiveKind::kReduce, 8, 2));
+  EXPECT_EQ(parse_overrides("reduce = ring / 32K")->at(0),
+            (Override{.kind = CollectiveKind::kReduce, .algorithm = Algorithm::kRing, .chunk_bytes = 32768}));
   EXPECT_TRUE(parse_overrides("")->empty());
   EXPECT_TRUE(parse_overrides(" ; ")->empty());
 }
@@ -69,6 +71,11 @@ TEST(Overrides, ErrorsSayWhichAndWhat) {
   EXPECT_THAT(error_of("all_reduce:ranks<8=ring"), HasSubstr("ranks<=N"));
   EXPECT_THAT(error_of("all_reduce:ranks<=x=ring"), HasSubstr("cannot be read"));
   EXPECT_THAT(error_of("all_reduce:2K..1K=ring"), HasSubstr("no call fits it"));
+  for (const char* rule : {"reduce=ring/", "reduce=ring/x", "reduce=ring/0", "reduce=ring/4097", "reduce=ring/-4K"}) {
+    EXPECT_THAT(error_of(rule), HasSubstr("is no length of chunks: give a multiple of 4K")) << rule;
+  }
+  EXPECT_THAT(error_of("reduce=ring/32M"), HasSubstr("longer than a slot"));
+  EXPECT_FALSE(parse_overrides("reduce=ring/32K", 16384).ok());
   EXPECT_THAT(error_of("send_recv=ring"), HasSubstr("is no collective"));
   EXPECT_THAT(error_of(std::string(2000, ';')), HasSubstr("more than 1024"));
   std::string many;

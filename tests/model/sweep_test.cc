@@ -114,6 +114,22 @@ TEST(Sweep, TilesOfARegularRegimeMayBeLeftOut) {
   }
 }
 
+// 100,000 ranks that all differ, since the last leaf switch is not full: known from one rank's program.
+TEST(Sweep, WhatIsTooLargeIsRefusedAfterOneProgram) {
+  const Network network = make_network("dgx-h100", 12'500);
+  Generator plan = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kHierarchical);
+  int built = 0;
+  plan.build = [&built, build = plan.build](const PlanShape& shape, std::uint32_t rank) {
+    ++built;
+    return build(shape, rank);
+  };
+  const Result<SimulateResult> result = simulate(plan, 1 << 30, network, round_parameters(), kSweep);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(result.error().message.find("of 100000 ranks that are not alike"), std::string::npos);
+  EXPECT_EQ(built, 1);
+}
+
 TEST(Sweep, OnePeriodStandsForAllRanks) {
   const Network network = make_network("dgx-h100", 4);
   for (const Algorithm algorithm :

@@ -65,6 +65,24 @@ TEST(Tuner, RanksThatShareACoreTakeTurns) {
   }
 }
 
+// A chain of four tiles or one: three hops of the whole, or of a quarter and three quarters more.
+TEST(Tuner, ShorterChunksFillAChainSooner) {
+  Parameters p = default_host_parameters(0);
+  p.step_us = p.launch_us = p.copy_gbytes_per_s = 0;
+  p.slot_bytes = 1 << 20;
+  p.cost(Level::kNic, Protocol::kSimple) = {.latency_us = 10, .gbytes_per_s = 1};
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
+  const auto tuner = Tuner::create({.parameters = p, .ranks = 4, .nodes = nodes});
+  ASSERT_TRUE(tuner.ok()) << tuner.error().message;
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 4, .nodes = nodes};
+  const auto us = [&](std::uint64_t chunk_bytes) {
+    return tuner->predict(broadcast, 100 << 10, {.algorithm = Algorithm::kChain, .chunk_bytes = chunk_bytes})
+        ->total_us();
+  };
+  EXPECT_NEAR(us(0), 3 * (10 + 102.4), 1);
+  EXPECT_NEAR(us(28 << 10), 3 * 10 + 102.4 + 2 * 25.6, 8) << "tiles differ by the last one";
+}
+
 TEST(Tuner, OverSocketsRanksOfAMachineDoNotHaveItsMemory) {
   const Parameters p = default_host_parameters(0);
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};

@@ -94,8 +94,8 @@ TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
   tuning->overrides = *parse_overrides("all_reduce=double_tree");
   Chooser chooser({.tuning = tuning, .ranks = 4, .slates = true});
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
-  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 8}), Algorithm::kDoubleTree);
-  const Algorithm in_order = chooser.choose(all_reduce, {.bytes = 8, .in_rank_order = true});
+  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 8}).algorithm, Algorithm::kDoubleTree);
+  const Algorithm in_order = chooser.choose(all_reduce, {.bytes = 8, .in_rank_order = true}).algorithm;
   EXPECT_EQ(find_generator(all_reduce, in_order)->shape.order, Order::kByRank);
 }
 
@@ -165,7 +165,7 @@ TEST(Chooser, ARuleForLongerCallsIsNoneForShorterOnes) {
     Tuning tuning{.parameters = default_host_parameters(0)};
     tuning.overrides = *parse_overrides(rules);
     Chooser chooser({.tuning = std::make_shared<const Tuning>(tuning), .ranks = 4, .nodes = nodes});
-    return chooser.choose(all_reduce, {.bytes = bytes});
+    return chooser.choose(all_reduce, {.bytes = bytes}).algorithm;
   };
   ASSERT_NE(chosen("", 40'000), Algorithm::kOneShot);
   EXPECT_EQ(chosen("all_reduce:64K..=one_shot", 40'000), chosen("", 40'000));
@@ -182,10 +182,11 @@ TEST(Chooser, FollowsTheCosts) {
       tuning->parameters.cost(level, Protocol::kSimple) = {.latency_us = latency_us, .gbytes_per_s = gbytes_per_s};
     }
     Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes});
-    const Algorithm algorithm = chooser.choose(all_reduce, {.bytes = 1 << 20});
-    EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), algorithm) << "by the table";
+    const Chosen taken = chooser.choose(all_reduce, {.bytes = 1 << 20});
+    EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), taken) << "by the table";
     const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
-    EXPECT_EQ(decision.algorithm, algorithm);
+    EXPECT_EQ(decision.algorithm, taken.algorithm);
+    EXPECT_EQ(decision.chunk_bytes, taken.chunk_bytes);
     EXPECT_LE(decision.predictions.front().total_us(), decision.predictions.back().total_us());
     return decision;
   };
@@ -193,6 +194,115 @@ TEST(Chooser, FollowsTheCosts) {
   EXPECT_EQ(far.by, Chooser::By::kTuner) << "a second each way: as few rounds as can be";
   EXPECT_NE(far.algorithm, Algorithm::kRing);
   EXPECT_LT(far.predictions.front().total_us(), 5e6);
+}
+
+// A chain of tiles is the sooner done, the shorter these are; with one slot nobody sends ahead.
+TEST(Chooser, GoesByTheJobsSlots) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 8, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  const auto predicted = [&](std::uint32_t slots, std::uint64_t slot_bytes) {
+    Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes, .slots = slots, .slot_bytes = slot_bytes});
+    return chooser.predict(broadcast, {.bytes = 1 << 20}, {Algorithm::kChain}).value();
+  };
+  EXPECT_EQ(predicted(0, 0), predicted(tuning->parameters.slots, tuning->parameters.slot_bytes));
+  EXPECT_LT(predicted(4, 128 * 1024), predicted(4, 1 << 20));
+  EXPECT_LT(predicted(4, 16 * 1024), predicted(1, 16 * 1024));
+}
+
+// The whole way: TUTTI_SLOT_BYTES of a job is what its communicators predict by.
+TEST(Tuning, AJobsSlotsAreThoseOfItsPredictions) {
+  const auto predicted = [](const char* slot_bytes) {
+    CommunicatorOptions options;
+    options.transport = "tcp";
+    auto ranks = create_all(2, options, 1, {{"TUTTI_SLOT_BYTES", slot_bytes}});
+    EXPECT_TRUE(ranks.ok()) << ranks.error().message;
+    return (*ranks)[0]->predicted_us(CollectiveKind::kBroadcast, 1 << 20, DataType::kInt8, Algorithm::kChain);
+  };
+  const auto shorter = predicted("4096");
+  const auto longer = predicted("1048576");
+  ASSERT_TRUE(shorter && longer);
+  EXPECT_NE(*shorter, *longer);
+}
+
+TEST(Chooser, ARuleSaysHowLongChunksAre) {
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
+  tuning->overrides = *parse_overrides("all_reduce:1M..=ring/32K; all_reduce=two_shot");
+  Chooser chooser({.tuning = tuning, .ranks = 4, .slates = true});
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
+  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), (Chosen{Algorithm::kRing, 32 * 1024}));
+  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1000}), (Chosen{Algorithm::kTwoShot, 0}));
+  const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
+  EXPECT_EQ(decision.chunk_bytes, 32u * 1024);
+  for (const Prediction& one : decision.predictions) {
+    EXPECT_EQ(one.contender.chunk_bytes, one.contender.algorithm == Algorithm::kRing ? 32u * 1024 : 0u);
+  }
+}
+
+// Chunks of all lengths that a rule may name, over memory and over sockets, also where calls go without messages.
+TEST(Tuning, CallsInShortChunksGiveTheSameSums) {
+  for (const char* transport : {"auto", "tcp"}) {
+    for (const char* rules : {"all_reduce=ring/4K", "all_reduce=two_shot/8K; broadcast=chain/4K",
+                              "all_reduce=one_shot/16K; broadcast=direct/4K", "all_reduce=double_tree/128K"}) {
+      CommunicatorOptions options;
+      options.transport = transport;
+      auto ranks = create_all(3, options, 1, {{"TUTTI_TUNE", rules}});
+      ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+      on_all(*ranks, [](Communicator& rank) {
+        for (const std::size_t count : {1u, 100u, 1000u, 100'000u}) {
+          for (int call = 0; call < 2; ++call) {  // the second may go another way
+            std::vector<float> data(count);
+            for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 100 + rank.rank());
+            ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
+            for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], 3.0F * (i % 100) + 3) << i;
+            ASSERT_TRUE(rank.broadcast(data.data(), data.data(), count, DataType::kFloat32, 2).ok());
+            ASSERT_EQ(data[count - 1], 3.0F * ((count - 1) % 100) + 3);
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Tuning, ChunksLongerThanASlotAreRefused) {
+  const auto ranks = create_all(2, {}, 1, {{"TUTTI_TUNE", "all_reduce=ring/32K"}, {"TUTTI_SLOT_BYTES", "16384"}});
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_EQ(ranks.error().code, ErrorCode::kConfig);
+  EXPECT_THAT(ranks.error().message, HasSubstr("longer than a slot, 16384"));
+}
+
+TEST(Chooser, APredictionIsSimulatedOnce) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
+  Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  Chooser chooser({.tuning = tuning, .ranks = 4, .nodes = nodes});
+  const auto first = chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing});
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(chooser.simulated(), 1u);
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing}), first);
+  EXPECT_EQ(chooser.simulated(), 1u);
+  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5001}, {Algorithm::kRing}), first) << "one byte more is more";
+  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kDoubleTree}), first);
+  EXPECT_EQ(chooser.simulated(), 3u);
+  // What cannot be predicted is not tried again either.
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
+  EXPECT_EQ(chooser.simulated(), 4u);
+}
+
+TEST(Chooser, KeepsSoManyPredictionsAndNoMore) {
+  const std::vector<std::uint32_t> nodes{0, 1};
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 2, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  Chooser chooser({.tuning = tuning, .ranks = 2, .nodes = nodes});
+  for (std::uint64_t bytes = 0; bytes < kMostKeptPredictions; ++bytes) {
+    chooser.predict(broadcast, {.bytes = bytes}, {Algorithm::kChain});
+  }
+  chooser.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
+  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions) << "the first one is still there";
+  chooser.predict(broadcast, {.bytes = kMostKeptPredictions}, {Algorithm::kChain});
+  chooser.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
+  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions + 2) << "all were forgotten";
 }
 
 }  // namespace

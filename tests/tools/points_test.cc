@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "algorithms/algorithms.h"
+#include "model/simulate.h"
+#include "topology/cluster.h"
 
 namespace tutti::tool {
 namespace {
@@ -76,6 +81,30 @@ TEST(Points, AFitFindsTheParametersThatMadeThem) {
     EXPECT_LT(std::abs(predictor->predict(point, *fitted)->time_us / point.time_us - 1), 0.03) << point.bytes;
   }
   EXPECT_FALSE(predictor->predict({.ranks = 16, .machines = 2, .bytes = 8}, truth).ok());
+}
+
+// Eight GPUs behind two CPUs and two NICs: the sweep lets every message have its links alone, which they cannot be.
+TEST(Points, NoLinkCarriesMoreThanItCan) {
+  System system;
+  system.name = "boxes";
+  system.shape = "pcie-8gpu";
+  system.capability = 80;
+  system.algorithms = {Algorithm::kTwoShot};
+  system.protocols = {Protocol::kSimple};
+  const Point point{.ranks = 16, .machines = 2, .bytes = 256 << 20};
+  const auto predictor = Predictor::create(system, {point});
+  ASSERT_TRUE(predictor.ok()) << predictor.error().message;
+  const Parameters parameters = default_gpu_parameters(80);
+  const auto predicted = predictor->predict(point, parameters);
+  ASSERT_TRUE(predicted.ok()) << predicted.error().message;
+  const auto network = Network::create(*make_shape({.name = "pcie-8gpu", .machines = 2}));
+  std::vector<std::uint32_t> nodes(16, 0);
+  std::fill(nodes.begin() + 8, nodes.end(), 1);
+  const auto plan = find_generator({.ranks = 16, .nodes = nodes}, Algorithm::kTwoShot);
+  const auto swept = simulate(*plan, point.bytes, *network, parameters, {.model = SimulationModel::kSweep});
+  ASSERT_TRUE(swept.ok()) << swept.error().message;
+  ASSERT_GT(swept->busiest.at(0).utilisation, 1.1);
+  EXPECT_DOUBLE_EQ(predicted->time_us, swept->busiest.at(0).utilisation * swept->time_us);
 }
 
 }  // namespace

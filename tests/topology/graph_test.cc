@@ -14,12 +14,10 @@ namespace tutti {
 namespace {
 
 std::uint32_t add(Graph& graph, NodeKind kind, std::string name, std::int32_t number = 0) {
-  GraphNode node;
-  node.kind = kind;
-  node.name = std::move(name);
+  const std::uint32_t index = add_node(graph, kind, std::move(name));
+  GraphNode& node = graph.nodes[index];
   node.numa = node.gpu.device = node.nic.device = number;
-  graph.nodes.push_back(std::move(node));
-  return static_cast<std::uint32_t>(graph.nodes.size() - 1);
+  return index;
 }
 
 std::uint32_t node(const Graph& graph, std::string_view name) {

@@ -155,6 +155,18 @@ TEST(Xml, WhatNcclsFormatCannotSayIsWrittenBesideIt) {
   EXPECT_THAT(findings, IsEmpty()) << to_string(findings.front());
 }
 
+// Found by the fuzzer: the NUMA node of a higher number stands first.
+TEST(Xml, CpusStandInTheOrderOfTheFile) {
+  std::string text = kTwoSockets;
+  text.replace(text.find("numaid=\"0\""), 10, "numaid=\"5\"");
+  const Graph graph = parsed(text);
+  EXPECT_EQ(graph.nodes.front().numa, 5);
+  EXPECT_EQ(in_file_order(graph), graph);
+  const Result<std::string> written = to_xml(graph);
+  ASSERT_TRUE(written) << to_string(written.error());
+  EXPECT_EQ(parsed(*written), graph) << *written;
+}
+
 TEST(Xml, ASecondWayBetweenSwitchesIsKept) {
   std::string text = kTwoSockets;
   const std::string place = "<pci busid=\"0000:91:00.0\"";

@@ -1,0 +1,53 @@
+// libFuzzer's way into the reader of topology files: whatever the bytes are, reading ends; what is wrong has a place;
+// and what is usable is a sound graph that is written and read back to the same one. Built with TUTTI_FUZZERS only
+// (docs/topo.md has the commands). xml_fuzz_test.cc is its small brother in every test run.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "topology/xml.h"
+
+namespace {
+
+void demand(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s\n", what);
+  std::abort();
+}
+
+// Beyond this many parts the paths, whose time grows with the square, are left out.
+constexpr std::size_t kMostParts = 64;
+
+void check_sound(const tutti::Graph& graph) {
+  for (const tutti::GraphLink& link : graph.links) {
+    demand(link.from < graph.nodes.size() && link.to < graph.nodes.size() && link.from != link.to,
+           "links have two ends");
+    demand(link.gbytes_per_s > 0 && link.count > 0, "links carry something");
+  }
+  if (graph.nodes.size() > kMostParts) return;
+  for (const std::uint32_t gpu : nodes_of(graph, tutti::NodeKind::kGpu)) {
+    demand(paths_from(graph, gpu)[gpu].type == tutti::PathType::kLoc, "a GPU reaches itself");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const tutti::XmlReading reading = tutti::read_xml(text);
+  demand(reading.findings.size() <= tutti::kMaxXmlFindings, "findings are bounded");
+  for (const tutti::Finding& finding : reading.findings) demand(!finding.what.empty(), "findings say what");
+  demand(reading.usable() == tutti::parse_xml(text).ok(), "both readers agree");
+  if (!reading.usable()) return 0;
+  check_sound(reading.graph);
+  demand(in_file_order(reading.graph) == reading.graph, "parts stand in the file's order");
+  const tutti::Result<std::string> written = to_xml(reading.graph);
+  demand(written.ok(), "what was read can be written");
+  const tutti::XmlReading again = tutti::read_xml(*written);
+  demand(again.usable(), "what was written can be read");
+  demand(again.graph.nodes == reading.graph.nodes && again.graph.links == reading.graph.links,
+         "what was written is the same machine");
+  return 0;
+}
