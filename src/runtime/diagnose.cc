@@ -111,7 +111,7 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
                    own ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text));
 }
 
-Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) {
+Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) const {
   const auto culprit = static_cast<std::int32_t>(peer);
   if (life == PeerLife::kAborted) {
     return diagnosis(ErrorCode::kAborted, ErrorScope::kCommunicator, culprit,

@@ -45,7 +45,7 @@ class Diagnostician {
   };
   Whereabouts whereabouts(const Call& call) const;
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
-  static Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life);
+  Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life) const;
 
   std::uint32_t rank_;
   std::uint32_t ranks_;
