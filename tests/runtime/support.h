@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "transports/ucx/ucx_maker.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {
@@ -34,18 +37,28 @@ inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds tim
 struct WorldKind {
   const char* name;
   std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
-  const char* transport;  // "auto" or "tcp"
+  const char* transport;  // "auto", "tcp", "ucx"
   const char* attach;     // "off": messages; "calls" and "auto": each other's memory
+  const char* tls = "";   // of "ucx": UCX_TLS; empty: as the environment says
 };
 inline constexpr WorldKind kWorlds[] = {
     {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
+inline constexpr WorldKind kUcxWorlds[] = {
+    {"Ucx", 1, "ucx", "off"}, {"UcxTcp", 1, "ucx", "off", "tcp,self"}, {"UcxSm", 1, "ucx", "off", "sm,self"}};
 inline constexpr WorldKind kAttachedWorlds[] = {{"Pointers", 1, "auto", "auto"}, {"Calls", 1, "auto", "calls"}};
+
+// For SetUp(): the test is skipped where the world's library is not there.
+inline void skip_unless_possible(const WorldKind& world) {
+  if (std::string_view(world.transport) != "ucx") return;
+  if (const auto ucx = find_ucx(); !ucx) GTEST_SKIP() << ucx.error().message;
+}
 
 inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
                                 std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   CommunicatorOptions options;
   options.timeout = timeout;
   options.transport = world.transport;
+  if (*world.tls != '\0') setenv("UCX_TLS", world.tls, 1);
   options.attach = world.attach;
   auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
   EXPECT_TRUE(made.ok()) << to_string(made.error());

@@ -130,10 +130,11 @@ TEST_P(UcxMessages, StopAtTheSlotsUntilSomethingIsReleased) {
   ASSERT_EQ(world.await(*receive, call(1)), Arrival::kMessage);
   receive->release();
   ASSERT_TRUE(world.eventually([&] { return send->ready(); })) << "one release makes room where there was none";
-  while (sent < 60) {
+  for (std::size_t received = 1; received < 60;) {
     world.turn();
-    if (send->ready()) send->send_from(data.data(), data.size(), call(1)), ++sent;
+    if (sent < 60 && send->ready()) send->send_from(data.data(), data.size(), call(1)), ++sent;
     if (receive->arrival(call(1)) == Arrival::kMessage) {
+      ++received;
       ASSERT_EQ(std::memcmp(receive->front().data, data.data(), data.size()), 0);
       receive->release();
     }
@@ -228,6 +229,27 @@ TEST_P(UcxMessages, AreThereAfterTheSenderHasLeft) {
   world.ranks[1]->pump();
   EXPECT_EQ(world.ranks[1]->peer_status(0).life, PeerLife::kLeft) << "and nothing is broken";
   EXPECT_FALSE(receive->may_bring_more());
+}
+
+// Nobody reads: the sender waits as long as it may, and goes.
+TEST_P(UcxMessages, ThatNobodyReadsHoldUpTheEndForTwoSecondsAtMost) {
+  World world(GetParam());
+  auto send = world.send(0, 1);
+  auto receive = world.receive(0, 1);
+  ASSERT_TRUE(world.eventually([&] { return send->ready(); }));
+  send->send_from(nullptr, 0, call(1));
+  ASSERT_EQ(world.await(*receive, call(1)), Arrival::kMessage);
+  const auto data = pattern(kSlotBytes, 1);
+  send->send_from(data.data(), data.size(), call(1));
+  SteadyClock clock;
+  const std::int64_t start_ns = clock.now_ns();
+  world.ranks[0] = nullptr;
+  EXPECT_LT(clock.now_ns() - start_ns, 10'000'000'000);
+  receive->release();
+  EXPECT_TRUE(tcp_test::eventually([&] {
+    world.turn();
+    return world.ranks[1]->peer_status(0).life == PeerLife::kLeft;
+  }));
 }
 
 TEST_P(UcxMessages, OutliveTheirTransportAsConnections) {

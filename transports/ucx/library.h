@@ -3,6 +3,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -51,6 +52,10 @@ class UcxContext {
 
   const UcxLibrary& library() const { return library_; }
   ucp_context_h handle() const { return handle_; }
+  // Whether endpoints tell of their peers' ends, as far as has been seen. UCX prints an error where one is asked for
+  // that cannot, so that it is asked for once.
+  bool tells_of_ends() const { return tells_of_ends_.load(std::memory_order_relaxed); }
+  void tells_of_no_ends() { tells_of_ends_.store(false, std::memory_order_relaxed); }
   bool own_process() const;  // false in a child that was forked: its copy may not be used
 
  private:
@@ -58,6 +63,7 @@ class UcxContext {
   const UcxLibrary& library_;
   const ucp_context_h handle_;
   const int process_;
+  std::atomic<bool> tells_of_ends_ = true;
 };
 
 // "making a worker: Out of memory", for a person. `doing`: "making a worker".

@@ -12,7 +12,11 @@
 namespace tutti {
 namespace {
 
-constexpr unsigned kMessageId = 1;                   // of UCX's active messages
+constexpr unsigned kMessageId = 1;  // of UCX's active messages
+// From here on a message is announced, and drawn by the receiver, whatever UCX would choose: then the sender knows that
+// it has arrived. Shorter ones UCX may keep for a while, when the system takes no more.
+constexpr std::uint32_t kAnnouncedBytes = 32 * 1024;
+constexpr std::uint64_t kSystemTakes = 64 * 1024;    // bytes to one peer that a socket holds at least
 constexpr std::int64_t kErrorRestsNs = 300'000'000;  // a peer that has gone is better named by its TCP connections
 
 // Of a request with a callback, which gets `user`.
@@ -152,10 +156,14 @@ ucs_status_t UcxWorker::make_endpoint(UcxPeer& peer, const void* address) {
   params.address = static_cast<const ucp_address_t*>(address);
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = &UcxWorker::on_error, .arg = &peer};
-  const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
-  if (status == UCS_OK) return status;
+  if (context_->tells_of_ends()) {
+    const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
+    if (status == UCS_OK) return status;
+  }
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;  // not every transport can tell of a peer's end
-  if (ucx_.ep_create(worker_, &params, &peer.endpoint) != UCS_OK) return status;
+  const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
+  if (status != UCS_OK) return status;
+  context_->tells_of_no_ends();
   no_failures_ = true;
   return UCS_OK;
 }
@@ -240,6 +248,10 @@ void* UcxWorker::post(UcxPeer& peer, const UcxHeader& header, const void* data, 
   peer.unflushed = true;
   ucp_request_param_t param = request_param(user);
   param.cb.send = done;
+  if (header.bytes >= kAnnouncedBytes) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_RNDV;
+  }
   return ucx_.am_send_nbx(peer.endpoint, kMessageId, &header, sizeof(header), data, header.bytes, &param);
 }
 
@@ -312,10 +324,13 @@ bool UcxWorker::delivered(UcxLane& lane) {
   return done();
 }
 
-// Its messages are out of UCX's queues too.
+// Its messages are out of UCX's queues too. What UCX has done with may still wait there for room in a socket, and to
+// ask (a flush) takes the peer's help: so only where it is too much for the socket.
 bool UcxWorker::flushed(UcxPeer& peer) {
   if (over() || peer.dead()) return true;
-  if (peer.unflushed && !peer.flushing) {
+  if (!peer.flushing && !peer.unflushed) return true;
+  if (unconfirmed_bytes(peer) <= kSystemTakes) return true;
+  if (!peer.flushing) {
     peer.unflushed = false;
     ucp_request_param_t param = request_param(&peer);
     param.cb.send = &UcxWorker::on_flushed;
@@ -323,7 +338,19 @@ bool UcxWorker::flushed(UcxPeer& peer) {
     peer.flushing = UCS_PTR_IS_PTR(request);
     if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "flushing");
   }
-  return !peer.flushing && !peer.unflushed;
+  return !peer.flushing;
+}
+
+// Of messages that were not announced and that the peer has not told to have released.
+std::uint64_t UcxWorker::unconfirmed_bytes(const UcxPeer& peer) const {
+  std::uint64_t bytes = 0;
+  for (const UcxLane& lane : peer.lanes) {
+    for (std::uint64_t number = lane.credited; number < lane.started; ++number) {
+      const std::uint32_t one = lane.sends[number % options_.slots].header.bytes;
+      if (one < kAnnouncedBytes) bytes += sizeof(UcxHeader) + one;
+    }
+  }
+  return bytes;
 }
 
 void UcxWorker::on_flushed(void* request, ucs_status_t status, void* peer) {

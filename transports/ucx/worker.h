@@ -140,6 +140,8 @@ class UcxWorker {
   void* post(UcxPeer& peer, const UcxHeader& header, const void* data, ucp_send_nbx_callback_t done, void* user);
   UcxHeader header_to(const UcxPeer& peer, UcxKind kind) const;
   bool flushed(UcxPeer& peer);
+  std::uint64_t unconfirmed_bytes(const UcxPeer& peer) const;
+  bool busy() const;
   bool drained(UcxPeer& peer);
   void say_last(UcxPeer& peer);
   void fail(UcxPeer& peer, ucs_status_t status, std::string_view doing);

@@ -203,6 +203,19 @@ void UcxWorker::drain(std::int64_t patience_ns) {
   }
 }
 
+// UCX has something of this worker's in its queues.
+bool UcxWorker::busy() const {
+  return unfinished_ > 0 || !closing_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const UcxPeer& peer) {
+           return peer.flushing || peer.last_going ||
+                  std::any_of(peer.lanes.begin(), peer.lanes.end(), [](const UcxLane& lane) {
+                    return lane.credit_going ||
+                           std::any_of(lane.arrivals.begin(), lane.arrivals.end(), [](const UcxArrived& message) {
+                             return message.state == UcxArrived::State::kComing;
+                           });
+                  });
+         });
+}
+
 void UcxWorker::end() {
   if (over()) return;
   if (!context_->own_process()) {  // a forked child: all of it belongs to the parent
@@ -224,7 +237,13 @@ void UcxWorker::end() {
     ucx_.worker_progress(worker_);
     close_failed();
   } while (!closing_.empty() && clock_.now_ns() < latest_ns);
-  ucx_.worker_destroy(worker_);
+  // Endpoints that tell of no ends cannot be closed by force either, and UCX ends the process when it is to destroy one
+  // with something in its queues: such a worker stays.
+  if (no_failures_ && busy()) {
+    static_cast<void>(std::make_unique<std::shared_ptr<UcxContext>>(context_).release());
+  } else {
+    ucx_.worker_destroy(worker_);
+  }
   worker_ = nullptr;
 }
 
