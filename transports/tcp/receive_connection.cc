@@ -153,7 +153,7 @@ bool TcpReceiveConnection::take_header() {
   }
   if (header_.tag.sequence != noted_) {
     noted_ = header_.tag.sequence;
-    if (lane_ != kPointToPointLane) links_->note_call(peer(), header_.tag);
+    if (lane_ < kPointToPointLane) links_->note_call(peer(), header_.tag);  // others carry no collectives
   }
   stage_ = Stage::kPayload;
   where_ = Where::kUndecided;

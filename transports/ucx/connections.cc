@@ -24,7 +24,7 @@ Arrival UcxReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
     const CallTag& tag = message->header.tag;
     if (tag.sequence != noted_) {
       noted_ = tag.sequence;
-      if (lane_.number != kPointToPointLane) worker_->note_call(*lane_.peer, tag);
+      if (lane_.number < kPointToPointLane) worker_->note_call(*lane_.peer, tag);
     }
     if (tag.sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
     if (tag.sequence == call.sequence && tag != call) {
