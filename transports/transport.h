@@ -82,6 +82,8 @@ class SendConnection {
   virtual bool drained() = 0;  // the receiver has released everything that was sent, or has a copy of it
   // Everything that was sent is with the system or with the receiver: this process need do nothing more for it.
   virtual bool handed_over() = 0;
+  // True where that may take its time: a call ends only when its messages are handed over.
+  virtual bool lingers() const { return sends_from_memory(); }
 };
 
 // The last three are no connection's words: a peer has taken back what it showed; the memory that a rank named cannot

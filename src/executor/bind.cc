@@ -33,6 +33,7 @@ Status open_channel(const Channel& channel, BoundChannel& bound, Connections& co
       if (!connection) return connection.error();
       end.send = *connection;
       end.by_memory = end.send->sends_from_memory();
+      end.lingers = end.send->lingers();
     } else {
       auto connection = connections.receive(port.peer, port.lane);
       if (!connection) return connection.error();

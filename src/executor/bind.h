@@ -22,6 +22,7 @@ struct BoundPort {
   ReceiveConnection* receive = nullptr;
   std::uint32_t peer = 0;
   bool by_memory = false;  // the connection sends from, or receives into, the caller's memory
+  bool lingers = false;    // a send: what was sent must be handed over before the call may end
 };
 
 inline constexpr std::uint16_t kNoPort = 0xffff;

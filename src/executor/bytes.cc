@@ -306,7 +306,7 @@ bool Execution::done() {
   // Only this plan's own connections count: a peer that does not read what another call sends it holds up nobody else.
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
-      if (port.by_memory && port.send != nullptr && !port.send->handed_over()) return false;
+      if (port.lingers && !port.send->handed_over()) return false;
     }
   }
   return std::all_of(published_to_.begin(), published_to_.end(), [](SendConnection* to) { return to->drained(); });

@@ -12,6 +12,7 @@ using Param = std::tuple<WorldKind, std::int32_t>;
 
 class Collectives : public testing::TestWithParam<Param> {
  protected:
+  void SetUp() override { skip_unless_possible(std::get<0>(GetParam())); }
   static std::int32_t ranks() { return std::get<1>(GetParam()); }
   static Communicators world() { return make_world(std::get<0>(GetParam()), ranks()); }
   static std::vector<std::int32_t> roots(CollectiveKind kind) {
@@ -131,6 +132,8 @@ TEST_P(Collectives, FollowEachOtherInAnyOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
                          testing::Combine(testing::ValuesIn(worlds()), testing::Values(1, 2, 3, 4, 6)), name_of);
+INSTANTIATE_TEST_SUITE_P(UcxWorlds, Collectives,
+                         testing::Combine(testing::ValuesIn(kUcxWorlds), testing::Values(2, 3, 4)), name_of);
 INSTANTIATE_TEST_SUITE_P(AttachedWorlds, Collectives,
                          testing::Combine(testing::ValuesIn(kAttachedWorlds), testing::Values(2, 3, 6)), name_of);
 

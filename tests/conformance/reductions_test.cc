@@ -43,7 +43,10 @@ Matrix matrix_of(std::int32_t rank, std::size_t i) {
   return {{1 + r, 2 + n % 7, n % 5, 3 + r * n % 11}};
 }
 
-class UserReductions : public testing::TestWithParam<WorldKind> {};
+class UserReductions : public testing::TestWithParam<WorldKind> {
+ protected:
+  void SetUp() override { skip_unless_possible(GetParam()); }
+};
 
 TEST_P(UserReductions, CombineInRankOrderWhenTheyDoNotCommute) {
   constexpr std::int32_t kRanks = 4;
@@ -90,6 +93,8 @@ TEST_P(UserReductions, ServeReduceAndReduceScatter) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, UserReductions, testing::ValuesIn(worlds()),
+                         [](const auto& world) { return std::string(world.param.name); });
+INSTANTIATE_TEST_SUITE_P(UcxWorlds, UserReductions, testing::ValuesIn(kUcxWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(UserReductions, AreRefusedWhereTheyCannotBeRight) {

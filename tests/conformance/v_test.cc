@@ -11,7 +11,10 @@ namespace {
 
 using testing::HasSubstr;
 
-class VVariants : public testing::TestWithParam<WorldKind> {};
+class VVariants : public testing::TestWithParam<WorldKind> {
+ protected:
+  void SetUp() override { skip_unless_possible(GetParam()); }
+};
 
 std::vector<std::size_t> unequal(std::int32_t ranks) {
   std::vector<std::size_t> counts;
@@ -96,6 +99,8 @@ TEST_P(VVariants, NameTheRankWhoseCountsDiffer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, VVariants, testing::ValuesIn(worlds()),
+                         [](const auto& world) { return std::string(world.param.name); });
+INSTANTIATE_TEST_SUITE_P(UcxWorlds, VVariants, testing::ValuesIn(kUcxWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(VArguments, AreCheckedBeforeAnythingMoves) {

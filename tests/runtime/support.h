@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "transports/ucx/ucx_maker.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {
@@ -37,21 +38,33 @@ inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds tim
 struct WorldKind {
   const char* name;
   std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
-  const char* transport;  // "auto", "tcp" ...
+  const char* transport;  // "auto", "tcp", "ucx"
   const char* attach;     // "off": messages; "calls" and "auto": each other's memory
+  const char* tls = "";   // of "ucx": UCX_TLS; empty: as the environment says
 };
 inline constexpr WorldKind kWorlds[] = {
     {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
+inline constexpr WorldKind kUcxWorlds[] = {{"UcxTcp", 1, "ucx", "off", "tcp,self"},
+                                           {"UcxSm", 1, "ucx", "off", "sm,self"}};
 inline constexpr WorldKind kAttachedWorlds[] = {{"Pointers", 1, "auto", "auto"}, {"Calls", 1, "auto", "calls"}};
 
-// The worlds that the conformance suite goes through: those above, or, where CONFORMANCE_WORLDS says "verbs", those of
-// RDMA devices, for the guests of scripts/rdma-vm. There TUTTI_RDMA_DEVICES must name the device, so that `auto` takes
-// it though it is of software.
+// The worlds that the conformance suite goes through: those above, or, where CONFORMANCE_WORLDS says "verbs" or "ucx",
+// those of RDMA devices, for the guests of scripts/rdma-vm. There TUTTI_RDMA_DEVICES must name the device, so that
+// `auto` takes it though it is of software.
 inline std::vector<WorldKind> worlds() {
   const char* const wanted = std::getenv("CONFORMANCE_WORLDS");
   if (wanted == nullptr) return {std::begin(kWorlds), std::end(kWorlds)};
   if (std::string_view(wanted) == "verbs") return {{"Verbs", 1, "verbs", "off"}, {"MixedVerbs", 2, "auto", "off"}};
-  return {{"Named", 1, wanted, "off"}};
+  return {{"Ucx", 1, "ucx", "off"}};
+}
+
+// For SetUp(): the test is skipped where the world's library is not there.
+inline void skip_unless_possible(const WorldKind& world) {
+  if (std::string_view(world.transport) != "ucx") return;
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "UCX is not built for the thread sanitizer, which knows nothing of its locks";
+#endif
+  if (const auto ucx = find_ucx(); !ucx) GTEST_SKIP() << ucx.error().message;
 }
 
 inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
@@ -59,6 +72,7 @@ inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
   CommunicatorOptions options;
   options.timeout = timeout;
   options.transport = world.transport;
+  if (*world.tls != '\0') setenv("UCX_TLS", world.tls, 1);
   options.attach = world.attach;
   auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
   EXPECT_TRUE(made.ok()) << to_string(made.error());

@@ -38,6 +38,7 @@ class RemoteSendConnection final : public SendConnection {
   }
   bool drained() override { return remote_->drained(); }
   bool handed_over() override { return remote_->handed_over(); }
+  bool lingers() const override { return remote_->lingers(); }
 
  private:
   std::unique_ptr<SendConnection> remote_;

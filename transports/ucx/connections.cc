@@ -1,0 +1,62 @@
+#include "transports/ucx/connections.h"
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kMoreNs = 1'000'000'000;  // what a peer that has gone has sent may take so long to come
+
+}  // namespace
+
+void UcxSendConnection::send_published(const WindowRef&, std::uint64_t, const CallTag&) {
+  TUTTI_ASSERT(false, "no memory is registered with the UCX transport");
+}
+
+void UcxSendConnection::send_delivered(std::uint64_t, const CallTag&) {
+  TUTTI_ASSERT(false, "nobody stores into a peer's memory over UCX");
+}
+
+Arrival UcxReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
+  for (;;) {
+    UcxArrived* message = worker_->next(lane_);
+    if (message == nullptr) return lane_.corrupt ? Arrival::kCorrupt : Arrival::kNothing;
+    const CallTag& tag = message->header.tag;
+    if (tag.sequence != noted_) {
+      noted_ = tag.sequence;
+      if (lane_.number < kPointToPointLane) worker_->note_call(*lane_.peer, tag);
+    }
+    if (tag.sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
+    if (tag.sequence == call.sequence && tag != call) {
+      mismatched_ = tag;
+      worker_->tell_of_mismatch();  // both sides say best who differs when both know
+      return Arrival::kMismatch;
+    }
+    if (message->state != UcxArrived::State::kHere) return Arrival::kNothing;
+    if (tag.sequence == call.sequence) return Arrival::kMessage;
+    worker_->release(lane_, *message);  // left behind by a call that failed
+  }
+}
+
+bool UcxReceiveConnection::may_bring_more() {
+  if (worker_->over() || lane_.corrupt || lane_.peer->dead()) return false;
+  const std::int64_t now_ns = worker_->now_ns();
+  if (more_asked_ns_ == 0) more_asked_ns_ = now_ns;
+  const UcxArrived* message = worker_->next(lane_);
+  const bool coming = message != nullptr && message->state != UcxArrived::State::kHere;
+  return (coming || !lane_.peer->left) && now_ns - more_asked_ns_ < kMoreNs;
+}
+
+Message UcxReceiveConnection::front() {
+  const UcxArrived* message = worker_->next(lane_);
+  TUTTI_ASSERT(message != nullptr && message->state == UcxArrived::State::kHere);
+  return {.carrier = Carrier::kSlot, .data = message->data, .bytes = message->header.bytes};
+}
+
+void UcxReceiveConnection::release() {
+  UcxArrived* message = worker_->next(lane_);
+  TUTTI_ASSERT(message != nullptr);
+  worker_->release(lane_, *message);
+}
+
+}  // namespace tutti

@@ -1,0 +1,46 @@
+// The two ends of a connection over UCX. Thread of the driver.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "transports/transport.h"
+#include "transports/ucx/worker.h"
+
+namespace tutti {
+
+class UcxSendConnection final : public SendConnection {
+ public:
+  UcxSendConnection(std::shared_ptr<UcxWorker> worker, UcxLane& lane) : worker_(std::move(worker)), lane_(lane) {}
+  bool ready() override { return worker_->ready(lane_); }
+  std::byte* slot() override { return worker_->slot(lane_); }
+  void send_slot(std::uint64_t bytes, const CallTag& tag) override { worker_->send(lane_, bytes, tag); }
+  bool lingers() const override { return true; }
+  void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
+  void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
+  bool drained() override { return worker_->delivered(lane_); }
+  bool handed_over() override { return worker_->handed_over(lane_); }
+
+ private:
+  std::shared_ptr<UcxWorker> worker_;  // shared with the path, which may end first
+  UcxLane& lane_;                      // the worker's
+};
+
+class UcxReceiveConnection final : public ReceiveConnection {
+ public:
+  UcxReceiveConnection(std::shared_ptr<UcxWorker> worker, UcxLane& lane) : worker_(std::move(worker)), lane_(lane) {}
+  Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
+  bool may_bring_more() override;
+  CallTag mismatched_tag() const override { return mismatched_; }
+  Message front() override;
+  void release() override;
+
+ private:
+  std::shared_ptr<UcxWorker> worker_;  // shared with the path, which may end first
+  UcxLane& lane_;                      // the worker's
+  CallTag mismatched_;
+  std::uint64_t noted_ = 0;         // the call that the board was told of last
+  std::int64_t more_asked_ns_ = 0;  // when may_bring_more() was first asked; 0: never
+};
+
+}  // namespace tutti

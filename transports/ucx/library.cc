@@ -1,0 +1,159 @@
+#include "transports/ucx/library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <optional>
+
+namespace tutti {
+namespace {
+
+constexpr unsigned kMajor = 1;
+constexpr unsigned kLeastMinor = 13;
+
+Error unsupported(std::string message) {
+  return {ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, std::move(message)};
+}
+
+// Loads every function; the name of the first that is missing, or null.
+class Loader {
+ public:
+  explicit Loader(void* handle) : handle_(handle) {}
+  template <class Function>
+  Loader& load(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(handle_, name));
+    if (function == nullptr && missing_ == nullptr) missing_ = name;
+    return *this;
+  }
+  const char* missing() const { return missing_; }
+
+ private:
+  void* handle_;
+  const char* missing_ = nullptr;
+};
+
+const char* load_all(void* handle, UcxLibrary& ucx) {
+  Loader loader(handle);
+  loader.load(ucx.get_version, "ucp_get_version")
+      .load(ucx.init_version, "ucp_init_version")
+      .load(ucx.cleanup, "ucp_cleanup")
+      .load(ucx.config_read, "ucp_config_read")
+      .load(ucx.config_release, "ucp_config_release")
+      .load(ucx.worker_create, "ucp_worker_create")
+      .load(ucx.worker_destroy, "ucp_worker_destroy")
+      .load(ucx.worker_progress, "ucp_worker_progress")
+      .load(ucx.worker_get_efd, "ucp_worker_get_efd")
+      .load(ucx.worker_arm, "ucp_worker_arm")
+      .load(ucx.worker_get_address, "ucp_worker_get_address")
+      .load(ucx.worker_release_address, "ucp_worker_release_address")
+      .load(ucx.worker_set_am_recv_handler, "ucp_worker_set_am_recv_handler")
+      .load(ucx.ep_create, "ucp_ep_create")
+      .load(ucx.ep_close_nbx, "ucp_ep_close_nbx")
+      .load(ucx.ep_flush_nbx, "ucp_ep_flush_nbx")
+      .load(ucx.am_send_nbx, "ucp_am_send_nbx")
+      .load(ucx.am_recv_data_nbx, "ucp_am_recv_data_nbx")
+      .load(ucx.am_data_release, "ucp_am_data_release")
+      .load(ucx.request_check_status, "ucp_request_check_status")
+      .load(ucx.request_free, "ucp_request_free")
+      .load(ucx.status_string, "ucs_status_string");
+  return loader.missing();
+}
+
+Result<UcxLibrary> load_library() {
+  void* handle = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) {
+    const char* why = dlerror();
+    return unsupported(
+        fmt::format("UCX cannot be opened ({}): install it (libucx0), or name its folder in "
+                    "LD_LIBRARY_PATH",
+                    why == nullptr ? "no reason given" : why));
+  }
+  UcxLibrary ucx;
+  const char* missing = load_all(handle, ucx);
+  if (ucx.get_version == nullptr) return unsupported("libucp.so.0 is not UCX: it has no ucp_get_version");
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  ucx.get_version(&major, &minor, &release);
+  ucx.version = fmt::format("{}.{}.{}", major, minor, release);
+  if (major != kMajor || minor < kLeastMinor || missing != nullptr) {
+    const std::string lacks = missing == nullptr ? "" : fmt::format(" and has no {}", missing);
+    return unsupported(fmt::format("libucp.so.0 is UCX {}{}: version {}.{} or a later {}.x is needed", ucx.version,
+                                   lacks, kMajor, kLeastMinor, kMajor));
+  }
+  return ucx;
+}
+
+// A process has one UCX, as it has one of each library; its contexts are costly, so that all ranks share one.
+struct Process {
+  std::mutex mutex;  // guards all below
+  std::optional<UcxLibrary> library;
+  std::weak_ptr<UcxContext> context;
+};
+
+// Never destroyed: threads may still be calling when the process ends.
+Process& process() {
+  alignas(Process) static std::byte memory[sizeof(Process)];
+  static auto* const made = new (memory) Process();
+  return *made;
+}
+
+Result<ucp_context_h> make_context(const UcxLibrary& ucx) {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucx.config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return ucx_error(ucx, "reading its settings (UCX_*)", status);
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.mt_workers_shared = 1;  // ranks may be threads
+  ucp_context_h context = nullptr;
+  status = ucx.init_version(kMajor, kLeastMinor, &params, config, &context);
+  ucx.config_release(config);
+  if (status != UCS_OK) return ucx_error(ucx, "starting it (are UCX_TLS and UCX_NET_DEVICES right?)", status);
+  return context;
+}
+
+}  // namespace
+
+Error ucx_error(const UcxLibrary& library, const std::string& doing, ucs_status_t status) {
+  return {ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
+          fmt::format("UCX {}: {}: {}", library.version, doing, library.status_string(status))};
+}
+
+Result<const UcxLibrary*> UcxLibrary::open() {
+  Process& own = process();
+  const std::lock_guard lock(own.mutex);
+  if (!own.library) {
+    Result<UcxLibrary> loaded = load_library();
+    if (!loaded) return loaded.error();
+    own.library = *loaded;
+  }
+  return &*own.library;
+}
+
+Result<std::shared_ptr<UcxContext>> UcxContext::shared() {
+  auto library = UcxLibrary::open();
+  if (!library) return library.error();
+  Process& own = process();
+  const std::lock_guard lock(own.mutex);
+  std::shared_ptr<UcxContext> context = own.context.lock();
+  if (context != nullptr && context->own_process()) return context;
+  auto handle = make_context(**library);
+  if (!handle) return handle.error();
+  context = std::shared_ptr<UcxContext>(new UcxContext(**library, *handle));  // private constructor
+  own.context = context;
+  return context;
+}
+
+UcxContext::UcxContext(const UcxLibrary& library, ucp_context_h handle)
+    : library_(library), handle_(handle), process_(getpid()) {}
+
+UcxContext::~UcxContext() {
+  if (own_process()) library_.cleanup(handle_);
+}
+
+bool UcxContext::own_process() const { return getpid() == process_; }
+
+}  // namespace tutti

@@ -1,0 +1,250 @@
+// The half of UcxWorker that receives, makes progress, sleeps and ends.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+#include "transports/ucx/worker.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kAligned = 16;                  // what a payload must be to stay where UCX has put it
+constexpr int kArmings = 1000;                        // tries to fall asleep, while more comes
+constexpr std::int64_t kEndPatienceNs = 500'000'000;  // for endpoints to close
+
+}  // namespace
+
+// ---- what comes ----
+
+ucs_status_t UcxWorker::on_message(void* self, const void* header, std::size_t header_bytes, void* data,
+                                   std::size_t bytes, const ucp_am_recv_param_t* param) {
+  return static_cast<UcxWorker*>(self)->take(header, header_bytes, data, bytes, param->recv_attr);
+}
+
+// Nothing of it is trusted.
+ucs_status_t UcxWorker::take(const void* header_data, std::size_t header_bytes, void* data, std::size_t bytes,
+                             std::uint64_t how) {
+  if (ending_) return UCS_OK;
+  UcxHeader header;
+  if (header_bytes == sizeof(header)) std::memcpy(&header, header_data, sizeof(header));
+  if (header_bytes != sizeof(header) || header.magic != kUcxMagic || header.key != key_ ||
+      header.sender >= options_.ranks || header.sender == options_.rank || options_.offers[header.sender].empty() ||
+      header.lane >= options_.lanes) {
+    ++refused_;
+    return UCS_OK;
+  }
+  UcxPeer& peer = peers_[header.sender];
+  use_peer(peer);
+  if (header.kind == UcxKind::kLast) {
+    peer.left = true;
+    return UCS_OK;
+  }
+  UcxLane& lane = peer.lanes[header.lane];
+  use(lane);
+  const std::uint32_t news = header.released - static_cast<std::uint32_t>(lane.credited);
+  if (news <= lane.started - lane.credited) lane.credited += news;  // else an old one that has come late
+  if (header.kind == UcxKind::kCredit) return UCS_OK;
+  const std::uint32_t ahead = header.number - static_cast<std::uint32_t>(lane.released);
+  const std::uint64_t number = lane.released + ahead;
+  UcxArrived& message = lane.arrivals[number % options_.slots];
+  if (header.kind != UcxKind::kMessage || ahead >= options_.slots || message.state != UcxArrived::State::kEmpty ||
+      header.bytes != bytes || bytes > options_.slot_bytes || header.tag.sequence == 0) {
+    lane.corrupt = true;
+    return UCS_OK;
+  }
+  message.header = header;
+  lane.seen = std::max(lane.seen, number + 1);
+  owe(lane);
+  return take_message(message, data, how);
+}
+
+ucs_status_t UcxWorker::take_message(UcxArrived& message, void* data, std::uint64_t how) {
+  if ((how & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    message.state = UcxArrived::State::kAnnounced;
+    message.kept = data;
+    announced_.push_back(&message);
+    return UCS_INPROGRESS;
+  }
+  message.state = UcxArrived::State::kHere;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(data) % kAligned == 0;
+  if ((how & UCP_AM_RECV_ATTR_FLAG_DATA) != 0 && aligned && message.header.bytes > 0) {
+    message.kept = data;
+    message.data = static_cast<const std::byte*>(data);
+    return UCS_INPROGRESS;
+  }
+  if (message.memory == nullptr) message.memory = make_page_bytes(options_.slot_bytes);
+  if (message.header.bytes > 0) std::memcpy(message.memory.get(), data, message.header.bytes);
+  message.data = message.memory.get();
+  return UCS_OK;
+}
+
+void UcxWorker::draw(UcxArrived& message) {
+  if (message.memory == nullptr) message.memory = make_page_bytes(options_.slot_bytes);
+  message.data = message.memory.get();
+  message.state = UcxArrived::State::kComing;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.user_data = &message;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.cb.recv_am = &UcxWorker::on_drawn;
+  void* request = ucx_.am_recv_data_nbx(worker_, std::exchange(message.kept, nullptr), message.memory.get(),
+                                        message.header.bytes, &param);
+  if (UCS_PTR_IS_PTR(request)) return;
+  if (request == nullptr) {
+    message.state = UcxArrived::State::kHere;
+  } else {
+    fail(*message.lane->peer, UCS_PTR_STATUS(request), "receiving");
+  }
+}
+
+void UcxWorker::on_drawn(void* request, ucs_status_t status, std::size_t bytes, void* message) {
+  UcxArrived& drawn = *static_cast<UcxArrived*>(message);
+  UcxPeer& peer = *drawn.lane->peer;
+  peer.worker->ucx_.request_free(request);
+  if (status == UCS_OK && bytes == drawn.header.bytes) {
+    drawn.state = UcxArrived::State::kHere;
+  } else {
+    peer.worker->fail(peer, status == UCS_OK ? UCS_ERR_MESSAGE_TRUNCATED : status, "receiving");
+  }
+}
+
+UcxArrived* UcxWorker::next(UcxLane& lane) {
+  if (over()) return nullptr;
+  UcxArrived& message = lane.arrivals[lane.released % options_.slots];
+  if (message.state != UcxArrived::State::kHere) progress();
+  return message.state == UcxArrived::State::kEmpty ? nullptr : &message;
+}
+
+void UcxWorker::release(UcxLane& lane, UcxArrived& message) {
+  TUTTI_ASSERT(message.state == UcxArrived::State::kHere || over());
+  if (message.kept != nullptr && !over()) ucx_.am_data_release(worker_, message.kept);
+  message.kept = nullptr;
+  message.data = nullptr;
+  message.state = UcxArrived::State::kEmpty;
+  ++lane.released;
+  owe(lane);
+}
+
+// ---- progress ----
+
+void UcxWorker::progress() {
+  if (over()) return;
+  if (!unconnected_.empty()) {
+    std::erase_if(unconnected_, [this](UcxPeer* peer) { return connect(*peer); });
+  }
+  ucx_.worker_progress(worker_);
+  settle();
+}
+
+// What UCX's callbacks have left to be done outside them.
+void UcxWorker::settle() {
+  for (std::size_t i = 0; i < announced_.size(); ++i) draw(*announced_[i]);
+  announced_.clear();
+  if (!failed_.empty() || !closing_.empty()) close_failed();
+}
+
+void UcxWorker::pump() {
+  progress();
+  flush();
+}
+
+// UCX may sleep only when it has nothing left to tell.
+void UcxWorker::arm() {
+  for (int tries = 0; tries < kArmings && !over(); ++tries) {
+    for (int rounds = 0; rounds < kArmings && ucx_.worker_progress(worker_) != 0; ++rounds) {
+    }
+    settle();
+    if (ucx_.worker_arm(worker_) != UCS_ERR_BUSY) return;
+  }
+}
+
+// ---- the end ----
+
+void UcxWorker::say_last(UcxPeer& peer) {
+  peer.last_sent = true;
+  peer.last = header_to(peer, UcxKind::kLast);
+  void* request = post(peer, peer.last, nullptr, &UcxWorker::on_last, &peer);
+  peer.last_going = UCS_PTR_IS_PTR(request);
+  if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "sending");
+}
+
+void UcxWorker::on_last(void* request, ucs_status_t status, void* peer) {
+  UcxPeer& told = *static_cast<UcxPeer*>(peer);
+  told.last_going = false;
+  told.worker->ucx_.request_free(request);
+  if (status != UCS_OK) told.worker->fail(told, status, "sending");
+}
+
+// Everything for this peer has gone, or cannot.
+bool UcxWorker::drained(UcxPeer& peer) {
+  if (!peer.introduced || peer.dead() || peer.left) return true;
+  bool idle = true;
+  for (const UcxLane& lane : peer.lanes) idle &= lane.started == lane.sent && lane.going == 0 && !lane.credit_going;
+  if (!peer.connected) return idle || links_->status(peer.rank).life != PeerLife::kLive;
+  if (!peer.last_sent && idle) say_last(peer);
+  if (idle && peer.last_sent && !peer.last_going && flushed(peer)) return true;
+  return links_->status(peer.rank).life != PeerLife::kLive;
+}
+
+void UcxWorker::drain(std::int64_t patience_ns) {
+  if (over() || !links_->own_process()) return;
+  const std::int64_t latest_ns = clock_.now_ns() + patience_ns;
+  for (;;) {
+    introductions_->pump();
+    progress();
+    flush();
+    bool all = true;
+    for (UcxPeer& peer : peers_) all &= drained(peer);
+    if (all || clock_.now_ns() > latest_ns) return;
+    sched_yield();
+  }
+}
+
+// UCX has something of this worker's in its queues.
+bool UcxWorker::busy() const {
+  return unfinished_ > 0 || !closing_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const UcxPeer& peer) {
+           return peer.flushing || peer.last_going ||
+                  std::any_of(peer.lanes.begin(), peer.lanes.end(), [](const UcxLane& lane) {
+                    return lane.credit_going ||
+                           std::any_of(lane.arrivals.begin(), lane.arrivals.end(), [](const UcxArrived& message) {
+                             return message.state == UcxArrived::State::kComing;
+                           });
+                  });
+         });
+}
+
+void UcxWorker::end() {
+  if (over()) return;
+  if (!context_->own_process()) {  // a forked child: all of it belongs to the parent
+    worker_ = nullptr;
+    return;
+  }
+  ending_ = true;
+  for (UcxPeer& peer : peers_) {
+    for (UcxLane& lane : peer.lanes) {
+      for (UcxArrived& message : lane.arrivals) {
+        if (message.kept != nullptr) ucx_.am_data_release(worker_, std::exchange(message.kept, nullptr));
+      }
+    }
+    if (!no_failures_) close(peer);
+  }
+  announced_.clear();
+  const std::int64_t latest_ns = clock_.now_ns() + kEndPatienceNs;
+  do {
+    ucx_.worker_progress(worker_);
+    close_failed();
+  } while (!closing_.empty() && clock_.now_ns() < latest_ns);
+  // Endpoints that tell of no ends cannot be closed by force either, and UCX ends the process when it is to destroy one
+  // with something in its queues: such a worker stays.
+  if (no_failures_ && busy()) {
+    static_cast<void>(std::make_unique<std::shared_ptr<UcxContext>>(context_).release());
+  } else {
+    ucx_.worker_destroy(worker_);
+  }
+  worker_ = nullptr;
+}
+
+}  // namespace tutti
