@@ -391,6 +391,7 @@ void VerbsLane::on_arrival(std::size_t, std::uint32_t immediate) {
   Header header;
   std::memcpy(&header, receive_slot(slot), sizeof(header));
   if (header.released - peer_released_ <= options_.slots) note_released(header.released);
+  if (owes()) tell_released();  // whoever polled: the peer may wait for this alone
 }
 
 void VerbsLane::note_released(std::uint32_t released) {
