@@ -3,6 +3,8 @@
 # The variables that are not set here (the warning that is off) are those of scripts/test.
 
 part_long() { run_ctest dev -L long --no-tests=ignore; }
+# What is too long in guests for the quick parts; after the part rdma, which installs what they need.
+part_rdma_whole() { build dev tests/rdma/all && run_ctest dev -L rdma-whole; }
 part_asan_whole() { build asan && run_ctest asan -LE "$not_sanitized"; }
 # Without what the emulator runs by fibers of one thread, which takes this sanitizer minutes a test: the device double
 # runs the same code among threads.
