@@ -51,7 +51,6 @@ const char* load_all(void* handle, UcxLibrary& ucx) {
       .load(ucx.worker_set_am_recv_handler, "ucp_worker_set_am_recv_handler")
       .load(ucx.ep_create, "ucp_ep_create")
       .load(ucx.ep_close_nbx, "ucp_ep_close_nbx")
-      .load(ucx.ep_flush_nbx, "ucp_ep_flush_nbx")
       .load(ucx.am_send_nbx, "ucp_am_send_nbx")
       .load(ucx.am_recv_data_nbx, "ucp_am_recv_data_nbx")
       .load(ucx.am_data_release, "ucp_am_data_release")

@@ -13,10 +13,11 @@ namespace tutti {
 namespace {
 
 constexpr unsigned kMessageId = 1;  // of UCX's active messages
-// From here on a message is announced, and drawn by the receiver, whatever UCX would choose: then the sender knows that
-// it has arrived. Shorter ones UCX may keep for a while, when the system takes no more.
-constexpr std::uint32_t kAnnouncedBytes = 32 * 1024;
-constexpr std::uint64_t kSystemTakes = 64 * 1024;    // bytes to one peer that a socket holds at least
+// What UCX has done with may still wait in this process for room in a socket, and to ask UCX (a flush) takes the peer's
+// help. So bytes count as gone when the peer has told to have released them, up to those that a socket holds at least.
+// Receivers tell of so many that what is left untold on all lanes that plans use, and between two ranks, is less.
+constexpr std::uint64_t kSystemTakes = 64 * 1024;
+constexpr std::uint64_t kToldBytes = kSystemTakes / (kPointToPointLane + 2);
 constexpr std::int64_t kErrorRestsNs = 300'000'000;  // a peer that has gone is better named by its TCP connections
 
 // Of a request with a callback, which gets `user`.
@@ -245,13 +246,8 @@ UcxHeader UcxWorker::header_to(const UcxPeer& peer, UcxKind kind) const {
 // One active message; what comes back is UCX's. The header and the data stay as they are until `done` is called.
 void* UcxWorker::post(UcxPeer& peer, const UcxHeader& header, const void* data, ucp_send_nbx_callback_t done,
                       void* user) {
-  peer.unflushed = true;
   ucp_request_param_t param = request_param(user);
   param.cb.send = done;
-  if (header.bytes >= kAnnouncedBytes) {
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = UCP_AM_SEND_FLAG_RNDV;
-  }
   return ucx_.am_send_nbx(peer.endpoint, kMessageId, &header, sizeof(header), data, header.bytes, &param);
 }
 
@@ -295,6 +291,7 @@ void UcxWorker::start(UcxLane& lane) {
     message.header.key = peer.key;
     message.header.released = static_cast<std::uint32_t>(lane.released);
     lane.told = lane.released;
+    lane.untold_bytes = 0;
     ++lane.started;
     void* request = post(peer, message.header, message.memory.get(), &UcxWorker::on_sent, &message);
     if (UCS_PTR_IS_PTR(request)) {
@@ -324,47 +321,24 @@ bool UcxWorker::delivered(UcxLane& lane) {
   return done();
 }
 
-// Its messages are out of UCX's queues too. What UCX has done with may still wait there for room in a socket, and to
-// ask (a flush) takes the peer's help: so only where it is too much for the socket.
-bool UcxWorker::flushed(UcxPeer& peer) {
-  if (over() || peer.dead()) return true;
-  if (!peer.flushing && !peer.unflushed) return true;
-  if (unconfirmed_bytes(peer) <= kSystemTakes) return true;
-  if (!peer.flushing) {
-    peer.unflushed = false;
-    ucp_request_param_t param = request_param(&peer);
-    param.cb.send = &UcxWorker::on_flushed;
-    void* request = ucx_.ep_flush_nbx(peer.endpoint, &param);
-    peer.flushing = UCS_PTR_IS_PTR(request);
-    if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "flushing");
-  }
-  return !peer.flushing;
-}
-
-// Of messages that were not announced and that the peer has not told to have released.
+// Of messages that the peer has not told to have released.
 std::uint64_t UcxWorker::unconfirmed_bytes(const UcxPeer& peer) const {
   std::uint64_t bytes = 0;
   for (const UcxLane& lane : peer.lanes) {
     for (std::uint64_t number = lane.credited; number < lane.started; ++number) {
-      const std::uint32_t one = lane.sends[number % options_.slots].header.bytes;
-      if (one < kAnnouncedBytes) bytes += sizeof(UcxHeader) + one;
+      bytes += sizeof(UcxHeader) + lane.sends[number % options_.slots].header.bytes;
     }
   }
   return bytes;
 }
 
-void UcxWorker::on_flushed(void* request, ucs_status_t status, void* peer) {
-  UcxPeer& flushed = *static_cast<UcxPeer*>(peer);
-  flushed.flushing = false;
-  flushed.worker->ucx_.request_free(request);
-  if (status != UCS_OK) flushed.worker->fail(flushed, status, "flushing");
-}
+bool UcxWorker::gone(const UcxPeer& peer) const { return peer.dead() || unconfirmed_bytes(peer) <= kSystemTakes; }
 
 bool UcxWorker::handed_over(UcxLane& lane) {
   if (!delivered(lane)) return false;
-  if (flushed(*lane.peer)) return true;
+  if (over() || gone(*lane.peer)) return true;
   progress();
-  return flushed(*lane.peer);
+  return gone(*lane.peer);
 }
 
 // ---- credits ----
@@ -373,7 +347,7 @@ bool UcxWorker::handed_over(UcxLane& lane) {
 void UcxWorker::owe(UcxLane& lane) {
   const std::uint64_t untold = lane.released - lane.told;
   if (lane.owes || untold == 0) return;
-  if (2 * untold < options_.slots && lane.seen - lane.told < options_.slots) return;
+  if (2 * untold < options_.slots && lane.seen - lane.told < options_.slots && lane.untold_bytes < kToldBytes) return;
   lane.owes = true;
   owing_.push_back(&lane);
 }
@@ -384,6 +358,7 @@ void UcxWorker::tell(UcxLane& lane) {
   lane.credit.lane = lane.number;
   lane.credit.released = static_cast<std::uint32_t>(lane.released);
   lane.told = lane.released;
+  lane.untold_bytes = 0;
   void* request = post(peer, lane.credit, nullptr, &UcxWorker::on_told, &lane);
   lane.credit_going = UCS_PTR_IS_PTR(request);
   if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "sending");

@@ -62,8 +62,9 @@ struct UcxLane {
   std::uint64_t seen = 0;            // one more than the highest number that has come
   std::uint64_t released = 0;        // by this rank
   std::uint64_t told = 0;            // of these
-  bool corrupt = false;              // the peer has sent what no sound one does
-  UcxHeader credit;                  // of the message that tells
+  std::uint64_t untold_bytes = 0;
+  bool corrupt = false;  // the peer has sent what no sound one does
+  UcxHeader credit;      // of the message that tells
   bool credit_going = false;
   bool owes = false;  // in UcxWorker's list of those that have something to tell
 };
@@ -76,8 +77,6 @@ struct UcxPeer {
   bool connected = false;   // it has introduced itself
   std::uint64_t key = 0;    // its own
   std::vector<UcxLane> lanes;
-  bool unflushed = false;  // something was sent since the last flush of the endpoint
-  bool flushing = false;
   bool last_sent = false;
   bool last_going = false;
   UcxHeader last;
@@ -139,7 +138,7 @@ class UcxWorker {
   void tell(UcxLane& lane);
   void* post(UcxPeer& peer, const UcxHeader& header, const void* data, ucp_send_nbx_callback_t done, void* user);
   UcxHeader header_to(const UcxPeer& peer, UcxKind kind) const;
-  bool flushed(UcxPeer& peer);
+  bool gone(const UcxPeer& peer) const;
   std::uint64_t unconfirmed_bytes(const UcxPeer& peer) const;
   bool busy() const;
   bool drained(UcxPeer& peer);
@@ -157,7 +156,6 @@ class UcxWorker {
   static void on_sent(void* request, ucs_status_t status, void* send);
   static void on_told(void* request, ucs_status_t status, void* lane);
   static void on_last(void* request, ucs_status_t status, void* peer);
-  static void on_flushed(void* request, ucs_status_t status, void* peer);
   static void on_drawn(void* request, ucs_status_t status, std::size_t bytes, void* message);
 
   const std::shared_ptr<UcxContext> context_;  // shared by all of the process

@@ -125,6 +125,7 @@ void UcxWorker::release(UcxLane& lane, UcxArrived& message) {
   message.data = nullptr;
   message.state = UcxArrived::State::kEmpty;
   ++lane.released;
+  lane.untold_bytes += sizeof(UcxHeader) + message.header.bytes;
   owe(lane);
 }
 
@@ -185,7 +186,7 @@ bool UcxWorker::drained(UcxPeer& peer) {
   for (const UcxLane& lane : peer.lanes) idle &= lane.started == lane.sent && lane.going == 0 && !lane.credit_going;
   if (!peer.connected) return idle || links_->status(peer.rank).life != PeerLife::kLive;
   if (!peer.last_sent && idle) say_last(peer);
-  if (idle && peer.last_sent && !peer.last_going && flushed(peer)) return true;
+  if (idle && peer.last_sent && !peer.last_going && gone(peer)) return true;
   return links_->status(peer.rank).life != PeerLife::kLive;
 }
 
@@ -206,8 +207,7 @@ void UcxWorker::drain(std::int64_t patience_ns) {
 // UCX has something of this worker's in its queues.
 bool UcxWorker::busy() const {
   return unfinished_ > 0 || !closing_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const UcxPeer& peer) {
-           return peer.flushing || peer.last_going ||
-                  std::any_of(peer.lanes.begin(), peer.lanes.end(), [](const UcxLane& lane) {
+           return peer.last_going || std::any_of(peer.lanes.begin(), peer.lanes.end(), [](const UcxLane& lane) {
                     return lane.credit_going ||
                            std::any_of(lane.arrivals.begin(), lane.arrivals.end(), [](const UcxArrived& message) {
                              return message.state == UcxArrived::State::kComing;
