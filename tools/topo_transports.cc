@@ -29,7 +29,8 @@ Result<std::string> list_transports(bool as_json) {
     }
     return nlohmann::ordered_json{{"transports", list}}.dump(2) + "\n";
   }
-  std::string text = "Between machines; inside one, ranks share memory. A pair of ranks takes the first that both have.\n";
+  std::string text =
+      "Between machines; inside one, ranks share memory. A pair of ranks takes the first that both have.\n";
   for (const detail::PathCandidate& one : candidates) {
     text += fmt::format("{:<6} {}\n", one.name, state_of(one));
     for (const std::string& word : one.words) text += fmt::format("       {}\n", word);

@@ -1,5 +1,5 @@
-// `tutti topo --transports`: what can carry messages between this machine and others, what is chosen, and why the others
-// are not.
+// `tutti topo --transports`: what can carry messages between this machine and others, what is chosen, and why the
+// others are not.
 #pragma once
 
 #include <string>

@@ -43,7 +43,8 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (!config) return config.error();
   if (!options.transport.empty()) {
     const auto transport = parse_transport(options.transport);
-    if (!transport) return invalid(fmt::format("transport \"{}\" is none of auto, shm, tcp, verbs, ucx", options.transport));
+    if (!transport)
+      return invalid(fmt::format("transport \"{}\" is none of auto, shm, tcp, verbs, ucx", options.transport));
     config->transport = *transport;
   }
   if (!options.attach.empty()) {

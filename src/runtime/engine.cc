@@ -452,7 +452,8 @@ void Engine::finish(Operation& operation, Status result) {
       const std::uint64_t sequence = operation.call.tag.sequence;
       // One that aborts or leaves may still be inside for a moment.
       wait_for_peers(world_.clock->now_ns() + kLetGoNs, [=](const PeerStatus& status) {
-        return status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable || status.left >= sequence || status.entered < sequence;
+        return status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable || status.left >= sequence ||
+               status.entered < sequence;
       });
     }
   }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # faults_test.sh TUTTI TRANSPORT CASE: what ranks say when their network or a peer fails over RDMA. Runs in a guest of
-# scripts/rdma-vm, once for each of two ranks at the ends of a cable (`link`), or once (`kill`). Exit status 0: as promised.
+# scripts/rdma-vm, once for each of two ranks at the ends of a cable (`link`), or once (`kill`). Exit status 0: as
+# promised.
 set -euo pipefail
 tutti=$1 transport=$2 what=$3
 export TUTTI_TRANSPORT=$transport TUTTI_RDMA_DEVICES=$RDMA_VM_DEVICES TUTTI_TIMEOUT_MS=30000

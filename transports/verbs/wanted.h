@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// `list`: "mlx5_0:1,mlx5_2,ib*": names, with a comma between, each with a port behind a colon or all of its ports; a star
-// at a name's end is any end. "^" in front: all but these. "none": none. Empty: all.
+// `list`: "mlx5_0:1,mlx5_2,ib*": names, with a comma between, each with a port behind a colon or all of its ports; a
+// star at a name's end is any end. "^" in front: all but these. "none": none. Empty: all.
 bool is_wanted(std::string_view list, std::string_view device, std::uint8_t port);
 
 }  // namespace tutti
