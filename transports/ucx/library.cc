@@ -6,6 +6,8 @@
 
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace tutti {
 namespace {
@@ -90,6 +92,7 @@ struct Process {
   std::mutex mutex;  // guards all below
   std::optional<UcxLibrary> library;
   std::weak_ptr<UcxContext> context;
+  std::vector<std::pair<std::shared_ptr<UcxContext>, ucp_worker_h>> kept;
 };
 
 // Never destroyed: threads may still be calling when the process ends.
@@ -144,6 +147,12 @@ Result<std::shared_ptr<UcxContext>> UcxContext::shared() {
   context = std::shared_ptr<UcxContext>(new UcxContext(**library, *handle));  // private constructor
   own.context = context;
   return context;
+}
+
+void UcxContext::keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker) {
+  Process& own = process();
+  const std::lock_guard lock(own.mutex);
+  own.kept.emplace_back(std::move(context), worker);
 }
 
 UcxContext::UcxContext(const UcxLibrary& library, ucp_context_h handle)

@@ -45,6 +45,8 @@ class UcxContext {
   // That of this process; made when nobody has it. A forked child gets its own. Errors: kUnsupported, kSystem.
   // Thread-safe.
   static Result<std::shared_ptr<UcxContext>> shared();
+  // For a worker that cannot be destroyed: it and its context stay until the process ends. Thread-safe.
+  static void keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;

@@ -240,7 +240,7 @@ void UcxWorker::end() {
   // Endpoints that tell of no ends cannot be closed by force either, and UCX ends the process when it is to destroy one
   // with something in its queues: such a worker stays.
   if (no_failures_ && busy()) {
-    static_cast<void>(std::make_unique<std::shared_ptr<UcxContext>>(context_).release());
+    UcxContext::keep(context_, worker_);
   } else {
     ucx_.worker_destroy(worker_);
   }
