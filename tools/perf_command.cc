@@ -217,8 +217,9 @@ void add_options(CLI::App& command, PerfArguments& given) {
   command.add_flag("--threads", given.threads, "Ranks as threads of this process instead of processes");
   command.add_option("--algorithm", given.algorithm, "auto, or one that the collective has: a wrong one lists them")
       ->capture_default_str();
-  command.add_option("--transport", given.transport,
-                     "auto, shm, or tcp even inside a machine (default: what TUTTI_TRANSPORT says, or auto)");
+  command.add_option(
+      "--transport", given.transport,
+      "auto, shm, or tcp, verbs, ucx even inside a machine (default: what TUTTI_TRANSPORT says, or auto)");
   command.add_option("--nodes", given.nodes,
                      "Split the ranks over so many machines of the mind: TCP across, runs of ranks of equal length");
   command.add_option("--memory", given.memory, "plain, registered with the library, or cuda (a GPU's)")
