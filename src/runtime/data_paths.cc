@@ -12,6 +12,7 @@ namespace {
 
 VerbsSettings verbs_settings(const Config& config) {
   VerbsSettings settings;
+  settings.required = config.transport == TransportPolicy::kVerbs;
   settings.devices = config.rdma_devices;
   settings.gid_index = config.rdma_gid_index;
   settings.queue_pairs = config.rdma_queue_pairs;

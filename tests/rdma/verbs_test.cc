@@ -50,7 +50,8 @@ std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
 
 class Verbs : public testing::Test {
  protected:
-  void open(std::uint32_t queue_pairs = 1, std::uint8_t timeout = 17, std::uint8_t retries = 6) {
+  void open(std::uint32_t queue_pairs = 1, std::uint8_t timeout = 17, std::uint8_t retries = 6,
+            const std::string& offer_of_one = "") {
     std::vector<std::string> addresses;
     std::vector<std::shared_ptr<DataPathMaker>> makers;
     std::vector<std::shared_ptr<TcpEndpoint>> endpoints;
@@ -76,6 +77,8 @@ class Verbs : public testing::Test {
       DataPathOptions path{
           .rank = rank, .ranks = 2, .slots = kSlots, .slot_bytes = kSlotBytes, .lanes = 8, .offers = {}};
       for (std::uint32_t peer = 0; peer < 2; ++peer) path.offers.push_back(peer == rank ? "" : makers[peer]->offer());
+      if (rank == 0 && !offer_of_one.empty()) path.offers[1] = offer_of_one;
+      if (rank == 1 && !offer_of_one.empty()) path.offers[0] = "";
       auto made = OffloadTransport::create(options, endpoints[rank], addresses,
                                            [&](const DataPathHost& host) { return makers[rank]->make(host, path); });
       ASSERT_TRUE(made.ok()) << made.error().message;
@@ -149,6 +152,13 @@ TEST_F(Verbs, MessagesArriveWholeAndInOrder) {
   open();
   exchange(0, 6);
   exchange(3, 2);
+}
+
+// Its port has an address of IPv6 only.
+TEST_F(Verbs, APeerWithoutACommonPortGoesByTcp) {
+  open(1, 17, 6, "verbs1;far0,1,e,1000,3,0,20010db8000000000000000000000001");
+  exchange(0, 1);
+  EXPECT_TRUE(ranks[0]->peer_way(1).empty());
 }
 
 TEST_F(Verbs, SeveralQueuePairsAndPortsShareAMessage) {

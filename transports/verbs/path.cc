@@ -93,7 +93,7 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
       }
       path->peers_[peer].push_back({.rail = rail.get(), .remote = (*theirs)[other]});
     }
-    if (!theirs->empty() && path->peers_[peer].empty()) {
+    if (settings.required && !theirs->empty() && path->peers_[peer].empty()) {
       return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
                    fmt::format("no RDMA port of this rank ({}) speaks to one of rank {} ({}): give their ports "
                                "addresses of the same kind, choose ports by TUTTI_RDMA_DEVICES, or set "

@@ -17,7 +17,8 @@ namespace tutti {
 class VerbsPath final : public DataPath {
  public:
   // `devices` and `ports`, in the same order, are what this rank has offered. Errors: kSystem, with the device;
-  // kRefused (an offer that cannot be read); kConfig (a peer that has offered something has no port that ours reach).
+  // kRefused (an offer that cannot be read); kConfig (settings.required, and a peer that has offered
+  // something has no port that ours reach).
   static Result<std::unique_ptr<VerbsPath>> create(const DataPathHost& host, const DataPathOptions& options,
                                                    const std::vector<std::shared_ptr<VerbsDevice>>& devices,
                                                    const std::vector<VerbsPort>& ports, const VerbsSettings& settings);

@@ -141,6 +141,7 @@ Status VerbsRail::connect(ibv_qp* pair, const VerbsRemote& remote, std::uint32_t
     Error told = error_of(fmt::format("queue pair {} cannot be made {} to queue pair {} of rank {} ({} port {})",
                                       pair->qp_num, state, remote.number, peer, remote.port.device, remote.port.number),
                           error);
+    told.message += "; do the two ports' networks reach each other? TUTTI_TRANSPORT=tcp does without";
     told.rank = static_cast<std::int32_t>(peer);
     return told;
   };

@@ -14,6 +14,7 @@
 namespace tutti {
 
 struct VerbsSettings {
+  bool required = false;                  // verbs was asked for by name: no peer goes by TCP for want of a common port
   std::string devices;                    // as is_wanted() reads it; empty: all
   std::optional<std::int32_t> gid_index;  // of every port; nothing: by the rule of gid.h
   std::uint32_t queue_pairs = 1;          // per connection and port
