@@ -200,7 +200,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransports)}},
       {"TUTTI_ATTACH", {set_attach, word(&Config::attach, kAttach)}},
       {"TUTTI_RDMA_DEVICES", text(&Config::rdma_devices, 1024)},
-      {"TUTTI_RDMA_GID_INDEX", integer(&Config::rdma_gid_index, 0, 1023)},
+      {"TUTTI_RDMA_GID_INDEX", integer(&Config::rdma_gid_index, 0, 255)},
       {"TUTTI_RDMA_QUEUE_PAIRS", integer(&Config::rdma_queue_pairs, 1, 8)},
       {"TUTTI_RDMA_TIMEOUT", integer(&Config::rdma_timeout, 1, 31)},
       {"TUTTI_RDMA_RETRIES", integer(&Config::rdma_retries, 0, 7)},

@@ -63,7 +63,7 @@ struct Config {
   TransportPolicy transport = TransportPolicy::kAuto;      // TUTTI_TRANSPORT, auto|shm|tcp|verbs|ucx
   AttachPolicy attach = AttachPolicy::kAuto;               // TUTTI_ATTACH, auto|calls|off
   std::string rdma_devices;                                // TUTTI_RDMA_DEVICES, "mlx5_0:1,ib*"; empty: all
-  std::optional<std::int32_t> rdma_gid_index;              // TUTTI_RDMA_GID_INDEX, 0 .. 1023; none: by rule
+  std::optional<std::int32_t> rdma_gid_index;              // TUTTI_RDMA_GID_INDEX, 0 .. 255; none: by rule
   std::uint32_t rdma_queue_pairs = 1;                      // TUTTI_RDMA_QUEUE_PAIRS per connection and port, 1 .. 8
   std::uint32_t rdma_timeout = 17;                         // TUTTI_RDMA_TIMEOUT, 4.096 us * 2^n; 1 .. 31
   std::uint32_t rdma_retries = 6;                          // TUTTI_RDMA_RETRIES, 0 .. 7

@@ -130,7 +130,10 @@ std::vector<const Transfer*> Exchange::unfinished() const {
 
 bool Exchange::stalled(const Transfer& transfer) const {
   if (!numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) return false;
-  if (transfer.direction == Direction::kSend) return !transfer.send->ready();
+  if (transfer.direction == Direction::kSend) {
+    return states_[static_cast<std::size_t>(&transfer - transfers_.data())].posted ? !transfer.send->handed_over()
+                                                                                   : !transfer.send->ready();
+  }
   return !transfer.receive->may_bring_more() && transfer.receive->arrival(transfer.tag, {}) == Arrival::kNothing;
 }
 

@@ -46,7 +46,7 @@ constexpr auto kCounterparts = std::to_array<Counterpart>({
 });
 
 // As TUTTI_RDMA_* bounds them.
-constexpr std::int64_t kMostGids = 1023;
+constexpr std::int64_t kMostGids = 255;
 constexpr std::int64_t kMostQueuePairs = 8;
 constexpr std::int64_t kMostTimeout = 31;
 constexpr std::int64_t kMostRetries = 7;

@@ -119,6 +119,9 @@ TEST(VerbsDevices, AreTakenAsTheUserLikes) {
   EXPECT_FALSE(is_wanted("^mlx5_0", "mlx5_0", 1));
   EXPECT_TRUE(is_wanted("^mlx5_0", "mlx5_1", 1));
   EXPECT_FALSE(is_wanted("none", "mlx5_1", 1));
+  EXPECT_EQ(place_in("mlx5_2,mlx5_0*", "mlx5_2", 1), 0u);
+  EXPECT_EQ(place_in("mlx5_2,mlx5_0*", "mlx5_03", 1), 1u) << "rails come in the user's order";
+  EXPECT_GT(place_in("mlx5_2", "mlx5_0", 1), 1u);
 }
 
 // A card that copies what it was shown when it was registered, as one does that has pinned the old pages.
@@ -242,16 +245,45 @@ TEST_F(MonitoredRegistrations, LastAsLongAsTheyAreUsed) {
   munmap(other, kBytes);
 }
 
-TEST_F(MonitoredRegistrations, OverlappingOnesReplaceEachOther) {
+TEST_F(MonitoredRegistrations, OverlappingOnesBecomeOne) {
   Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   cache.acquire({memory, kBytes / 2});
   cache.acquire({memory + kBytes / 4, kBytes / 2});
   EXPECT_EQ(card.pinned(), 1u);
+  const auto made = cache.counts().made;
+  cache.acquire({memory, kBytes / 2});
+  cache.acquire({memory + kBytes / 4, kBytes / 2});
+  EXPECT_EQ(cache.counts().made, made) << "both are found in it";
   cache.acquire({memory, kBytes});
   EXPECT_EQ(card.pinned(), 1u);
   EXPECT_EQ(cache.counts().bytes, kBytes);
   munmap(memory, kBytes);
+}
+
+// The kernel has freed the address before the monitor's thread has read of it: another thread may be given it at once.
+TEST_F(MonitoredRegistrations, NeverGiveOldDataToAnotherThreadThatGotTheAddress) {
+  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  for (int i = 0; i < 200; ++i) {
+    std::byte* const memory = map_at(nullptr, 'a');
+    ASSERT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
+    std::atomic<bool> begun = false;
+    std::thread other([&] {
+      begun = true;
+      munmap(memory, kBytes);
+    });
+    while (!begun) {
+    }
+    // As soon as the address is free, whether munmap() has returned or not.
+    void* got = MAP_FAILED;
+    while (got == MAP_FAILED) {
+      got = mmap(memory, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    }
+    std::memset(got, 'b', kBytes);
+    EXPECT_EQ(card.first_byte(cache.acquire({static_cast<std::byte*>(got), kBytes})->key()), 'b') << i;
+    other.join();
+    munmap(got, kBytes);
+  }
 }
 
 // Threads that map and unmap while another asks.
@@ -276,11 +308,11 @@ TEST_F(MonitoredRegistrations, HoldWhileOthersUnmap) {
   other.join();
 }
 
-TEST(Registrations, KeepNothingWhereNobodyWatches) {
+TEST(Registrations, TakeNothingThatNobodyWatches) {
   FakeCard card;
   Registrations cache(card.reg(), card.dereg(), 1 << 30, nullptr);
   std::byte* const memory = map_at(nullptr, 'a');
-  EXPECT_NE(cache.acquire({memory, kBytes}), nullptr);
+  EXPECT_EQ(cache.acquire({memory, kBytes}), nullptr);
   EXPECT_EQ(card.pinned(), 0u);
   munmap(memory, kBytes);
 }

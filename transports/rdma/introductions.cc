@@ -52,6 +52,11 @@ std::optional<std::string> Introductions::take(std::uint32_t peer, std::uint16_t
   return std::move(found.mapped());
 }
 
+bool Introductions::corrupt(std::uint32_t peer) const {
+  const auto known = peers_.find(peer);
+  return known != peers_.end() && known->second.corrupt;
+}
+
 void Introductions::pump() {
   for (auto& [rank, peer] : peers_) {
     send_pending(peer);
@@ -90,7 +95,7 @@ bool Introductions::take_message(Peer& peer) {
   Header header;
   if (peer.received.size() < sizeof(header)) return false;
   std::memcpy(&header, peer.received.data(), sizeof(header));
-  if (header.bytes > kMostIntroduction || header.lane > 0xffff) {
+  if (header.bytes > kMostIntroduction || header.lane > 0xffff || peer.told.size() >= kMostTold) {
     peer.corrupt = true;
     return false;
   }

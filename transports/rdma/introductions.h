@@ -31,11 +31,14 @@ class Introductions {
   std::optional<std::string> take(std::uint32_t peer, std::uint16_t lane);
   // Takes what has come and sends what waits. `trouble` of a peer that says what no sound one does is kept.
   void pump();
+  // The peer has said what no sound one says; nothing more comes from it.
+  bool corrupt(std::uint32_t peer) const;
   const std::string& trouble() const { return trouble_; }
   // Ends the connections, while their transport still lives.
   void close() { peers_.clear(); }
 
-  static constexpr std::size_t kMostIntroduction = 256 * 1024;
+  static constexpr std::size_t kMostIntroduction = 64 * 1024;
+  static constexpr std::size_t kMostTold = 256;  // introductions of one peer that nobody has taken
 
  private:
   struct Peer {

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <system_error>
 #include <thread>
 
@@ -65,10 +66,19 @@ bool MemoryMonitor::watch(std::uintptr_t begin, std::uintptr_t end) {
   return ioctl(fd_, UFFDIO_REGISTER, &range) == 0;
 }
 
+void MemoryMonitor::unwatch(std::uintptr_t begin, std::uintptr_t end) {
+  if (users_.load(std::memory_order_relaxed) != 1) return;
+  uffdio_range range{.start = begin, .len = end - begin};
+  static_cast<void>(ioctl(fd_, UFFDIO_UNREGISTER, &range));  // it may have gone meanwhile
+}
+
 bool MemoryMonitor::gone_since(Cursor& cursor,
                                const std::function<void(std::uintptr_t begin, std::uintptr_t end)>& gone) {
-  // Who unmaps goes on when the thread has read of it; what it has read is told when it is not reading.
-  while (reading_.load(std::memory_order_acquire)) sched_yield();
+  // Memory may have gone, and been mapped anew by another thread, before the thread has read of it: the kernel refuses
+  // to protect anything as long as there is something that was not read. What was read is told when it is not reading.
+  uffdio_writeprotect nothing{};
+  while (ioctl(fd_, UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN) sched_yield();
+  while (reading_.load(std::memory_order_seq_cst)) sched_yield();
   const Cursor last = now();
   if (last - cursor > kRemembered / 2) {
     cursor = last;
@@ -79,7 +89,8 @@ bool MemoryMonitor::gone_since(Cursor& cursor,
     const Range& range = ranges_[cursor % kRemembered];
     gone(range.begin.load(std::memory_order_relaxed), range.end.load(std::memory_order_relaxed));
   }
-  return now() - first < kRemembered;  // none of them was written over meanwhile
+  std::atomic_thread_fence(std::memory_order_acquire);  // the ranges were read before
+  return now() - first < kRemembered;                   // none of them was written over meanwhile
 }
 
 void MemoryMonitor::tell(std::uintptr_t begin, std::uintptr_t end) {

@@ -25,6 +25,11 @@ class MemoryMonitor {
   // From now on the end of memory in [begin, end), whole pages, is told. False: of this kind of memory it cannot be.
   // Thread-safe.
   bool watch(std::uintptr_t begin, std::uintptr_t end);
+  // Of a range that was watched for one user of this monitor alone. Thread-safe.
+  void unwatch(std::uintptr_t begin, std::uintptr_t end);
+  // Those who remember memory: with several, what one forgets may be another's, and stays watched.
+  void add_user() { users_.fetch_add(1, std::memory_order_relaxed); }
+  void remove_user() { users_.fetch_sub(1, std::memory_order_relaxed); }
   Cursor now() const { return told_.load(std::memory_order_acquire); }
   // Calls `gone` for what has ended since `cursor`, which moves on. What has ended before this call was made is among
   // it. False: so much has that not all can be told. Thread-safe.
@@ -42,6 +47,7 @@ class MemoryMonitor {
   void tell(std::uintptr_t begin, std::uintptr_t end);
 
   const int fd_;
+  std::atomic<int> users_ = 0;
   std::atomic<bool> reading_ = false;  // something may have been read that is not told yet
   std::atomic<Cursor> told_ = 0;       // ranges, ever
   std::array<Range, kRemembered> ranges_{};

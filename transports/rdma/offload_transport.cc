@@ -76,6 +76,7 @@ std::string OffloadTransport::troubles() {
 
 // The goodbye comes last, so that who has read it has everything.
 void OffloadTransport::announce_leave() {
+  if (std::exchange(left_, true)) return;
   path_->drain(kDrainNs);
   tcp_->announce_leave();
 }

@@ -71,6 +71,7 @@ class OffloadTransport final : public Transport {
   std::unique_ptr<TcpTransport> tcp_;
   Introductions introductions_;
   std::unique_ptr<DataPath> path_;
+  bool left_ = false;
 };
 
 }  // namespace tutti

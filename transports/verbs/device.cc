@@ -64,7 +64,8 @@ Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
   if (domain_ == nullptr) return system_error(fmt::format("{}: ibv_alloc_pd", name_), errno);
   registrations_ = std::make_shared<Registrations>(
       [this](void* data, std::size_t bytes) -> std::optional<Registrations::Key> {
-        ibv_mr* const region = register_memory(data, bytes);
+        if (!library_.fork_is_harmless()) return std::nullopt;
+        ibv_mr* const region = register_memory(data, bytes, MemoryUse::kReadByUs);
         if (region == nullptr) return std::nullopt;
         return Registrations::Key{.handle = region, .local = region->lkey, .remote = region->rkey};
       },
@@ -74,18 +75,21 @@ Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
 }
 
 VerbsDevice::~VerbsDevice() {
-  if (process_ != getpid()) return;  // a forked copy: the kernel's objects are the parent's
+  if (process_ != getpid()) {  // a forked copy: the kernel's objects are the parent's
+    static_cast<void>(new auto(std::move(registrations_)));
+    return;
+  }
   if (registrations_ != nullptr) registrations_->clear();
   if (domain_ != nullptr) library_.dealloc_pd(domain_);
   library_.close_device(context_);
 }
 
-ibv_mr* VerbsDevice::register_memory(void* data, std::size_t bytes) const {
-  constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-  if (library_.reg_mr_iova2 == nullptr) return library_.reg_mr(domain_, data, bytes, kAccess);
+ibv_mr* VerbsDevice::register_memory(void* data, std::size_t bytes, MemoryUse use) const {
+  const unsigned access = use == MemoryUse::kWrittenByPeers ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0u;
+  if (library_.reg_mr_iova2 == nullptr) return library_.reg_mr(domain_, data, bytes, static_cast<int>(access));
   // Relaxed ordering: what arrives is looked at after its completion only.
   return library_.reg_mr_iova2(domain_, data, bytes, reinterpret_cast<std::uintptr_t>(data),
-                               kAccess | IBV_ACCESS_RELAXED_ORDERING);
+                               access | IBV_ACCESS_RELAXED_ORDERING);
 }
 
 void VerbsDevice::pump() {
@@ -100,7 +104,8 @@ void VerbsDevice::pump() {
       if (event.event_type == IBV_EVENT_GID_CHANGE) {
         troubles_.try_emplace(port, fmt::format("the addresses (GIDs) of {} port {} have changed", name_, port));
       }
-      if (event.event_type == IBV_EVENT_DEVICE_FATAL) {
+      if (event.event_type == IBV_EVENT_DEVICE_FATAL || event.event_type == IBV_EVENT_CQ_ERR ||
+          event.event_type == IBV_EVENT_SRQ_ERR) {
         troubles_[0] = fmt::format("{} has failed: {}", name_, words);
         dead_.store(true, std::memory_order_release);
       }

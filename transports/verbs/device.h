@@ -30,8 +30,9 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   ibv_pd* domain() const { return domain_; }
   const ibv_device_attr& limits() const { return limits_; }
   std::shared_ptr<Registrations> registrations() const { return registrations_; }
-  // Local and remote writes and reads. Null, with errno, where the system refuses.
-  ibv_mr* register_memory(void* data, std::size_t bytes) const;
+  // Null, with errno, where the system refuses.
+  enum class MemoryUse : std::uint8_t { kReadByUs, kWrittenByPeers };  // sent from; received into
+  ibv_mr* register_memory(void* data, std::size_t bytes, MemoryUse use) const;
 
   // Reads what the device reports. Never blocks.
   void pump();

@@ -69,7 +69,7 @@ std::optional<GidChoice> choose_gid(const std::vector<GidEntry>& entries, bool e
 
 bool same_family(const Gid& a, bool a_ethernet, const Gid& b, bool b_ethernet) {
   if (a_ethernet != b_ethernet) return false;
-  return !a_ethernet || is_ipv4(a) == is_ipv4(b);
+  return a_ethernet ? is_ipv4(a) == is_ipv4(b) : std::equal(a.begin(), a.begin() + 8, b.begin());
 }
 
 }  // namespace tutti

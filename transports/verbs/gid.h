@@ -39,7 +39,7 @@ std::optional<GidChoice> choose_gid(const std::vector<GidEntry>& entries, bool e
                                     std::optional<std::int32_t> wanted, std::string& reason);
 
 // Whether queue pairs at these two can speak to each other, as far as addresses tell: both RoCE of one IP family, or
-// both InfiniBand.
+// both InfiniBand of one subnet.
 bool same_family(const Gid& a, bool a_ethernet, const Gid& b, bool b_ethernet);
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 #include "transports/verbs/lane.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -14,10 +15,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kHeaderPlace = 64;       // bytes in front of a slot's payload
-constexpr std::uint64_t kPinnedFrom = 8192;    // bytes; shorter ones are copied into a slot, which costs less
-constexpr std::uint64_t kStripeBytes = 65536;  // of a message for each further queue pair
-constexpr std::uint16_t kReadyLane = 0x8000;   // beside a lane's number: "my queue pairs receive now"
+constexpr std::size_t kHeaderPlace = 64;              // bytes in front of a slot's payload
+constexpr std::uint64_t kPinnedFrom = 8192;           // bytes; shorter ones are copied into a slot, which costs less
+constexpr std::uint64_t kRegisteredBlock = 16 << 20;  // bytes
+constexpr std::uint64_t kStripeBytes = 65536;         // of a message for each further queue pair
+constexpr std::uint16_t kReadyLane = 0x8000;          // beside a lane's number: "my queue pairs receive now"
 constexpr std::uint32_t kReleasedMask = 0xffffff;
 constexpr std::uint32_t kIsReleased = 1u << 30;  // in immediate data: else a part of a message
 constexpr std::uint32_t kPartsShift = 16;        // of a message: parts - 1, above the slot
@@ -41,8 +43,13 @@ struct GreetingPair {
 // Requests that a queue pair holds: a part of each message, what tells of releases, and some that ask for completion.
 std::uint32_t depth_of(std::uint32_t slots) { return 4 * slots + 16; }
 
-// `a` is not after `b`, of numbers that wrap.
-bool not_after(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(b - a) >= 0; }
+// Of memory that is too long to be registered whole: the blocks of kRegisteredBlock that [data, data + bytes) lies in.
+std::span<const std::byte> block_of(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes) {
+  const auto offset = static_cast<std::uint64_t>(data - whole.data());
+  const std::uint64_t begin = offset / kRegisteredBlock * kRegisteredBlock;
+  const std::uint64_t end = (offset + bytes + kRegisteredBlock - 1) / kRegisteredBlock * kRegisteredBlock;
+  return whole.subspan(begin, std::min<std::uint64_t>(end, whole.size()) - begin);
+}
 
 }  // namespace
 
@@ -59,22 +66,35 @@ Result<std::shared_ptr<VerbsLane>> VerbsLane::open(const VerbsLaneOptions& optio
 
 Status VerbsLane::prepare(const std::vector<Rail>& rails) {
   TUTTI_ASSERT(!rails.empty() && options_.slots <= 0xffff);
-  memory_ = make_page_bytes(2 * options_.slots * stride());
-  std::memset(memory_.get(), 0, 2 * options_.slots * stride());
+  const std::uint64_t half = options_.slots * stride();
+  void* const mapped = mmap(nullptr, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
+                 fmt::format("no memory for a connection to rank {}: {}", options_.peer, std::strerror(errno))};
+  }
+  memory_ = static_cast<std::byte*>(mapped);
+  // A child that is forked has none of it: pages that are shared with one would be copied away from the card.
+  static_cast<void>(madvise(mapped, 2 * half, MADV_DONTFORK));
   for (const Rail& rail : rails) {
-    ibv_mr* const memory = rail.rail->device().register_memory(memory_.get(), 2 * options_.slots * stride());
-    if (memory == nullptr) {
+    using Use = VerbsDevice::MemoryUse;
+    VerbsDevice& device = rail.rail->device();
+    ibv_mr* const source = device.register_memory(memory_, half, Use::kReadByUs);
+    ibv_mr* const target = device.register_memory(memory_ + half, half, Use::kWrittenByPeers);
+    const int error = errno;
+    regions_.insert(regions_.end(), {{rail.rail, source}, {rail.rail, target}});
+    if (source == nullptr || target == nullptr) {
       return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
                    fmt::format("{} port {}: {} bytes for a connection to rank {} cannot be registered: {}; raise the "
                                "limit of locked memory (ulimit -l)",
-                               rail.rail->port().device, rail.rail->port().number, 2 * options_.slots * stride(),
-                               options_.peer, std::strerror(errno))};
+                               rail.rail->port().device, rail.rail->port().number, 2 * half, options_.peer,
+                               std::strerror(error))};
     }
     for (std::uint32_t i = 0; i < options_.queue_pairs; ++i) {
-      pairs_.push_back({.rail = rail, .memory = memory, .uses = {}});
+      pairs_.push_back({.rail = rail, .source = source, .target = target, .uses = {}});
       auto pair = rail.rail->create_pair(*this, pairs_.size() - 1, depth_of(options_.slots));
       if (!pair) return pair.error();
-      pairs_.back().pair = *pair;
+      pairs_.back().pair = pair->pair;
+      pairs_.back().most_inline = pair->most_inline;
       std::uint32_t number = 0;
       static_cast<void>(getrandom(&number, sizeof(number), 0));  // any will do
       pairs_.back().packet_number = number & 0xffffff;
@@ -83,22 +103,23 @@ Status VerbsLane::prepare(const std::vector<Rail>& rails) {
   return {};
 }
 
-VerbsLane::~VerbsLane() { close(); }
+VerbsLane::~VerbsLane() {
+  close();
+  if (memory_ != nullptr) munmap(memory_, 2 * options_.slots * stride());
+}
 
 void VerbsLane::close() {
   if (stage_ == Stage::kClosed) return;
   stage_ = Stage::kClosed;
-  ibv_mr* ended = nullptr;
   for (Pair& pair : pairs_) {
     if (pair.pair != nullptr) pair.rail.rail->destroy_pair(pair.pair);
     pair.pair = nullptr;
     pair.uses.clear();
   }
-  for (Pair& pair : pairs_) {
-    if (pair.memory != ended) pair.rail.rail->library().dereg_mr(pair.memory);
-    ended = pair.memory;
+  for (const auto& [rail, region] : regions_) {
+    if (region != nullptr) rail->library().dereg_mr(region);
   }
-  held_ = {};
+  regions_.clear();
 }
 
 std::uint64_t VerbsLane::stride() const {
@@ -106,12 +127,10 @@ std::uint64_t VerbsLane::stride() const {
   return (kHeaderPlace + options_.slot_bytes + kPage - 1) / kPage * kPage;
 }
 
-std::byte* VerbsLane::send_slot(std::uint32_t number) const {
-  return memory_.get() + (number % options_.slots) * stride();
-}
+std::byte* VerbsLane::send_slot(std::uint64_t number) const { return memory_ + (number % options_.slots) * stride(); }
 
-const std::byte* VerbsLane::receive_slot(std::uint32_t number) const {
-  return memory_.get() + (options_.slots + number % options_.slots) * stride();
+const std::byte* VerbsLane::receive_slot(std::uint64_t number) const {
+  return memory_ + (options_.slots + number % options_.slots) * stride();
 }
 
 std::string VerbsLane::introduction() const {
@@ -121,7 +140,7 @@ std::string VerbsLane::introduction() const {
                           .address = reinterpret_cast<std::uintptr_t>(receive_slot(0))};
   std::string text(reinterpret_cast<const char*>(&greeting), sizeof(greeting));
   for (const Pair& pair : pairs_) {
-    const GreetingPair one{.number = pair.pair->qp_num, .packet_number = pair.packet_number, .key = pair.memory->rkey};
+    const GreetingPair one{.number = pair.pair->qp_num, .packet_number = pair.packet_number, .key = pair.target->rkey};
     text.append(reinterpret_cast<const char*>(&one), sizeof(one));
   }
   return text;
@@ -158,6 +177,7 @@ void VerbsLane::connect() {
   if (!broken_.empty()) return;
   if (stage_ == Stage::kIntroduced) {
     const auto text = introductions_.take(options_.peer, options_.lane);
+    if (!text && introductions_.corrupt(options_.peer)) fail(introductions_.trouble());
     if (!text) return;
     if (!accept(*text)) {
       fail(
@@ -197,7 +217,7 @@ void VerbsLane::pump() {
 }
 
 bool VerbsLane::room() const {
-  const std::uint32_t needed = 2 + static_cast<std::uint32_t>(parts_of(options_.slot_bytes) / pairs_.size());
+  const std::uint64_t needed = 2 + static_cast<std::uint64_t>(parts_of(options_.slot_bytes) / pairs_.size());
   return std::all_of(pairs_.begin(), pairs_.end(),
                      [&](const Pair& pair) { return pair.posted - pair.done + needed <= depth_of(options_.slots); });
 }
@@ -215,7 +235,11 @@ std::byte* VerbsLane::slot() { return send_slot(sent_) + kHeaderPlace; }
 
 std::size_t VerbsLane::parts_of(std::uint64_t bytes) const {
   const std::uint64_t whole = kHeaderPlace + bytes;
-  const std::uint64_t longest = pairs_.front().rail.rail->longest_message();
+  std::uint64_t longest = 0;
+  for (const Pair& pair : pairs_) {
+    const std::uint64_t most = pair.rail.rail->longest_message();
+    if (most > 2 * kHeaderPlace && (longest == 0 || most < longest)) longest = most - 2 * kHeaderPlace;
+  }
   const std::uint64_t needed = longest > 0 ? (whole + longest - 1) / longest : 1;
   const std::uint64_t striped = std::clamp<std::uint64_t>(bytes / kStripeBytes, 1, pairs_.size());
   return static_cast<std::size_t>(std::max(needed, striped));
@@ -225,41 +249,44 @@ void VerbsLane::send(std::uint64_t bytes, const CallTag& tag) { send_message(slo
 
 void VerbsLane::send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                             const CallTag& tag) {
-  if (bytes < kPinnedFrom || !hold(whole, tag)) {
-    if (bytes > 0) std::memcpy(slot(), data, bytes);
-    return send(bytes, tag);
-  }
-  send_message(data, bytes, tag, &held_);
+  const std::optional<Held> held = bytes < kPinnedFrom ? std::nullopt : hold(whole, data, bytes);
+  if (held) return send_message(data, bytes, tag, &*held);
+  if (bytes > 0) std::memcpy(slot(), data, bytes);
+  send(bytes, tag);
 }
 
-// Registers memory with every rail's device; kept for the next pieces of the same. False where one refuses.
-bool VerbsLane::hold(std::span<const std::byte> whole, const CallTag& tag) {
-  if (held_.whole.data() == whole.data() && held_.whole.size() == whole.size() && held_.sequence == tag.sequence) {
-    return !held_.entries.empty();
-  }
-  held_ = {.whole = whole, .sequence = tag.sequence, .entries = {}};
+// Registers memory with every rail's device: all of it, so that its next pieces are found, unless that is much. Nothing
+// where one refuses.
+std::optional<VerbsLane::Held> VerbsLane::hold(std::span<const std::byte> whole, const std::byte* data,
+                                               std::uint64_t bytes) {
+  Held held;
   for (const Pair& pair : pairs_) {
-    auto entry = pair.rail.rail->device().registrations()->acquire(whole);
-    if (entry == nullptr) {
-      held_.entries.clear();
-      return false;
+    if (!held.empty() && pair.rail.rail == pairs_[held.size() - 1].rail.rail) {
+      held.push_back(held.back());
+      continue;
     }
-    held_.entries.push_back(std::move(entry));
+    Registrations& cache = *pair.rail.rail->device().registrations();
+    auto entry = cache.acquire(whole.size() <= cache.most_bytes() / 4 ? whole : block_of(whole, data, bytes));
+    if (entry == nullptr) return std::nullopt;
+    held.push_back(std::move(entry));
   }
-  return true;
+  return held;
 }
 
 void VerbsLane::send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held) {
   TUTTI_ASSERT(bytes <= options_.slot_bytes && stage_ == Stage::kConnected);
-  const std::uint32_t number = sent_++;
+  const std::uint64_t number = sent_++;
   std::byte* const start = send_slot(number);
-  const Header header{.tag = tag, .bytes = bytes, .number = number, .released = released_};
+  const Header header{.tag = tag,
+                      .bytes = bytes,
+                      .number = static_cast<std::uint32_t>(number),
+                      .released = static_cast<std::uint32_t>(released_)};
   std::memcpy(start, &header, sizeof(header));
   told_ = released_;
   const std::size_t parts = parts_of(bytes);
   TUTTI_ASSERT(parts <= kMostParts);
   const std::uint64_t share = ((bytes + parts - 1) / parts + 63) / 64 * 64;
-  const std::uint32_t slot = number % options_.slots;
+  const auto slot = static_cast<std::uint32_t>(number % options_.slots);
   const std::uint32_t immediate = static_cast<std::uint32_t>(parts - 1) << kPartsShift | slot;
   const std::size_t first = parts > 1 ? 0 : next_pair_;
   if (parts == 1) next_pair_ = (next_pair_ + 1) % pairs_.size();
@@ -270,18 +297,18 @@ void VerbsLane::send_message(const std::byte* data, std::uint64_t bytes, const C
     const Pair& pair = pairs_[index];
     std::array<Piece, 2> pieces;
     std::size_t count = 0;
-    if (i == 0) pieces[count++] = {.data = start, .bytes = kHeaderPlace, .key = pair.memory->lkey};
+    if (i == 0) pieces[count++] = {.data = start, .bytes = kHeaderPlace, .key = pair.source->lkey};
     if (held == nullptr && i == 0) {
       pieces[0].bytes += length;  // the payload lies behind it
     } else if (length > 0) {
-      const std::uint32_t key = held != nullptr ? held->entries[index]->key().local : pair.memory->lkey;
+      const std::uint32_t key = held != nullptr ? (*held)[index]->key().local : pair.source->lkey;
       pieces[count++] = {.data = data + begin, .bytes = length, .key = key};
     }
     const std::uint64_t offset = slot * stride() + (i == 0 ? 0 : kHeaderPlace + begin);
     post(index, std::span(pieces).first(count), offset, immediate, held != nullptr);
     if (held == nullptr) continue;
     pairs_[index].pinned = pairs_[index].posted;
-    pairs_[index].uses.emplace_back(pairs_[index].posted, held->entries[index]);
+    pairs_[index].uses.emplace_back(pairs_[index].posted, (*held)[index]);
   }
 }
 
@@ -305,7 +332,7 @@ void VerbsLane::post(std::size_t index, std::span<const Piece> pieces, std::uint
   request.imm_data = htobe32(immediate);
   request.wr.rdma.remote_addr = remote_slots_ + offset;
   request.wr.rdma.rkey = pair.remote_key;
-  if (bytes > 0 && bytes <= pair.rail.rail->most_inline()) request.send_flags |= IBV_SEND_INLINE;
+  if (bytes > 0 && bytes <= pair.most_inline) request.send_flags |= IBV_SEND_INLINE;
   if (tells || pair.posted - pair.asked >= depth_of(options_.slots) / 4) {
     request.send_flags |= IBV_SEND_SIGNALED;
     pair.asked = pair.posted;
@@ -316,10 +343,11 @@ void VerbsLane::post(std::size_t index, std::span<const Piece> pieces, std::uint
   }
 }
 
+// Never of a way that is broken: who waits for it learns that the peer cannot be reached.
 bool VerbsLane::pins_done() const {
-  return !broken_.empty() || stage_ == Stage::kClosed ||
-         std::all_of(pairs_.begin(), pairs_.end(),
-                     [](const Pair& pair) { return not_after(pair.pinned, pair.done) || pair.posted == 0; });
+  return stage_ == Stage::kClosed ||
+         (broken_.empty() &&
+          std::all_of(pairs_.begin(), pairs_.end(), [](const Pair& pair) { return pair.pinned <= pair.done; }));
 }
 
 bool VerbsLane::idle() const {
@@ -345,10 +373,10 @@ void VerbsLane::ask_for_completion() {
   }
 }
 
-void VerbsLane::on_done(std::size_t index, std::uint32_t number) {
+void VerbsLane::on_done(std::size_t index, std::uint64_t number) {
   Pair& pair = pairs_[index];
   pair.done = number;
-  while (!pair.uses.empty() && not_after(pair.uses.front().first, number)) pair.uses.pop_front();
+  while (!pair.uses.empty() && pair.uses.front().first <= number) pair.uses.pop_front();
 }
 
 void VerbsLane::on_failure(std::size_t index, const std::string& words) {
@@ -375,8 +403,8 @@ std::string VerbsLane::way() const {
 void VerbsLane::on_arrival(std::size_t, std::uint32_t immediate) {
   if ((immediate & kIsReleased) != 0) {
     // Of numbers that come out of order, by several queue pairs, the later one counts.
-    const std::uint32_t more = (immediate - peer_released_) & kReleasedMask;
-    return more <= options_.slots ? note_released(peer_released_ + more) : void();
+    const std::uint32_t more = (immediate - static_cast<std::uint32_t>(peer_released_)) & kReleasedMask;
+    return more <= options_.slots ? note_released(more) : void();
   }
   const std::uint32_t slot = immediate & ((1u << kPartsShift) - 1);
   const std::uint32_t parts = (immediate >> kPartsShift & (kMostParts - 1)) + 1;
@@ -390,32 +418,38 @@ void VerbsLane::on_arrival(std::size_t, std::uint32_t immediate) {
   ++arrived_;
   Header header;
   std::memcpy(&header, receive_slot(slot), sizeof(header));
-  if (header.released - peer_released_ <= options_.slots) note_released(header.released);
+  const std::uint32_t more = header.released - static_cast<std::uint32_t>(peer_released_);
+  if (more <= options_.slots) note_released(more);
   if (owes()) tell_released();  // whoever polled: the peer may wait for this alone
 }
 
-void VerbsLane::note_released(std::uint32_t released) {
-  if (not_after(released, sent_)) {
-    peer_released_ = released;
+void VerbsLane::note_released(std::uint64_t more) {
+  if (peer_released_ + more <= sent_) {
+    peer_released_ += more;
   } else {
     corrupt_ = true;
   }
 }
 
 const VerbsLane::Header* VerbsLane::front() {
+  if (front_) return &*front_;
   const std::size_t slot = released_ % options_.slots;
   if (!whole_[slot]) {
     pump();
     if (!whole_[slot]) return nullptr;
   }
-  std::memcpy(&front_, receive_slot(released_), sizeof(front_));
-  if (front_.number != released_ || front_.bytes > options_.slot_bytes || front_.tag.sequence == 0) corrupt_ = true;
-  return corrupt_ ? nullptr : &front_;
+  Header header;
+  std::memcpy(&header, receive_slot(released_), sizeof(header));
+  corrupt_ |= header.number != static_cast<std::uint32_t>(released_) || header.bytes > options_.slot_bytes ||
+              header.tag.sequence == 0;
+  if (corrupt_) return nullptr;
+  return &front_.emplace(header);
 }
 
 const std::byte* VerbsLane::payload() const { return receive_slot(released_) + kHeaderPlace; }
 
 void VerbsLane::release() {
+  front_.reset();
   whole_[released_ % options_.slots] = false;
   ++released_;
   if (owes()) tell_released();
@@ -425,13 +459,13 @@ void VerbsLane::release() {
 // no credit left as far as we know, for it may need one to come to that message.
 bool VerbsLane::owes() const {
   if (told_ == released_) return false;
-  return released_ - told_ >= std::max(1u, options_.slots / 2) || arrived_ - told_ >= options_.slots;
+  return released_ - told_ >= std::max<std::uint64_t>(1, options_.slots / 2) || arrived_ - told_ >= options_.slots;
 }
 
 void VerbsLane::tell_released() {
   if (stage_ != Stage::kConnected || !broken_.empty() || !room()) return;
   told_ = released_;
-  post(0, {}, 0, kIsReleased | (released_ & kReleasedMask), false);
+  post(0, {}, 0, kIsReleased | (static_cast<std::uint32_t>(released_) & kReleasedMask), false);
 }
 
 }  // namespace tutti

@@ -19,7 +19,6 @@
 
 #include "base/call_tag.h"
 #include "transports/rdma/introductions.h"
-#include "transports/tcp/socket.h"
 #include "transports/verbs/rail.h"
 
 namespace tutti {
@@ -38,8 +37,8 @@ class VerbsLane final : public VerbsUser {
   struct Header {  // in front of a payload, in a slot
     CallTag tag;
     std::uint64_t bytes = 0;
-    std::uint32_t number = 0;    // of the message, from 0
-    std::uint32_t released = 0;  // messages of the other direction that have been released, ever
+    std::uint32_t number = 0;    // of the message, from 0, its lower half
+    std::uint32_t released = 0;  // likewise: messages of the other direction that have been released, ever
   };
   static_assert(sizeof(Header) == 48);
 
@@ -66,6 +65,7 @@ class VerbsLane final : public VerbsUser {
   const std::byte* payload() const;
   void release();
   bool corrupt() const { return corrupt_; }
+  bool connected() const { return stage_ != Stage::kIntroduced && stage_ != Stage::kAnswered; }
 
   bool poll();                                           // takes what has come; true if anything had
   void pump();                                           // the same; connects; tells what it owes
@@ -79,15 +79,17 @@ class VerbsLane final : public VerbsUser {
   struct Pair {
     Rail rail;
     ibv_qp* pair = nullptr;
-    ibv_mr* memory = nullptr;         // ours, with this rail's device
+    ibv_mr* source = nullptr;         // our slots to send from, with this rail's device
+    ibv_mr* target = nullptr;         // ... and to receive into
+    std::uint32_t most_inline = 0;    // bytes
     std::uint32_t packet_number = 0;  // first one sent
     std::uint32_t remote_number = 0;
     std::uint32_t remote_key = 0;  // of the peer's slots
-    std::uint32_t posted = 0;      // requests, ever
-    std::uint32_t done = 0;        // of these
-    std::uint32_t asked = 0;       // the last that tells when it is done
-    std::uint32_t pinned = 0;      // the last that reads memory that is not ours
-    std::deque<std::pair<std::uint32_t, std::shared_ptr<Registrations::Entry>>> uses;
+    std::uint64_t posted = 0;      // requests, ever
+    std::uint64_t done = 0;        // of these
+    std::uint64_t asked = 0;       // the last that tells when it is done
+    std::uint64_t pinned = 0;      // the last that reads memory that is not ours
+    std::deque<std::pair<std::uint64_t, std::shared_ptr<Registrations::Entry>>> uses;
   };
   struct Piece {  // of a message
     const std::byte* data = nullptr;
@@ -95,11 +97,7 @@ class VerbsLane final : public VerbsUser {
     std::uint32_t key = 0;
   };
 
-  struct Held {  // memory that is sent from, registered with each queue pair's device
-    std::span<const std::byte> whole;
-    std::uint64_t sequence = 0;                                  // of the call: the next may find other pages there
-    std::vector<std::shared_ptr<Registrations::Entry>> entries;  // empty: it cannot be registered
-  };
+  using Held = std::vector<std::shared_ptr<Registrations::Entry>>;  // by queue pair
 
   VerbsLane(const VerbsLaneOptions& options, Introductions& introductions);
   Status prepare(const std::vector<Rail>& rails);
@@ -112,38 +110,38 @@ class VerbsLane final : public VerbsUser {
   bool room() const;
   std::size_t parts_of(std::uint64_t bytes) const;
   std::uint64_t stride() const;
-  std::byte* send_slot(std::uint32_t number) const;
-  const std::byte* receive_slot(std::uint32_t number) const;
-  bool hold(std::span<const std::byte> whole, const CallTag& tag);
+  std::byte* send_slot(std::uint64_t number) const;
+  const std::byte* receive_slot(std::uint64_t number) const;
+  std::optional<Held> hold(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes);
   void send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held);
   void post(std::size_t pair, std::span<const Piece> pieces, std::uint64_t offset, std::uint32_t immediate, bool tells);
-  void note_released(std::uint32_t released);
+  void note_released(std::uint64_t more);
   std::string way_of(const Pair& pair) const;
 
   void on_arrival(std::size_t pair, std::uint32_t immediate) override;
-  void on_done(std::size_t pair, std::uint32_t number) override;
+  void on_done(std::size_t pair, std::uint64_t number) override;
   void on_failure(std::size_t pair, const std::string& words) override;
 
   const VerbsLaneOptions options_;
   Introductions& introductions_;
-  PageBytes memory_;  // slots to send from, then slots to receive into
+  std::byte* memory_ = nullptr;  // slots to send from, then slots to receive into
+  std::vector<std::pair<VerbsRail*, ibv_mr*>> regions_;
   std::vector<Pair> pairs_;
   std::uint64_t remote_slots_ = 0;  // address of the peer's receive slots
   enum class Stage : std::uint8_t { kIntroduced, kAnswered, kConnected, kClosed } stage_ = Stage::kIntroduced;
   std::string broken_;
   bool corrupt_ = false;
   // Sending.
-  std::uint32_t sent_ = 0;           // messages, ever
-  std::uint32_t peer_released_ = 0;  // of these
+  std::uint64_t sent_ = 0;           // messages, ever
+  std::uint64_t peer_released_ = 0;  // of these
   std::size_t next_pair_ = 0;
-  Held held_;
   // Receiving.
   std::vector<std::uint32_t> parts_;  // by slot: those of its message that have arrived
   std::vector<bool> whole_;           // by slot
-  Header front_;                      // a copy: what lies in the slot is the peer's
-  std::uint32_t arrived_ = 0;         // whole messages, ever
-  std::uint32_t released_ = 0;        // of these
-  std::uint32_t told_ = 0;            // ... as the peer has been told
+  std::optional<Header> front_;       // a copy, checked: what lies in the slot is the peer's
+  std::uint64_t arrived_ = 0;         // whole messages, ever
+  std::uint64_t released_ = 0;        // of these
+  std::uint64_t told_ = 0;            // ... as the peer has been told
 };
 
 }  // namespace tutti

@@ -58,6 +58,7 @@ Result<const VerbsLibrary*> open() {
   find(library, "ibv_event_type_str", table.event_type_str, missing);
   std::string optional;
   find(library, "ibv_reg_mr_iova2", table.reg_mr_iova2, optional);
+  find(library, "ibv_is_fork_initialized", table.is_fork_initialized, optional);
   if (!missing.empty()) return unsupported(fmt::format("{} has no {}: it is too old", kFile, missing));
   return &table;
 }

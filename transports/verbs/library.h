@@ -44,6 +44,11 @@ struct VerbsLibrary {
   // Absent before rdma-core 28: then no access flag beyond the old ones is asked for.
   ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, std::size_t, std::uint64_t, unsigned) = nullptr;
 
+  decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // absent before rdma-core 36
+  // Whether a fork leaves pinned pages to this process (Linux 5.12); else what it writes next goes to copies that no
+  // card sees, so that users' memory cannot be pinned.
+  bool fork_is_harmless() const { return is_fork_initialized != nullptr && is_fork_initialized() == IBV_FORK_UNNEEDED; }
+
   // Opened once per process. Thread-safe. Errors: kUnsupported.
   static Result<const VerbsLibrary*> load();
 };

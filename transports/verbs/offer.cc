@@ -39,8 +39,11 @@ bool parse_port(std::string_view text, VerbsPort& port) {
   const std::vector<std::string_view> fields = split(text, ',');
   if (fields.size() != kFields || fields[0].empty() || fields[0].size() > kLongestName) return false;
   port.device = fields[0];
-  if (!read_number(fields[1], port.number) || (fields[2] != "e" && fields[2] != "i")) return false;
-  port.ethernet = fields[2] == "e";
+  if (!read_number(fields[1], port.number) || (fields[2] != "i" && fields[2] != "1" && fields[2] != "2")) {
+    return false;
+  }
+  port.ethernet = fields[2] != "i";
+  port.first_version = fields[2] == "1";
   if (!read_number(fields[3], port.mbps) || !read_number(fields[4], port.mtu) || !read_number(fields[5], port.lid)) {
     return false;
   }
@@ -57,8 +60,8 @@ std::string print_offer(const std::vector<VerbsPort>& ports) {
   std::string text(kHead);
   for (std::size_t i = 0; i < std::min(ports.size(), kMostPorts); ++i) {
     const VerbsPort& port = ports[i];
-    text += fmt::format(";{},{},{},{},{},{},", port.device, port.number, port.ethernet ? 'e' : 'i', port.mbps, port.mtu,
-                        port.lid);
+    text += fmt::format(";{},{},{},{},{},{},", port.device, port.number,
+                        port.ethernet ? (port.first_version ? '1' : '2') : 'i', port.mbps, port.mtu, port.lid);
     for (const std::uint8_t byte : port.gid) text += fmt::format("{:02x}", byte);
   }
   return text;
@@ -79,7 +82,9 @@ std::vector<std::pair<std::size_t, std::size_t>> match_rails(const std::vector<V
                                                              const std::vector<VerbsPort>& theirs) {
   std::vector<std::pair<std::size_t, std::size_t>> rails;
   for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
-    if (same_family(ours[i].gid, ours[i].ethernet, theirs[i].gid, theirs[i].ethernet)) rails.emplace_back(i, i);
+    const bool version = ours[i].first_version == theirs[i].first_version;
+    if (version && same_family(ours[i].gid, ours[i].ethernet, theirs[i].gid, theirs[i].ethernet))
+      rails.emplace_back(i, i);
   }
   return rails;
 }

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-// "verbs1;rxe0,1,e,1000,3,0,00..01;...": printable, without '|'.
+// "verbs1;rxe0,1,2,1000,3,0,00..01;..." (2: RoCE v2, 1: v1, i: InfiniBand): printable, without '|'.
 std::string print_offer(const std::vector<VerbsPort>& ports);
 // Errors: kRefused: it is no such text, or has more ports than kMostPorts. An empty one has no ports.
 Result<std::vector<VerbsPort>> parse_offer(const std::string& text);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -83,7 +84,9 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
     for (const auto& [ours, other] : match_rails(ports, *theirs)) {
       std::shared_ptr<VerbsRail>& rail = path->rails_[ours];
       if (rail == nullptr) {
-        auto made = VerbsRail::create(devices[ours], ports[ours], settings);
+        VerbsSettings own = settings;
+        own.rank = static_cast<std::int32_t>(options.rank);
+        auto made = VerbsRail::create(devices[ours], ports[ours], own);
         if (!made) return made.error();
         rail = std::move(*made);
         TUTTI_TRY(host.links.doorbell().add_wait_source(rail->wait_fd()));
@@ -105,12 +108,17 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
 }
 
 VerbsPath::~VerbsPath() {
+  if (getpid() != process_) {  // a forked copy: all of it is the parent's
+    static_cast<void>(new auto(std::move(lanes_)));
+    static_cast<void>(new auto(std::move(rails_)));
+    return;
+  }
   for (auto& [key, lane] : lanes_) lane->close();
 }
 
 Result<std::shared_ptr<VerbsLane>> VerbsPath::lane(std::uint32_t peer, std::uint16_t number) {
-  std::shared_ptr<VerbsLane>& known = lanes_[{peer, number}];
-  if (known == nullptr) {
+  auto known = lanes_.find({peer, number});
+  if (known == lanes_.end()) {
     auto made = VerbsLane::open({.rank = options_.rank,
                                  .peer = peer,
                                  .lane = number,
@@ -119,9 +127,9 @@ Result<std::shared_ptr<VerbsLane>> VerbsPath::lane(std::uint32_t peer, std::uint
                                  .queue_pairs = settings_.queue_pairs},
                                 peers_[peer], host_.introductions);
     if (!made) return made.error();
-    known = std::move(*made);
+    known = lanes_.emplace(Key{peer, number}, std::move(*made)).first;
   }
-  return known;
+  return known->second;
 }
 
 Result<std::unique_ptr<SendConnection>> VerbsPath::open_send(std::uint32_t peer, std::uint16_t number) {
@@ -135,6 +143,18 @@ Result<std::unique_ptr<ReceiveConnection>> VerbsPath::open_receive(std::uint32_t
   if (!opened) return opened.error();
   return std::unique_ptr<ReceiveConnection>(
       std::make_unique<VerbsReceiveConnection>(std::move(*opened), host_.links, peer, number));
+}
+
+// After every round: also a rank that waits for others takes what has come, since a peer may wait for a credit or an
+// answer to its introduction, and one notice is all that ends a sleep.
+bool VerbsPath::flush() {
+  for (const auto& rail : rails_) {
+    if (rail != nullptr) rail->poll();
+  }
+  for (auto& [key, lane] : lanes_) {
+    if (!lane->connected()) lane->pump();
+  }
+  return true;
 }
 
 void VerbsPath::pump() {
@@ -152,6 +172,10 @@ std::string VerbsPath::way(std::uint32_t peer) {
 
 std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
   for (const VerbsLane::Rail& rail : peers_[peer]) {
+    if (rail.rail->dead()) {
+      return fmt::format("{} port {}: its completions cannot be had any more", rail.rail->port().device,
+                         rail.rail->port().number);
+    }
     if (rail.rail->device().dead()) return rail.rail->device().trouble(rail.rail->port().number);
   }
   for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
@@ -163,11 +187,11 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
 // Of peers that have gone nothing can be expected any more.
 void VerbsPath::drain(std::int64_t patience_ns) {
   const std::int64_t deadline_ns = now_ns() + patience_ns;
-  for (auto& [key, lane] : lanes_) lane->ask_for_completion();
   bool waits = true;
   while (waits && now_ns() < deadline_ns) {
     waits = false;
     for (auto& [key, lane] : lanes_) {
+      lane->ask_for_completion();
       lane->poll();
       waits |= !lane->idle() && host_.links.status(key.first).life == PeerLife::kLive;
     }

@@ -1,6 +1,8 @@
 // VerbsPath: one transport's lanes, and the ports that they go over. docs/decisions/0019-verbs.md.
 #pragma once
 
+#include <unistd.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -29,7 +31,7 @@ class VerbsPath final : public DataPath {
   Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override;
   Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override;
   void pump() override;
-  bool flush() override { return true; }  // the cards send by themselves
+  bool flush() override;  // true: the cards send by themselves
   std::string way(std::uint32_t peer) override;
   std::optional<std::string> broken(std::uint32_t peer) override;
   void drain(std::int64_t patience_ns) override;
@@ -43,6 +45,7 @@ class VerbsPath final : public DataPath {
       : host_(host), options_(std::move(options)), settings_(settings) {}
   Result<std::shared_ptr<VerbsLane>> lane(std::uint32_t peer, std::uint16_t number);
 
+  const pid_t process_ = getpid();
   const DataPathHost host_;
   const DataPathOptions options_;
   const VerbsSettings settings_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <tuple>
 
 #include "transports/verbs/gid.h"
 #include "transports/verbs/library.h"
@@ -47,6 +48,9 @@ class PortFinder {
 
   void look(ibv_device* device) {
     const std::string name = library_.get_device_name(device);
+    if (device->transport_type != IBV_TRANSPORT_IB) {
+      return refuse(fmt::format("{}: not InfiniBand or RoCE (iWARP has no writes with immediate data)", name));
+    }
     ibv_context* const context = library_.open_device(device);
     if (context == nullptr) {
       refuse(fmt::format("{} cannot be opened: may this user read and write /dev/infiniband/uverbs*?", name));
@@ -92,6 +96,7 @@ class PortFinder {
     if (!choice) return refuse(fmt::format("{}: {}", place, reason));
     port.gid_index = choice->entry.index;
     port.gid = choice->entry.gid;
+    port.first_version = choice->entry.type == GidType::kRoceV1;
     port.gid_reason = choice->reason;
     port.interface = first_line(sysfs(device, number, fmt::format("gid_attrs/ndevs/{}", port.gid_index)));
     port.software =
@@ -120,6 +125,20 @@ class PortFinder {
   VerbsPorts& found_;
 };
 
+// Beside cards, devices of software are used only by name: a message that is spread over both waits for the slower.
+void leave_out_software(const VerbsSettings& settings, VerbsPorts& found) {
+  const auto is_card = [](const VerbsPort& port) { return !port.software; };
+  if (!settings.devices.empty() || std::none_of(found.usable.begin(), found.usable.end(), is_card)) return;
+  for (const VerbsPort& port : found.usable) {
+    if (!port.software) continue;
+    found.refused.push_back(
+        fmt::format("{} port {}: a device of software, and there are cards: TUTTI_RDMA_DEVICES can "
+                    "name it",
+                    port.device, port.number));
+  }
+  std::erase_if(found.usable, [](const VerbsPort& port) { return port.software; });
+}
+
 }  // namespace
 
 std::string describe(const VerbsPort& port) {
@@ -139,9 +158,12 @@ Result<VerbsPorts> find_verbs_ports(const VerbsSettings& settings) {
   PortFinder finder(**library, settings, found);
   for (int i = 0; i < count; ++i) finder.look(list[i]);
   (*library)->free_device_list(list);
-  std::sort(found.usable.begin(), found.usable.end(), [](const VerbsPort& a, const VerbsPort& b) {
-    return std::pair(a.device, a.number) < std::pair(b.device, b.number);
+  // In the user's order, so that he can match the rails of machines that are cabled differently.
+  std::sort(found.usable.begin(), found.usable.end(), [&](const VerbsPort& a, const VerbsPort& b) {
+    return std::tuple(place_in(settings.devices, a.device, a.number), a.device, a.number) <
+           std::tuple(place_in(settings.devices, b.device, b.number), b.device, b.number);
   });
+  leave_out_software(settings, found);
   return found;
 }
 

@@ -14,7 +14,7 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kReceives = 1024;       // posted at most, for all peers together
-constexpr std::uint32_t kCompletions = 8192;    // held at most
+constexpr std::uint32_t kCompletions = 16384;   // held at most
 constexpr std::uint32_t kRefillAt = 64;         // receives posted at once
 constexpr std::uint32_t kInline = 256;          // bytes asked for
 constexpr std::uint8_t kReceiverNotReady = 12;  // 0.64 ms until the next try
@@ -43,12 +43,14 @@ Status VerbsRail::prepare() {
     return error_of("ibv_query_port", error);
   }
   longest_message_ = attributes.max_msg_sz;
+  needs_route_ = (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
   channel_ = library().create_comp_channel(device_->context());
   if (channel_ == nullptr) return error_of("ibv_create_comp_channel", errno);
   const int flags = fcntl(channel_->fd, F_GETFL);
   if (flags < 0 || fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) return error_of("fcntl", errno);
   const int completions = std::min<int>(kCompletions, limits.max_cqe);
-  queue_ = library().create_cq(device_->context(), completions, nullptr, channel_, 0);
+  const int vector = settings_.rank % std::max(1, device_->context()->num_comp_vectors);
+  queue_ = library().create_cq(device_->context(), completions, nullptr, channel_, vector);
   if (queue_ == nullptr) return error_of("ibv_create_cq", errno);
   most_receives_ = std::min<std::uint32_t>(kReceives, static_cast<std::uint32_t>(limits.max_srq_wr));
   ibv_srq_init_attr wanted{};
@@ -58,7 +60,7 @@ Status VerbsRail::prepare() {
   if (receives_ == nullptr) return error_of("ibv_create_srq", errno);
   missing_receives_ = most_receives_;
   refill();
-  return {};
+  return missing_receives_ == 0 ? Status() : error_of("ibv_post_srq_recv", ENOMEM);
 }
 
 VerbsRail::~VerbsRail() {
@@ -82,7 +84,7 @@ void VerbsRail::refill() {
   }
 }
 
-Result<ibv_qp*> VerbsRail::create_pair(VerbsUser& user, std::size_t pair, std::uint32_t depth) {
+Result<VerbsRail::PairMade> VerbsRail::create_pair(VerbsUser& user, std::size_t pair, std::uint32_t depth) {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = queue_;
   wanted.recv_cq = queue_;
@@ -97,12 +99,12 @@ Result<ibv_qp*> VerbsRail::create_pair(VerbsUser& user, std::size_t pair, std::u
     made = library().create_qp(device_->domain(), &wanted);
   }
   if (made == nullptr) return error_of("ibv_create_qp", errno);
-  most_inline_ = wanted.cap.max_inline_data;
+  const std::uint32_t most_inline = wanted.cap.max_inline_data;
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.pkey_index = 0;
   attributes.port_num = port_.number;
-  attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   const int error =
       library().modify_qp(made, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error != 0) {
@@ -110,7 +112,7 @@ Result<ibv_qp*> VerbsRail::create_pair(VerbsUser& user, std::size_t pair, std::u
     return error_of("a queue pair cannot be initialised", error);
   }
   places_[made->qp_num] = {.user = &user, .pair = pair};
-  return made;
+  return PairMade{.pair = made, .most_inline = most_inline};
 }
 
 void VerbsRail::destroy_pair(ibv_qp* pair) {
@@ -130,7 +132,7 @@ Status VerbsRail::connect(ibv_qp* pair, const VerbsRemote& remote, std::uint32_t
   receive.ah_attr.sl = settings_.service_level;
   receive.ah_attr.dlid = remote.port.lid;
   const bool other_subnet = !std::equal(port_.gid.begin(), port_.gid.begin() + 8, remote.port.gid.begin());
-  if (port_.ethernet || other_subnet) {
+  if (port_.ethernet || other_subnet || needs_route_) {
     receive.ah_attr.is_global = 1;
     std::memcpy(receive.ah_attr.grh.dgid.raw, remote.port.gid.data(), remote.port.gid.size());
     receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(port_.gid_index);
@@ -182,12 +184,13 @@ bool VerbsRail::poll() {
         ++missing_receives_;
         if (known) place->second.user->on_arrival(place->second.pair, be32toh(completion.imm_data));
       } else if (known) {
-        place->second.user->on_done(place->second.pair, static_cast<std::uint32_t>(completion.wr_id));
+        place->second.user->on_done(place->second.pair, completion.wr_id);
       }
     }
     any |= count > 0;
+    if (count < 0) dead_ = true;
   } while (count == static_cast<int>(completions.size()));
-  if (missing_receives_ >= kRefillAt) refill();
+  if (missing_receives_ >= std::min(kRefillAt, most_receives_ / 2 + 1)) refill();
   return any;
 }
 

@@ -23,7 +23,7 @@ class VerbsUser {
   virtual ~VerbsUser() = default;
   virtual void on_arrival(std::size_t pair, std::uint32_t immediate) = 0;
   // All requests of this queue pair up to the number have been done.
-  virtual void on_done(std::size_t pair, std::uint32_t number) = 0;
+  virtual void on_done(std::size_t pair, std::uint64_t number) = 0;
   virtual void on_failure(std::size_t pair, const std::string& words) = 0;
 };
 
@@ -48,10 +48,14 @@ class VerbsRail {
   const VerbsLibrary& library() const { return device_->library(); }
   int wait_fd() const { return channel_->fd; }
   std::uint64_t longest_message() const { return longest_message_; }
-  std::uint32_t most_inline() const { return most_inline_; }
+  bool dead() const { return dead_; }  // its completions cannot be had any more
 
   // A queue pair whose completions go to `user` until it is destroyed. It holds `depth` requests. Errors: kSystem.
-  Result<ibv_qp*> create_pair(VerbsUser& user, std::size_t pair, std::uint32_t depth);
+  struct PairMade {
+    ibv_qp* pair = nullptr;
+    std::uint32_t most_inline = 0;  // bytes of a message that need no registered memory
+  };
+  Result<PairMade> create_pair(VerbsUser& user, std::size_t pair, std::uint32_t depth);
   void destroy_pair(ibv_qp* pair);
   // From then on it receives, and sends once the peer's does. `peer`: its rank, for errors. Errors: kSystem.
   Status connect(ibv_qp* pair, const VerbsRemote& remote, std::uint32_t packet_number, std::uint32_t peer);
@@ -75,7 +79,8 @@ class VerbsRail {
   const VerbsPort port_;
   const VerbsSettings settings_;
   std::uint64_t longest_message_ = 0;
-  std::uint32_t most_inline_ = 0;
+  bool needs_route_ = false;  // every packet must say where it comes from and goes to
+  bool dead_ = false;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;
   ibv_srq* receives_ = nullptr;

@@ -8,6 +8,9 @@
 namespace tutti {
 namespace {
 
+constexpr std::size_t kMostEntries =
+    4096;  // each may split a mapping of the process, of which the kernel grants 65,530
+
 std::uintptr_t page_bytes() {
   static const auto bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   return bytes;
@@ -21,25 +24,38 @@ Registrations::Registrations(Register reg, Deregister dereg, std::uint64_t most_
       deregister_(std::move(dereg)),
       most_bytes_(most_bytes),
       monitor_(std::move(monitor)),
-      cursor_(monitor_ != nullptr ? monitor_->now() : 0) {}
+      cursor_(monitor_ != nullptr ? monitor_->now() : 0) {
+  if (monitor_ != nullptr) monitor_->add_user();
+}
+
+Registrations::~Registrations() {
+  if (monitor_ != nullptr) monitor_->remove_user();
+}
 
 std::shared_ptr<Registrations::Entry> Registrations::acquire(std::span<const std::byte> memory) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const std::uintptr_t begin = address / page_bytes() * page_bytes();
-  const std::uintptr_t end = (address + memory.size() + page_bytes() - 1) / page_bytes() * page_bytes();
+  std::uintptr_t begin = address / page_bytes() * page_bytes();
+  std::uintptr_t end = (address + memory.size() + page_bytes() - 1) / page_bytes() * page_bytes();
+  if (monitor_ == nullptr || end - begin > most_bytes_) return nullptr;
   const std::scoped_lock lock(mutex_);
   drop_gone();
-  auto after = entries_.upper_bound(begin);
-  if (after != entries_.begin()) {
-    Entry& known = *std::prev(after)->second;
-    if (reinterpret_cast<std::uintptr_t>(known.memory_.data()) + known.memory_.size() >= end) {
-      known.used_ = ++clock_;
-      ++counts_.found;
-      return std::prev(after)->second;
-    }
+  auto first = entries_.upper_bound(begin);
+  if (first != entries_.begin() && std::prev(first)->second->end() > begin) --first;
+  if (first != entries_.end() && first->first <= begin && first->second->end() >= end) {
+    first->second->used_ = ++clock_;
+    ++counts_.found;
+    return first->second;
+  }
+  // Parts of one buffer that share pages become one registration, or they would take turns.
+  for (auto entry = first; entry != entries_.end() && entry->first < end; ++entry) {
+    const std::uintptr_t low = std::min(begin, entry->first);
+    const std::uintptr_t high = std::max(end, entry->second->end());
+    if (high - low > most_bytes_) break;
+    begin = low;
+    end = high;
   }
   // Watched first, so that no end of it is missed.
-  const bool kept = end - begin <= most_bytes_ && monitor_ != nullptr && monitor_->watch(begin, end);
+  if (!monitor_->watch(begin, end)) return nullptr;
   auto* const data = reinterpret_cast<std::byte*>(begin);
   const std::optional<Key> key = register_(data, end - begin);
   if (!key) {
@@ -47,10 +63,9 @@ std::shared_ptr<Registrations::Entry> Registrations::acquire(std::span<const std
     return nullptr;
   }
   ++counts_.made;
-  auto entry = std::make_shared<Entry>(deregister_, std::span(data, end - begin), *key);  // shared with its users
-  if (!kept) return entry;
   drop_overlapping(begin, end);
   make_room(end - begin);
+  auto entry = std::make_shared<Entry>(deregister_, std::span(data, end - begin), *key);  // shared with its users
   entry->used_ = ++clock_;
   counts_.bytes += end - begin;
   entries_.emplace(begin, entry);
@@ -65,6 +80,8 @@ void Registrations::forget(const void* data, std::size_t bytes) {
 
 void Registrations::clear() {
   const std::scoped_lock lock(mutex_);
+  drop_gone();
+  for (const auto& [begin, entry] : entries_) monitor_->unwatch(begin, entry->end());
   entries_.clear();
   counts_.bytes = 0;
 }
@@ -83,7 +100,7 @@ void Registrations::drop_overlapping(std::uintptr_t begin, std::uintptr_t end) {
   auto entry = entries_.upper_bound(begin);
   if (entry != entries_.begin()) --entry;
   while (entry != entries_.end() && entry->first < end) {
-    const bool overlaps = entry->first + entry->second->memory_.size() > begin;
+    const bool overlaps = entry->second->end() > begin;
     entry = overlaps ? erase(entry) : std::next(entry);
   }
 }
@@ -101,10 +118,11 @@ void Registrations::drop_gone() {
 }
 
 void Registrations::make_room(std::uint64_t bytes) {
-  while (!entries_.empty() && counts_.bytes + bytes > most_bytes_) {
+  while (!entries_.empty() && (counts_.bytes + bytes > most_bytes_ || entries_.size() >= kMostEntries)) {
     const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
       return a.second->used_ < b.second->used_;
     });
+    monitor_->unwatch(oldest->first, oldest->second->end());
     erase(oldest);
     ++counts_.evicted;
   }

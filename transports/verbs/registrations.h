@@ -1,6 +1,6 @@
 // Registrations: users' memory that a network card may read, kept registered between calls. Bounded: what was used
 // longest ago goes first. Safe: memory that was given back to the system, or has got other pages, is never found again,
-// because a MemoryMonitor or the memory's owner tells; where neither can, nothing is kept after its use.
+// because a MemoryMonitor or the memory's owner tells; memory that nobody watches is not registered.
 //
 // Knows nothing of verbs: how memory is registered is handed in. Thread-safe.
 #pragma once
@@ -39,6 +39,7 @@ class Registrations {
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
     const Key& key() const { return key_; }
+    std::uintptr_t end() const { return reinterpret_cast<std::uintptr_t>(memory_.data()) + memory_.size(); }
 
    private:
     friend class Registrations;
@@ -50,9 +51,14 @@ class Registrations {
 
   // `monitor` may be null. `most_bytes`: kept beyond their use; 0: nothing is.
   Registrations(Register reg, Deregister dereg, std::uint64_t most_bytes, std::shared_ptr<MemoryMonitor> monitor);
+  ~Registrations();
+  Registrations(const Registrations&) = delete;
+  Registrations& operator=(const Registrations&) = delete;
+  std::uint64_t most_bytes() const { return most_bytes_; }
 
-  // A registration of all of `memory`, found or made; null where the system refuses (locked memory's limit, no such
-  // memory): the bytes must be copied then. Hold it as long as a card may use it.
+  // A registration of all of `memory`, found or made. Null, and the bytes must be copied, where the system refuses
+  // (locked memory's limit, no such memory), nobody watches such memory, or it is longer than what may be kept. Hold it
+  // as long as a card may use it.
   std::shared_ptr<Entry> acquire(std::span<const std::byte> memory);
   // What overlaps [data, data + bytes) is never found again.
   void forget(const void* data, std::size_t bytes);

@@ -15,6 +15,7 @@ namespace tutti {
 
 struct VerbsSettings {
   bool required = false;                  // verbs was asked for by name: no peer goes by TCP for want of a common port
+  std::int32_t rank = 0;                  // of this rank: spreads interrupts over cores
   std::string devices;                    // as is_wanted() reads it; empty: all
   std::optional<std::int32_t> gid_index;  // of every port; nothing: by the rule of gid.h
   std::uint32_t queue_pairs = 1;          // per connection and port
@@ -31,6 +32,7 @@ struct VerbsPort {
   std::uint8_t number = 1;
   bool ethernet = true;
   bool software = false;
+  bool first_version = false;  // of RoCE, whose packets are not IP's
   std::uint32_t mbps = 0;
   std::uint8_t mtu = 3;  // of the path, as the field's enumeration: 1..5 are 256..4096 bytes
   std::uint16_t lid = 0;
