@@ -17,6 +17,7 @@ constexpr unsigned kMessageId = 1;  // of UCX's active messages
 // help. So bytes count as gone when the peer has told to have released them, up to those that a socket holds at least.
 // Receivers tell of so many that what is left untold on all lanes that plans use, and between two ranks, is less.
 constexpr std::uint64_t kSystemTakes = 64 * 1024;
+constexpr std::uint64_t kBusyLanes = 2;  // whose calls end at the same time: a collective's, and that of sends
 constexpr std::uint64_t kToldBytes = kSystemTakes / (kPointToPointLane + 2);
 constexpr std::int64_t kErrorRestsNs = 300'000'000;  // a peer that has gone is better named by its TCP connections
 
@@ -129,6 +130,11 @@ void UcxWorker::use(UcxLane& lane) {
 // Once the peer has introduced itself. True when it has, whatever came of it.
 bool UcxWorker::connect(UcxPeer& peer) {
   const std::optional<std::string> text = introductions_->take(peer.rank, 0);
+  if (!text && introductions_->corrupt(peer.rank)) {
+    peer.error_words = introductions_->trouble();
+    fail(peer, UCS_ERR_INVALID_ADDR, "");
+    return true;
+  }
   if (!text) return false;
   UcxIntroduction theirs;
   if (text->size() > sizeof(theirs)) std::memcpy(&theirs, text->data(), sizeof(theirs));
@@ -253,8 +259,8 @@ void* UcxWorker::post(UcxPeer& peer, const UcxHeader& header, const void* data, 
 
 bool UcxWorker::ready(UcxLane& lane) {
   const auto free = [&] {
-    return over() || lane.peer->dead() ||
-           (lane.sent - lane.credited < options_.slots && !lane.sends[lane.sent % options_.slots].going);
+    return over() || (!lane.peer->dead() && lane.sent - lane.credited < options_.slots &&
+                      !lane.sends[lane.sent % options_.slots].going);
   };
   if (free()) return true;
   progress();
@@ -322,23 +328,26 @@ bool UcxWorker::delivered(UcxLane& lane) {
 }
 
 // Of messages that the peer has not told to have released.
-std::uint64_t UcxWorker::unconfirmed_bytes(const UcxPeer& peer) const {
+std::uint64_t UcxWorker::unconfirmed_bytes(const UcxLane& lane) const {
   std::uint64_t bytes = 0;
-  for (const UcxLane& lane : peer.lanes) {
-    for (std::uint64_t number = lane.credited; number < lane.started; ++number) {
-      bytes += sizeof(UcxHeader) + lane.sends[number % options_.slots].header.bytes;
-    }
+  for (std::uint64_t number = lane.credited; number < lane.started; ++number) {
+    bytes += sizeof(UcxHeader) + lane.sends[number % options_.slots].header.bytes;
   }
   return bytes;
 }
 
-bool UcxWorker::gone(const UcxPeer& peer) const { return peer.dead() || unconfirmed_bytes(peer) <= kSystemTakes; }
+// Of this lane alone: what another call has sent, and nobody reads yet, holds up nobody here. Never to a peer whose
+// endpoint is broken, unless it left by itself: who waits learns that it cannot be reached.
+bool UcxWorker::gone(const UcxLane& lane) const {
+  if (lane.peer->dead()) return lane.peer->left;
+  return unconfirmed_bytes(lane) <= kSystemTakes / kBusyLanes;
+}
 
 bool UcxWorker::handed_over(UcxLane& lane) {
   if (!delivered(lane)) return false;
-  if (over() || gone(*lane.peer)) return true;
+  if (over() || gone(lane)) return true;
   progress();
-  return gone(*lane.peer);
+  return gone(lane);
 }
 
 // ---- credits ----

@@ -138,8 +138,8 @@ class UcxWorker {
   void tell(UcxLane& lane);
   void* post(UcxPeer& peer, const UcxHeader& header, const void* data, ucp_send_nbx_callback_t done, void* user);
   UcxHeader header_to(const UcxPeer& peer, UcxKind kind) const;
-  bool gone(const UcxPeer& peer) const;
-  std::uint64_t unconfirmed_bytes(const UcxPeer& peer) const;
+  bool gone(const UcxLane& lane) const;
+  std::uint64_t unconfirmed_bytes(const UcxLane& lane) const;
   bool busy() const;
   bool drained(UcxPeer& peer);
   void say_last(UcxPeer& peer);

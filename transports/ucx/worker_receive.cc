@@ -183,10 +183,14 @@ void UcxWorker::on_last(void* request, ucs_status_t status, void* peer) {
 bool UcxWorker::drained(UcxPeer& peer) {
   if (!peer.introduced || peer.dead() || peer.left) return true;
   bool idle = true;
-  for (const UcxLane& lane : peer.lanes) idle &= lane.started == lane.sent && lane.going == 0 && !lane.credit_going;
+  bool all_gone = true;
+  for (const UcxLane& lane : peer.lanes) {
+    idle &= lane.started == lane.sent && lane.going == 0 && !lane.credit_going;
+    all_gone &= gone(lane);
+  }
   if (!peer.connected) return idle || links_->status(peer.rank).life != PeerLife::kLive;
   if (!peer.last_sent && idle) say_last(peer);
-  if (idle && peer.last_sent && !peer.last_going && gone(peer)) return true;
+  if (idle && peer.last_sent && !peer.last_going && all_gone) return true;
   return links_->status(peer.rank).life != PeerLife::kLive;
 }
 
