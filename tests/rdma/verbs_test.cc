@@ -306,6 +306,10 @@ TEST_F(Verbs, ALinkThatGoesDownIsNamed) {
   EXPECT_NE(trouble.find("rxe_left0 port 1, queue pair "), std::string::npos) << trouble;
   EXPECT_NE(trouble.find("at rank 1"), std::string::npos) << trouble;
   EXPECT_NE(ranks[0]->troubles().find("rxe_left0 port 1"), std::string::npos) << ranks[0]->troubles();
+  // The other side has sent nothing, and knows by its port.
+  EXPECT_TRUE(eventually([&] { return ranks[1]->peer_status(0).life == PeerLife::kUnreachable; }));
+  EXPECT_NE(ranks[1]->peer_trouble(0).find("rxe_right0 port 1 has been down for"), std::string::npos)
+      << ranks[1]->peer_trouble(0);
   EXPECT_FALSE(sender->ready());
   EXPECT_FALSE(sender->handed_over()) << "it has not arrived, and never will";
   ranks.clear();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +29,11 @@ ibv_context* open_by_name(const VerbsLibrary& library, const std::string& name) 
   if (list != nullptr) library.free_device_list(list);
   errno = error;
   return context;
+}
+
+std::int64_t steady_now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -100,7 +106,11 @@ void VerbsDevice::pump() {
     {
       const std::scoped_lock lock(mutex_);
       if (event.event_type == IBV_EVENT_PORT_ERR) troubles_[port] = fmt::format("{} port {} is down", name_, port);
-      if (event.event_type == IBV_EVENT_PORT_ACTIVE) troubles_.erase(port);
+      if (event.event_type == IBV_EVENT_PORT_ERR) down_.try_emplace(port, steady_now_ns());
+      if (event.event_type == IBV_EVENT_PORT_ACTIVE) {
+        troubles_.erase(port);
+        down_.erase(port);
+      }
       if (event.event_type == IBV_EVENT_GID_CHANGE) {
         troubles_.try_emplace(port, fmt::format("the addresses (GIDs) of {} port {} have changed", name_, port));
       }
@@ -112,6 +122,12 @@ void VerbsDevice::pump() {
     }
     library_.ack_async_event(&event);
   }
+}
+
+std::optional<std::int64_t> VerbsDevice::down_since_ns(std::uint8_t port) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = down_.find(port);
+  return found == down_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::string VerbsDevice::trouble(std::uint8_t port) {

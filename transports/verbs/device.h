@@ -38,6 +38,8 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   void pump();
   // What is wrong with a port now: "rxe0 port 1 is down (port error)"; empty: nothing that was reported.
   std::string trouble(std::uint8_t port);
+  // Since when a port has been down, by steady_clock; nothing while it is up.
+  std::optional<std::int64_t> down_since_ns(std::uint8_t port);
   // Nothing works on it any more.
   bool dead() const { return dead_.load(std::memory_order_acquire); }
 
@@ -55,6 +57,7 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   std::atomic<bool> dead_ = false;
   std::mutex mutex_;                              // guards all below
   std::map<std::uint8_t, std::string> troubles_;  // by port; 0: of the device
+  std::map<std::uint8_t, std::int64_t> down_;     // by port
 };
 
 }  // namespace tutti

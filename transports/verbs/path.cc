@@ -20,6 +20,12 @@ std::int64_t now_ns() {
       .count();
 }
 
+// How long a packet is sent again before the way counts as broken.
+std::int64_t tries_last_ns(const VerbsSettings& settings) {
+  constexpr std::int64_t kUnitNs = 4096;
+  return (kUnitNs << settings.timeout) * (settings.retries + 1);
+}
+
 // Of a rank: its ports and their devices.
 class VerbsMaker final : public DataPathMaker {
  public:
@@ -175,6 +181,14 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
     if (rail.rail->dead()) {
       return fmt::format("{} port {}: its completions cannot be had any more", rail.rail->port().device,
                          rail.rail->port().number);
+    }
+    if (const auto since_ns = rail.rail->device().down_since_ns(rail.rail->port().number)) {
+      const std::int64_t down_ns = now_ns() - *since_ns;
+      // What is sent meanwhile would have been given up by now; who only receives knows by this.
+      if (down_ns > tries_last_ns(settings_) && lanes_.lower_bound({peer, 0}) != lanes_.upper_bound({peer, 0xffff})) {
+        return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are sent again",
+                           rail.rail->port().device, rail.rail->port().number, static_cast<double>(down_ns) / 1e9);
+      }
     }
     if (rail.rail->device().dead()) return rail.rail->device().trouble(rail.rail->port().number);
   }
