@@ -129,13 +129,20 @@ int run_points(const PointsOptions& options) {
   if (!table.ok()) return fail(table.error());
   const Result<std::vector<System>> systems = parse_systems(*text);
   if (!systems.ok()) return fail(systems.error());
+  const auto is_wanted = [&](const System& system) { return options.only.empty() || system.name == options.only; };
+  if (std::none_of(systems->begin(), systems->end(), is_wanted)) {
+    std::string known;
+    for (const System& system : *systems) known += (known.empty() ? "" : ", ") + system.name;
+    return fail(Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                      fmt::format("--only {}: {} has {}", options.only, options.systems, known)});
+  }
   if (!options.every_point) {
     fmt::print(
         "| system | points fitted on | parameters | points judged by | median error | worst | |\n"
         "|---|---|---|---|---|---|---|\n");
   }
   for (const System& system : *systems) {
-    if (!options.only.empty() && system.name != options.only) continue;
+    if (!is_wanted(system)) continue;
     if (const Status ran = run_system(options, system, *table); !ran.ok()) return fail(ran.error());
   }
   return kExitSuccess;

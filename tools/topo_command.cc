@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -188,6 +189,13 @@ int run_transports(const TopoOptions& options) {
 
 int run_topo(const TopoOptions& options) {
   if (options.transports) return run_transports(options);
+  std::error_code unknown;  // one of them may not exist
+  if (!options.write_xml.empty() && std::filesystem::equivalent(options.write_xml, options.xml, unknown)) {
+    fmt::print(
+        stderr,
+        "tutti topo: --write-xml names the file that --xml reads: what Tutti does not know would be lost from it\n");
+    return kExitUsage;
+  }
   for (const std::string* path : {&options.write_xml, &options.svg}) {
     const Status writable = path->empty() ? Status() : check_writable(*path);
     if (writable.ok()) continue;

@@ -182,7 +182,7 @@ double Tuner::without_messages(const Collective& collective, std::uint64_t bytes
   const MessageCost& window = parameters_.cost(Level::kMemory, Protocol::kWindow);
   const auto [loads, stores] = bytes_in_memory(collective, length);
   double work = over(loads + stores, window.gbytes_per_s);
-  if (way == Way::kByCalls && parameters_.attach_gbytes_per_s > 0) {
+  if (way == Way::kByCalls) {
     const double peers = collective.ranks - 1.0;
     work = (stores > 0 ? 2 : 1) * peers * parameters_.attach_us + over(loads + stores, parameters_.attach_gbytes_per_s);
   }
@@ -194,6 +194,9 @@ Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t by
   if (!generator) return generator.error();
   const std::uint64_t little = std::min(bytes, kNextToNothing);
   Prediction prediction{.contender = contender};
+  if (contender.way == Way::kByCalls && parameters_.attach_gbytes_per_s <= 0) {
+    return refusal("the costs say that ranks cannot reach each other's memory (attach_gbytes_per_s is 0)");
+  }
   if (contender.way != Way::kByMessages) {
     prediction.latency_us = without_messages(collective, little, contender.way);
     prediction.bandwidth_us = without_messages(collective, bytes, contender.way) - prediction.latency_us;

@@ -166,7 +166,8 @@ bool PlanReader::key(const std::string& name) {
   const auto found = std::find_if(fields.begin(), fields.end(), [&](const Field& field) { return field.name == name; });
   if (found == fields.end()) {
     std::vector<std::string_view> known;
-    for (const Field& field : fields) known.push_back(field.name);
+    known.reserve(fields.size());
+    for (const Field& field : fields) known.emplace_back(field.name);
     const std::string_view nearest = nearest_name(std::string_view(name).substr(0, kShownToken), known);
     return fail(fmt::format("has an unknown field \"{}\"; {}", shown(name),
                             nearest.empty() ? fmt::format("known are {}", fmt::join(known, ", "))

@@ -27,9 +27,9 @@ struct Ends {
       for (std::uint32_t s = 0; s < channel.steps.size(); ++s) {
         const Step& step = channel.steps[s];
         const auto note = [&](auto& ends, std::span<const std::uint16_t> ports) {
-          for (std::uint16_t i = 0; i < ports.size(); ++i) {
+          for (std::size_t i = 0; i < ports.size(); ++i) {
             const Port& port = channel.ports[ports[i]];
-            ends[{port.peer, port.lane}].push_back({.channel = c, .step = s, .index = i});
+            ends[{port.peer, port.lane}].push_back({.channel = c, .step = s, .index = static_cast<std::uint16_t>(i)});
           }
         };
         note(sends, channel.sends(step));

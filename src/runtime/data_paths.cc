@@ -45,7 +45,7 @@ PathCandidate look_at_verbs(const Config& config) {
   for (const VerbsPort& port : ports->usable) verbs.words.push_back(describe(port));
   for (const std::string& refused : ports->refused) verbs.words.push_back(refused);
   verbs.usable = !ports->usable.empty();
-  if (!verbs.usable && ports->refused.empty()) verbs.words.push_back("this machine has no RDMA device");
+  if (!verbs.usable && ports->refused.empty()) verbs.words.emplace_back("this machine has no RDMA device");
   const std::string doubt = why_not_by_itself(settings, *ports);
   verbs.chosen = verbs.usable && (config.transport == TransportPolicy::kVerbs ||
                                   (config.transport == TransportPolicy::kAuto && doubt.empty()));
@@ -62,7 +62,7 @@ PathCandidate look_at_ucx(const Config& config) {
   ucx.usable = version.ok();
   ucx.words.push_back(version.ok() ? *version : version.error().message);
   ucx.chosen = ucx.usable && config.transport == TransportPolicy::kUcx;
-  if (ucx.usable && !ucx.chosen) ucx.words.push_back("not chosen: only where TUTTI_TRANSPORT=ucx asks for it");
+  if (ucx.usable && !ucx.chosen) ucx.words.emplace_back("not chosen: only where TUTTI_TRANSPORT=ucx asks for it");
   return ucx;
 }
 
