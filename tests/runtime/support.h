@@ -72,7 +72,10 @@ inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
   CommunicatorOptions options;
   options.timeout = timeout;
   options.transport = world.transport;
-  if (*world.tls != '\0') setenv("UCX_TLS", world.tls, 1);
+  if (*world.tls != '\0') {
+    setenv("UCX_TLS", world.tls, 1);
+    setenv("UCX_NET_DEVICES", "lo", 1);
+  }
   options.attach = world.attach;
   auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
   EXPECT_TRUE(made.ok()) << to_string(made.error());

@@ -106,6 +106,7 @@ class UcxFaults : public testing::Test {
   void SetUp() override {
     if (!find_ucx()) GTEST_SKIP() << find_ucx().error().message;
     setenv("UCX_TLS", "tcp,self", 1);
+    setenv("UCX_NET_DEVICES", "lo", 1);
     for (int rank = 0; rank < 2; ++rank) {
       endpoints_.push_back(tcp_test::endpoint());
       addresses_.push_back(endpoints_.back()->address());
@@ -283,6 +284,7 @@ TEST_F(UcxFaults, AnEndpointThatEndsWithoutAWordMakesThePeerUnreachable) {
 TEST(UcxDeath, OfAProcessIsALossThatTcpNames) {
   if (!find_ucx()) GTEST_SKIP() << find_ucx().error().message;
   setenv("UCX_TLS", "tcp,self", 1);
+  setenv("UCX_NET_DEVICES", "lo", 1);
   int to_child[2];
   int to_parent[2];
   ASSERT_EQ(pipe(to_child), 0);
