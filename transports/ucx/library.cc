@@ -90,7 +90,7 @@ Result<UcxLibrary> load_library() {
 // A process has one UCX, as it has one of each library; its contexts are costly, so that all ranks share one.
 struct Process {
   std::mutex mutex;  // guards all below
-  std::optional<UcxLibrary> library;
+  std::optional<UcxLibrary> opened;
   std::weak_ptr<UcxContext> context;
   std::vector<std::pair<std::shared_ptr<UcxContext>, ucp_worker_h>> kept;
 };
@@ -127,12 +127,12 @@ Error ucx_error(const UcxLibrary& library, const std::string& doing, ucs_status_
 Result<const UcxLibrary*> UcxLibrary::open() {
   Process& own = process();
   const std::lock_guard lock(own.mutex);
-  if (!own.library) {
+  if (!own.opened) {
     Result<UcxLibrary> loaded = load_library();
     if (!loaded) return loaded.error();
-    own.library = *loaded;
+    own.opened = *loaded;
   }
-  return &*own.library;
+  return &*own.opened;
 }
 
 Result<std::shared_ptr<UcxContext>> UcxContext::shared() {

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/clock.h"
 
 namespace tutti {
 namespace {
@@ -29,11 +29,6 @@ ibv_context* open_by_name(const VerbsLibrary& library, const std::string& name) 
   if (list != nullptr) library.free_device_list(list);
   errno = error;
   return context;
-}
-
-std::int64_t steady_now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 }  // namespace
@@ -106,7 +101,7 @@ void VerbsDevice::pump() {
     {
       const std::scoped_lock lock(mutex_);
       if (event.event_type == IBV_EVENT_PORT_ERR) troubles_[port] = fmt::format("{} port {} is down", name_, port);
-      if (event.event_type == IBV_EVENT_PORT_ERR) down_.try_emplace(port, steady_now_ns());
+      if (event.event_type == IBV_EVENT_PORT_ERR) down_.try_emplace(port, SteadyClock().now_ns());
       if (event.event_type == IBV_EVENT_PORT_ACTIVE) {
         troubles_.erase(port);
         down_.erase(port);

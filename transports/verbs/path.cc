@@ -5,20 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "transports/verbs/connections.h"
 #include "transports/verbs/offer.h"
 
 namespace tutti {
 namespace {
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // How long a packet is sent again before the way counts as broken.
 std::int64_t tries_last_ns(const VerbsSettings& settings) {
@@ -183,7 +178,7 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
                          rail.rail->port().number);
     }
     if (const auto since_ns = rail.rail->device().down_since_ns(rail.rail->port().number)) {
-      const std::int64_t down_ns = now_ns() - *since_ns;
+      const std::int64_t down_ns = SteadyClock().now_ns() - *since_ns;
       // What is sent meanwhile would have been given up by now; who only receives knows by this.
       if (down_ns > tries_last_ns(settings_) && lanes_.lower_bound({peer, 0}) != lanes_.upper_bound({peer, 0xffff})) {
         return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are sent again",
@@ -200,9 +195,9 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
 
 // Of peers that have gone nothing can be expected any more.
 void VerbsPath::drain(std::int64_t patience_ns) {
-  const std::int64_t deadline_ns = now_ns() + patience_ns;
+  const std::int64_t deadline_ns = SteadyClock().now_ns() + patience_ns;
   bool waits = true;
-  while (waits && now_ns() < deadline_ns) {
+  while (waits && SteadyClock().now_ns() < deadline_ns) {
     waits = false;
     for (auto& [key, lane] : lanes_) {
       lane->ask_for_completion();
