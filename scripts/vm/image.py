@@ -139,7 +139,17 @@ class Archive:
         return bytes(self.content)
 
 
+def needs_a_loader(path):
+    """Whether an ELF program (64 bits) is linked dynamically: it has a header PT_INTERP."""
+    with open(path, "rb") as file:
+        content = file.read()
+    first, size, count = struct.unpack_from("<Q", content, 32) + struct.unpack_from("<HH", content, 54)
+    return any(struct.unpack_from("<I", content, first + i * size)[0] == 3 for i in range(count))
+
+
 def make_initrd(folder, busybox, init, out):
+    if needs_a_loader(busybox):
+        sys.exit(f"rdma-vm: {busybox} is not linked statically: install the package busybox-static")
     archive = Archive()
     for name in ("bin", "m", "host", "over", "dev", "proc", "sys"):
         archive.add(name, stat.S_IFDIR | 0o755)

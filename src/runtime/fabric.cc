@@ -176,15 +176,19 @@ class TransportMaker {
       return blobs.error();
     }
     auto local = open_local(exchange, shape, std::move(*own), *blobs, deadline_ns);
-    // Nobody leaves set-up before everybody has everybody's memory. Each says how it can attach to the others, and
-    // where it may run.
-    auto ready = gather_or_fail(
-        gather_, local ? Result<std::string>(found_attachment(**local) + pack_cpus(fabric_->cpus)) : local.error());
+    if (!local) return gather_or_fail(gather_, local.error()).error();
+    const std::string found = found_attachment(**local) + pack_cpus(fabric_->cpus);
+    ShmTransport* const whole = local_.size() == members_.size() ? local->get() : nullptr;
+    auto transport = whole != nullptr
+                         ? Result<std::unique_ptr<Transport>>(std::unique_ptr<Transport>(std::move(*local)))
+                         : add_remote(std::move(*local));
+    // Nobody leaves set-up before everybody has everybody's memory, and the cards what they need. Each says how it can
+    // attach to the others, and where it may run.
+    auto ready = gather_or_fail(gather_, transport ? Result<std::string>(found) : transport.error());
     if (!ready) return ready.error();
-    (*local)->set_attachment(agreed_attachment(*ready));
+    if (whole != nullptr) whole->set_attachment(agreed_attachment(*ready));
     for (const std::string& blob : *ready) cpus_.push_back(unpack_cpus(std::string_view(blob).substr(!blob.empty())));
-    if (local_.size() == members_.size()) return std::unique_ptr<Transport>(std::move(*local));
-    return add_remote(std::move(*local));
+    return transport;
   }
 
   // Of every rank, after make().

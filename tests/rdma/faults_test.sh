@@ -19,12 +19,23 @@ fail() {
 # says WORDS: the output has a line with them.
 says() { grep -qE -- "$1" "$text" || fail "nobody said '$1'"; }
 
+# in_the_middle: waits until the ranks have met, and a little more.
+in_the_middle() {
+  local tries=0
+  until grep -q '# tutti' "$text"; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 600 ] || fail 'the ranks have not met'
+    sleep 0.1
+  done
+  sleep 2
+}
+
 # In the middle of a long all-reduce the cable is unplugged. TCP, which carries no message here, goes on.
 link() {
   local begin=$SECONDS status=0 watch=''
   if [ "$RANK" = 0 ]; then
     (
-      sleep 6
+      in_the_middle
       ip link set left0 down
     ) &
     watch=$!
@@ -43,9 +54,11 @@ link() {
 # One of three processes is killed in the middle of a call.
 kill_one() {
   local status=0
+  export -f in_the_middle fail
+  export text
   # shellcheck disable=SC2016
   "$tutti" run -n 3 -- bash -c '"$0" perf all_reduce -b 64K -e 64K -n 1000000 -w 1 & program=$!
-    if [ "$TUTTI_RANK" = 1 ]; then sleep 6; kill -9 $program; fi
+    if [ "$TUTTI_RANK" = 1 ]; then in_the_middle; kill -9 $program; fi
     wait $program' "$tutti" >"$text" 2>&1 || status=$?
   [ "$status" != 0 ] || fail 'it went well'
   says 'rank 1 is gone: its process has ended'
