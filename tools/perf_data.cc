@@ -42,7 +42,9 @@ using Block = std::array<std::uint64_t, DataPattern::kBlock>;
 
 template <class Integer>
 void sign_extend_as(Block& numbers) {
-  for (std::uint64_t& number : numbers) number = static_cast<std::uint64_t>(static_cast<Integer>(number));
+  for (std::uint64_t& number : numbers) {
+    number = static_cast<std::uint64_t>(std::int64_t{static_cast<Integer>(number)});
+  }
 }
 
 // Each number as the type holds it, back in 64 bits, so that it can be compared and divided.

@@ -38,11 +38,11 @@ class Parts {
   }
 
  private:
-  std::uint32_t add(NodeKind kind, std::uint32_t element, std::uint32_t above, std::string name) {
+  std::uint32_t add(NodeKind kind, std::uint32_t element, std::uint32_t above, const std::string& name) {
     GraphNode node;
     node.kind = kind;
     const std::string* told = draft_.elements[element].find("tutti_name");
-    node.name = told != nullptr ? *told : std::move(name);
+    node.name = told != nullptr ? *told : name;
     draft_.graph.nodes.push_back(std::move(node));
     draft_.element_of.push_back(element);
     draft_.parent_of.push_back(above);

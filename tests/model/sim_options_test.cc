@@ -11,7 +11,7 @@
 namespace tutti::tool {
 namespace {
 
-SimTask resolved(SimArguments arguments) {
+SimTask resolved(const SimArguments& arguments) {
   Result<SimTask> task = resolve(arguments);
   EXPECT_TRUE(task.ok()) << to_string(task.error());
   return *std::move(task);

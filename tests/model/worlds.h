@@ -53,7 +53,7 @@ inline Generator plan_for(const Network& network, CollectiveKind kind, Algorithm
 }
 
 inline double time_of(const Generator& generator, std::uint64_t bytes, const Network& network,
-                      const Parameters& parameters, SimulateOptions options = {}) {
+                      const Parameters& parameters, const SimulateOptions& options = {}) {
   const Result<SimulateResult> result = simulate(generator, bytes, network, parameters, options);
   EXPECT_TRUE(result.ok()) << to_string(result.error());
   return result.ok() ? result->time_us : -1;

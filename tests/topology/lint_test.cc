@@ -167,8 +167,12 @@ TEST(Lint, HostileTextsAreRefusedWithTheirLine) {
   for (int i = 0; i < 1'000'000; ++i) million += "<a/>\n";
   expect_error(million + "</system>", "more than 65536 elements", 65'537);
   expect_error(replaced(kXgmi, "cpu", std::string("c\0u", 3)), "a byte with the value 0", 2);
-  expect_error(replaced(kXgmi, "38911", std::string(10'000'000, '9')), "has 10000000 bytes", 4);
-  expect_error(std::string(kMaxXmlBytes + 1, ' '), "the text has 16777217 bytes", 1);
+  std::string digits;
+  digits.resize(10'000'000, '9');
+  expect_error(replaced(kXgmi, "38911", digits), "has 10000000 bytes", 4);
+  std::string spaces;
+  spaces.resize(kMaxXmlBytes + 1, ' ');
+  expect_error(spaces, "the text has 16777217 bytes", 1);
   std::string many = "<system version=\"1\">\n<cpu numaid=\"0\"";
   for (int i = 0; i < 1'000; ++i) many += " a" + std::to_string(i) + "=\"\"";
   expect_error(many + "/></system>", "more than 32 attributes", 2);

@@ -264,7 +264,8 @@ struct Pair {
 class TcpLaneEnds : public testing::TestWithParam<std::tuple<std::uint32_t, bool>> {};
 
 TEST_P(TcpLaneEnds, OneDirectionLeavesTheOtherWhole) {
-  const auto [who, its_sender] = GetParam();
+  const std::uint32_t who = std::get<0>(GetParam());
+  const bool its_sender = std::get<1>(GetParam());
   Pair pair;
   if (its_sender) {
     pair.send[who] = nullptr;

@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kCommunicator = 77;
 
 inline CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
 
-inline std::shared_ptr<TcpEndpoint> endpoint(TcpEndpointOptions options = {.address = "127.0.0.1"}) {
+inline std::shared_ptr<TcpEndpoint> endpoint(const TcpEndpointOptions& options = {.address = "127.0.0.1"}) {
   return TcpEndpoint::listen(options).value();
 }
 

@@ -22,7 +22,8 @@ Gid ipv4(std::uint8_t last) { return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 
 Gid ipv6(std::uint8_t last) { return {0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last}; }
 Gid link_local(std::uint8_t last) { return {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last}; }
 
-std::int32_t chosen(std::vector<GidEntry> entries, bool ethernet = true, std::optional<std::int32_t> wanted = {}) {
+std::int32_t chosen(const std::vector<GidEntry>& entries, bool ethernet = true,
+                    std::optional<std::int32_t> wanted = {}) {
   std::string reason;
   const auto choice = choose_gid(entries, ethernet, wanted, reason);
   EXPECT_FALSE((choice ? choice->reason : reason).empty());

@@ -23,7 +23,7 @@ constexpr CallTag kTag{.sequence = 1, .kind = 0xfe};
 Introductions::Introductions(OpenSend open_send, OpenReceive open_receive, std::uint64_t slot_bytes)
     : open_send_(std::move(open_send)), open_receive_(std::move(open_receive)), slot_bytes_(slot_bytes) {}
 
-Status Introductions::introduce(std::uint32_t peer, std::uint16_t lane, std::string text) {
+Status Introductions::introduce(std::uint32_t peer, std::uint16_t lane, const std::string& text) {
   TUTTI_ASSERT(text.size() <= kMostIntroduction);
   Peer& known = peers_[peer];
   if (known.receive == nullptr) {

@@ -26,7 +26,7 @@ class Introductions {
   Introductions(OpenSend open_send, OpenReceive open_receive, std::uint64_t slot_bytes);
 
   // Tells `peer` about this rank's side of `lane`, once. At most kMostIntroduction bytes. Errors: those of opening.
-  Status introduce(std::uint32_t peer, std::uint16_t lane, std::string text);
+  Status introduce(std::uint32_t peer, std::uint16_t lane, const std::string& text);
   // What `peer` has told about its side of `lane`; nothing: it has not come yet.
   std::optional<std::string> take(std::uint32_t peer, std::uint16_t lane);
   // Takes what has come and sends what waits. `trouble` of a peer that says what no sound one does is kept.

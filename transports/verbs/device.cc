@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/assert.h"
@@ -77,7 +78,7 @@ Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
 
 VerbsDevice::~VerbsDevice() {
   if (process_ != getpid()) {  // a forked copy: the kernel's objects are the parent's
-    static_cast<void>(new auto(std::move(registrations_)));
+    static_cast<void>(new (std::nothrow) auto(std::move(registrations_)));
     return;
   }
   if (registrations_ != nullptr) registrations_->clear();

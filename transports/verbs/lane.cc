@@ -358,8 +358,7 @@ bool VerbsLane::idle() const {
 // An empty write without immediate data, which the peer does not see: when it is done, all before it is.
 void VerbsLane::ask_for_completion() {
   if (stage_ != Stage::kConnected || !broken_.empty()) return;
-  for (std::size_t index = 0; index < pairs_.size(); ++index) {
-    Pair& pair = pairs_[index];
+  for (Pair& pair : pairs_) {
     if (pair.asked == pair.posted) continue;
     ibv_send_wr request{};
     request.wr_id = ++pair.posted;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/assert.h"
@@ -110,8 +111,8 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
 
 VerbsPath::~VerbsPath() {
   if (getpid() != process_) {  // a forked copy: all of it is the parent's
-    static_cast<void>(new auto(std::move(lanes_)));
-    static_cast<void>(new auto(std::move(rails_)));
+    static_cast<void>(new (std::nothrow) auto(std::move(lanes_)));
+    static_cast<void>(new (std::nothrow) auto(std::move(rails_)));
     return;
   }
   for (auto& [key, lane] : lanes_) lane->close();
