@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <ranges>
 #include <thread>
 
 #include "algorithms/algorithms.h"
@@ -133,7 +132,8 @@ Status CommunicatorImpl::take_plan(const UserPlan& plan, const PlanUse& use) {
 const CommunicatorImpl::ChosenPlan* CommunicatorImpl::find_user_plan(const Collective& collective, std::uint64_t bytes,
                                                                      Algorithm asked) const {
   if (asked != Algorithm::kAuto && asked != Algorithm::kUser) return nullptr;
-  for (const ChosenPlan& chosen : std::views::reverse(user_plans_)) {
+  for (std::size_t i = user_plans_.size(); i-- > 0;) {  // the latest first
+    const ChosenPlan& chosen = user_plans_[i];
     const PlanDescription about = chosen.plan.description();
     if (about.collective != collective.kind || about.root != collective.root) continue;
     if (asked == Algorithm::kUser || (bytes >= chosen.use.min_bytes && bytes <= chosen.use.max_bytes)) return &chosen;

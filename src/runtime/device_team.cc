@@ -38,7 +38,7 @@ Status DeviceCall::settle() {
   return team_->settle(*this);
 }
 
-DeviceTeam::DeviceTeam(std::shared_ptr<RankDevice> device, std::vector<std::uint32_t> ranks, bool whole)
+DeviceTeam::DeviceTeam(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole)
     : device_(std::move(device)), whole_(whole) {
   for (const std::uint32_t rank : ranks) {
     members_.emplace_back();

@@ -109,7 +109,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     cuda::CUdeviceptr words_on_device = 0;
   };
   // `whole`: these are all ranks of the communicator.
-  DeviceTeam(std::shared_ptr<RankDevice> device, std::vector<std::uint32_t> ranks, bool whole);
+  DeviceTeam(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole);
   ~DeviceTeam();
   DeviceTeam(const DeviceTeam&) = delete;
   DeviceTeam& operator=(const DeviceTeam&) = delete;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -58,7 +59,7 @@ DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std
 
 DeviceWay::~DeviceWay() {
   if (world_->end()) return;
-  static_cast<void>(new auto(std::move(plans_)));  // kernels may still use them
+  static_cast<void>(new (std::nothrow) auto(std::move(plans_)));  // kernels may still use them
 }
 
 Result<bool> DeviceWay::takes(const CheckedCall& checked) {
@@ -137,12 +138,12 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
       "writing a plan"));
   TUTTI_TRY(driver.check(driver.api().memset_d8_async(states->address(), 0, states->bytes(), stream->handle()),
                          "zeroing a plan's counters"));
-  auto plan = std::unique_ptr<Plan>(new Plan{.shape = shape,
-                                             .channels = channels,
-                                             .program = std::move(*program),
-                                             .states = std::move(*states),
-                                             .scratch = std::nullopt,
-                                             .scratch_bytes = std::nullopt});
+  auto plan = std::make_unique<Plan>(Plan{.shape = shape,
+                                          .channels = channels,
+                                          .program = std::move(*program),
+                                          .states = std::move(*states),
+                                          .scratch = std::nullopt,
+                                          .scratch_bytes = std::nullopt});
   if (shape.scratch_chunks > 0) {
     const std::uint64_t payload = device::payload_bytes(p, world_->arena().connections(p).slot_bytes);
     const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;

@@ -227,8 +227,8 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
     const Operation& operation = *ended.operation;
     const std::vector<Transfer>& untouched =
         operation.exchange == nullptr ? operation.transfers : operation.exchange->untouched();
-    for (auto transfer = untouched.rbegin(); transfer != untouched.rend(); ++transfer) {
-      numbers_.give_back(transfer->peer, transfer->direction, transfer->tag.sequence);
+    for (std::size_t i = untouched.size(); i-- > 0;) {
+      numbers_.give_back(untouched[i].peer, untouched[i].direction, untouched[i].tag.sequence);
     }
   }
   remove(*ended.operation);

@@ -366,9 +366,9 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
   }
   if (contact.ok() && with_tcp) {
     auto maker = detail::find_data_path(config, Log(config.log_level, static_cast<std::int32_t>(rank)));
-    if (maker) fabric->path_maker = *std::move(maker);
+    if (maker) fabric->path_maker = *maker;
     if (!maker) contact = maker.error();
-    if (maker && fabric->path_maker != nullptr) *contact += "|" + fabric->path_maker->offer();
+    if (fabric->path_maker != nullptr) *contact += "|" + fabric->path_maker->offer();
   }
   if (contact.ok()) contact = (*device != nullptr ? "d" : "-") + *contact;
   auto contacts = gather_or_fail(gather, contact);
