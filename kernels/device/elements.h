@@ -204,7 +204,7 @@ template <class E, class Word>
 class Accumulator {
  public:
   using Bits = typename E::Bits;
-  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);
+  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);  // NOLINT(bugprone-sizeof-expression): no pointer
 
   TUTTI_DEVICE void begin(const Rules<E>& rules, const Word& word, bool scaled) { load(rules, word, scaled, values_); }
 

@@ -31,7 +31,7 @@ class Prover {
     std::uint32_t root;
     std::vector<std::uint32_t> nodes;
 
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
   };
   std::map<Key, Status> proved_;
 };

@@ -61,7 +61,7 @@ inline std::uint32_t messages_sent(const RankPlan& plan) {
 // its channel, or by an After. A domain of the evaluator whose values are lengths of chains.
 class LongestWay {
  public:
-  explicit LongestWay(const Plan& plan) : plan_(plan) {
+  explicit LongestWay(const Plan& plan) {
     for (const RankPlan& rank : plan.ranks) {
       cursors_.emplace_back(rank.channels.size());
       done_.emplace_back(rank.channels.size());
@@ -105,7 +105,6 @@ class LongestWay {
     return queues_[sends ? std::tuple(rank_, end.peer, end.lane) : std::tuple(end.peer, rank_, end.lane)];
   }
 
-  const Plan& plan_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>, std::deque<std::uint32_t>> queues_;
   std::vector<std::vector<Cursor>> cursors_;
   std::vector<std::vector<std::vector<std::uint32_t>>> done_;  // rank, channel, step

@@ -108,8 +108,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PlanCost,
 // A ring across has as many chunks as machines, so its plan grows with them, but no faster; so do machines' tables.
 TEST(PlanCostOfRings, GrowsWithTheRanksAndNoFaster) {
   const auto bytes = [](std::uint32_t ranks) {
+    const std::uint32_t machines = ranks / 2;
     return static_cast<double>(
-        cost_of(of_many(CollectiveKind::kAllReduce, ranks), Algorithm::kHierarchical, ranks / 2).bytes);
+        cost_of(of_many(CollectiveKind::kAllReduce, ranks), Algorithm::kHierarchical, machines).bytes);
   };
   const double half = bytes(kRanks / 2);
   const double whole = bytes(kRanks);

@@ -47,13 +47,13 @@ Answers answers_of(const RankPlan& plan, const std::vector<SlotReply>& replies) 
   for (std::uint32_t c = 0; c < plan.channels.size(); ++c) {
     const Channel& channel = plan.channels[c];
     for (std::uint32_t s = 0; s < channel.steps.size(); ++s) {
-      std::map<std::uint16_t, std::size_t> of_step;  // by index among the step's receives
+      std::map<std::size_t, std::size_t> of_step;  // by index among the step's receives
       const auto receives = channel.receives(channel.steps[s]);
-      for (std::uint16_t i = 0; i < receives.size(); ++i) {
+      for (std::size_t i = 0; i < receives.size(); ++i) {
         of_step[i] = received[{channel.ports[receives[i]].peer, channel.ports[receives[i]].lane}]++;
       }
       const auto sends = channel.sends(channel.steps[s]);
-      for (std::uint16_t i = 0; i < sends.size(); ++i) {
+      for (std::size_t i = 0; i < sends.size(); ++i) {
         const Message to{channel.ports[sends[i]].peer, channel.ports[sends[i]].lane};
         const std::size_t number = sent[to]++;
         for (const SlotReply& reply : replies) {

@@ -72,11 +72,13 @@ Context::Context(Stack stack, std::size_t colour, void (*entry)()) : stack_(stac
 #endif
 }
 
-Context::~Context() {
 #if defined(__SANITIZE_THREAD__)
+Context::~Context() {
   if (!is_thread_) __tsan_destroy_fiber(tsan_fiber_);
-#endif
 }
+#else
+Context::~Context() = default;
+#endif
 
 namespace {
 // What a switch hands over to the other side. One switch is under way at a time in a thread.

@@ -50,9 +50,10 @@ class Context {
   boost::context::detail::fcontext_t context_ = nullptr;
   Stack stack_;
   void (*entry_)() = nullptr;
-  void* tsan_fiber_ = nullptr;
-  void* asan_fake_stack_ = nullptr;
-  bool is_thread_ = false;
+  // What the sanitizers know of it, where there are any.
+  [[maybe_unused]] void* tsan_fiber_ = nullptr;
+  [[maybe_unused]] void* asan_fake_stack_ = nullptr;
+  [[maybe_unused]] bool is_thread_ = false;
 };
 
 void switch_contexts(Context& from, Context& to, bool from_is_finished);
