@@ -22,9 +22,12 @@ says() { grep -qE -- "$1" "$text" || fail "nobody said '$1'"; }
 # In the middle of a long all-reduce the cable is unplugged. TCP, which carries no message here, goes on.
 link() {
   local begin=$SECONDS status=0 watch=''
+  export UCX_NET_DEVICES=$RDMA_VM_DEVICES:1 # it would take the other end of the cable, too
   if [ "$RANK" = 0 ]; then
     (
-      sleep 6
+      # In the middle: a thousand messages after the start, however long that takes.
+      sent=/sys/class/net/left0/statistics/tx_bytes
+      for _ in $(seq 120); do [ "$(cat $sent)" -gt 30000000 ] || sleep 0.5; done
       ip link set left0 down
     ) &
     watch=$!
