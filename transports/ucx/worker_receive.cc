@@ -151,11 +151,12 @@ void UcxWorker::progress() {
 
 // What UCX's callbacks have left to be done outside them.
 void UcxWorker::settle() {
-  for (std::size_t i = 0; i < announced_.size(); ++i) draw(*announced_[i]);
+  // Nothing of these calls runs a callback, so that none of the lists grows meanwhile.
+  for (UcxArrived* message : announced_) draw(*message);
   announced_.clear();
-  for (std::size_t i = 0; i < offered_.size(); ++i) read_offer(*offered_[i]);
+  for (UcxLane* lane : offered_) read_offer(*lane);
   offered_.clear();
-  for (std::size_t i = 0; i < written_.size(); ++i) start_message(*written_[i]);
+  for (UcxSend* message : written_) start_message(*message);
   written_.clear();
   if (!offering_.empty()) std::erase_if(offering_, [this](UcxLane* lane) { return offer_slots(*lane); });
   if (!failed_.empty() || !closing_.empty()) close_failed();
