@@ -33,6 +33,7 @@ in_the_middle() {
 # In the middle of a long all-reduce the cable is unplugged. TCP, which carries no message here, goes on.
 link() {
   local begin=$SECONDS status=0 watch=''
+  export UCX_NET_DEVICES=$RDMA_VM_DEVICES:1 # it would take the other end of the cable, too
   if [ "$RANK" = 0 ]; then
     (
       in_the_middle

@@ -23,14 +23,15 @@ struct World {
   std::vector<std::unique_ptr<OffloadTransport>> ranks;
 
   // `transports`: UCX_TLS. UCX reads it when the process has no context: worlds of different ones follow each other.
-  explicit World(const char* transports = "tcp,self", std::uint32_t count = 2, std::uint32_t slots = kSlots) {
+  explicit World(const char* transports = "tcp,self", std::uint32_t count = 2, std::uint32_t slots = kSlots,
+                 UcxPuts puts = UcxPuts::kByCards) {
     setenv("UCX_TLS", transports, 1);
     setenv("UCX_NET_DEVICES", "lo", 1);  // other interfaces come and go while tests with namespaces run
     std::vector<std::string> offers;
     for (std::uint32_t rank = 0; rank < count; ++rank) {
       endpoints.push_back(tcp_test::endpoint());
       addresses.push_back(endpoints.back()->address());
-      makers.push_back(make_ucx_maker().value());
+      makers.push_back(make_ucx_maker(puts).value());
       offers.push_back(makers.back()->offer());
     }
     for (std::uint32_t rank = 0; rank < count; ++rank) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "transports/ucx/wire.h"
 #include "ucx_support.h"
 
 namespace tutti::ucx_test {
@@ -76,7 +77,15 @@ void receive_all(World& world, std::uint32_t from, std::uint32_t to, std::uint16
   ASSERT_TRUE(eventually([&] { return world.ranks[to]->flush(); }));
 }
 
-class UcxMessages : public testing::TestWithParam<const char*> {
+struct Way {
+  const char* transports = "";
+  UcxPuts puts = UcxPuts::kByCards;
+  World world(std::uint32_t count = 2, std::uint32_t slots = kSlots) const {
+    return World(transports, count, slots, puts);
+  }
+};
+
+class UcxMessages : public testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     if (!find_ucx()) GTEST_SKIP() << find_ucx().error().message;
@@ -84,14 +93,14 @@ class UcxMessages : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(UcxMessages, ArriveWholeAndInOrderOnAllLanes) {
-  World world(GetParam());
+  World world = GetParam().world();
   std::thread sender([&] { send_all(world, 0, 1, 3, 8); });
   receive_all(world, 0, 1, 3, 8);
   sender.join();
 }
 
 TEST_P(UcxMessages, GoBothWaysAtOnceWithOneSlot) {
-  World world(GetParam(), 2, 1);
+  World world = GetParam().world(2, 1);
   auto to_1 = world.send(0, 1);
   auto to_0 = world.send(1, 0);
   auto at_1 = world.receive(0, 1);
@@ -113,7 +122,7 @@ TEST_P(UcxMessages, GoBothWaysAtOnceWithOneSlot) {
 }
 
 TEST_P(UcxMessages, StopAtTheSlotsUntilSomethingIsReleased) {
-  World world(GetParam());
+  World world = GetParam().world();
   auto send = world.send(0, 1);
   auto receive = world.receive(0, 1);
   const auto data = pattern(100, 5);  // so few that only the slots make the receiver tell of a release
@@ -142,7 +151,7 @@ TEST_P(UcxMessages, StopAtTheSlotsUntilSomethingIsReleased) {
 }
 
 TEST_P(UcxMessages, OfEarlierCallsAreDroppedLaterOnesKeptOthersNamed) {
-  World world(GetParam());
+  World world = GetParam().world();
   auto send = world.send(0, 1);
   auto receive = world.receive(0, 1);
   const auto data = pattern(50000, 3);
@@ -162,7 +171,7 @@ TEST_P(UcxMessages, OfEarlierCallsAreDroppedLaterOnesKeptOthersNamed) {
 
 // A sleeping rank is woken by what comes, however the two interleave.
 TEST_P(UcxMessages, WakeSleepers) {
-  World world(GetParam());
+  World world = GetParam().world();
   constexpr std::uint64_t kRounds = 1000;
   const auto run = [&](std::uint32_t rank, std::int64_t& longest_ns) {
     auto send = world.send(rank, 1 - rank);
@@ -194,7 +203,7 @@ TEST_P(UcxMessages, WakeSleepers) {
 
 // Everything that was sent can still be read once the sender is gone.
 TEST_P(UcxMessages, AreThereAfterTheSenderHasLeft) {
-  World world(GetParam());
+  World world = GetParam().world();
   auto receive = world.receive(0, 1);
   const auto data = pattern(100000, 9);
   {
@@ -231,8 +240,8 @@ TEST_P(UcxMessages, AreThereAfterTheSenderHasLeft) {
   EXPECT_FALSE(receive->may_bring_more());
 }
 
-void leave_unread(const char* transports) {
-  World world(transports);
+void leave_unread(const Way& way) {
+  World world = way.world();
   auto send = world.send(0, 1);
   auto receive = world.receive(0, 1);
   ASSERT_TRUE(world.eventually([&] { return send->ready(); }));
@@ -266,7 +275,7 @@ TEST_P(UcxMessages, ThatNobodyReadsHoldUpTheEndForTwoSecondsAtMost) {
 }
 
 TEST_P(UcxMessages, OutliveTheirTransportAsConnections) {
-  World world(GetParam());
+  World world = GetParam().world();
   auto send = world.send(0, 1);
   auto receive = world.receive(0, 1);
   send->send_from(nullptr, 0, call(1));
@@ -279,7 +288,7 @@ TEST_P(UcxMessages, OutliveTheirTransportAsConnections) {
 }
 
 TEST_P(UcxMessages, AreNotSpokenForByAForkedChild) {
-  auto world = std::make_unique<World>(GetParam());
+  auto world = std::make_unique<World>(GetParam().world());
   auto send = world->send(0, 1);
   auto receive = world->receive(0, 1);
   const std::byte byte{7};
@@ -301,12 +310,42 @@ TEST_P(UcxMessages, AreNotSpokenForByAForkedChild) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(world->ranks[rank]->peer_status(1 - rank).life, PeerLife::kLive);
 }
 
-std::string name_of(const testing::TestParamInfo<const char*>& info) {
-  const std::string name = info.param;
-  return name.substr(0, name.find(','));
+// Long messages are put into slots once these have been offered; the first ones, and short ones between them, are not.
+TEST_P(UcxMessages, KeepTheirOrderWhenSomeArePutAndOthersNot) {
+  World world = GetParam().world(2, 3);
+  auto send = world.send(0, 1);
+  auto receive = world.receive(0, 1);
+  const std::size_t lengths[] = {kSlotBytes, 5, kUcxPutFrom, kUcxPutFrom - 1, 0, 50001, kSlotBytes};
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  ASSERT_TRUE(world.eventually(
+      [&] {
+        while (sent < 300 && send->ready()) {
+          const auto data = pattern(lengths[sent % 7], static_cast<unsigned>(sent));
+          send->send_pinned(data, data.data(), data.size(), call(1));
+          ++sent;
+        }
+        if (receive->arrival(call(1)) != Arrival::kMessage) return false;
+        const auto expected = pattern(lengths[received % 7], static_cast<unsigned>(received));
+        const Message got = receive->front();
+        EXPECT_EQ(got.bytes, expected.size()) << received;
+        EXPECT_TRUE(expected.empty() || std::memcmp(got.data, expected.data(), expected.size()) == 0) << received;
+        receive->release();
+        return ++received == 300 || HasFailure();
+      },
+      60000));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, UcxMessages, testing::Values("tcp,self", "sm,self", "all"), name_of);
+std::string name_of(const testing::TestParamInfo<Way>& info) {
+  const std::string name = info.param.transports;
+  return name.substr(0, name.find(',')) + (info.param.puts == UcxPuts::kAlways ? "Put" : "");
+}
+
+// Without a card, what is put goes by UCX's emulation, in the same order of the same calls.
+INSTANTIATE_TEST_SUITE_P(Transports, UcxMessages,
+                         testing::Values(Way{"tcp,self"}, Way{"sm,self"}, Way{"all"}, Way{"tcp,self", UcxPuts::kAlways},
+                                         Way{"sm,self", UcxPuts::kAlways}, Way{"all", UcxPuts::kAlways}),
+                         name_of);
 
 }  // namespace
 }  // namespace tutti::ucx_test

@@ -70,7 +70,10 @@ void EpollDoorbell::sleep(std::int64_t timeout_ns) {
 }
 
 void EpollDoorbell::ring() {
-  if (!armed_.load(std::memory_order_seq_cst)) return;
+  if (armed_.load(std::memory_order_seq_cst)) stay_awake();
+}
+
+void EpollDoorbell::stay_awake() {
   const std::uint64_t one = 1;
   // A full counter has rung already.
   [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));

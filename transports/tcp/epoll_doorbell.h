@@ -25,6 +25,7 @@ class EpollDoorbell final : public PollDoorbell {
   void disarm() override;
   void sleep(std::int64_t timeout_ns) override;
   void ring() override;
+  void stay_awake();  // by what add_armed() has named: the next sleep() ends at once
 
   // Watches `fd` from now on, until it is closed; false where the system refuses. `fd` may be another epoll's.
   bool watch(int fd);

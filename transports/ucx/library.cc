@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "transports/ucx/slots.h"
+#include "transports/ucx/ways.h"
 
 namespace tutti {
 namespace {
@@ -56,6 +60,16 @@ const char* load_all(void* handle, UcxLibrary& ucx) {
       .load(ucx.am_send_nbx, "ucp_am_send_nbx")
       .load(ucx.am_recv_data_nbx, "ucp_am_recv_data_nbx")
       .load(ucx.am_data_release, "ucp_am_data_release")
+      .load(ucx.mem_map, "ucp_mem_map")
+      .load(ucx.mem_unmap, "ucp_mem_unmap")
+      .load(ucx.rkey_pack, "ucp_rkey_pack")
+      .load(ucx.rkey_buffer_release, "ucp_rkey_buffer_release")
+      .load(ucx.ep_rkey_unpack, "ucp_ep_rkey_unpack")
+      .load(ucx.rkey_destroy, "ucp_rkey_destroy")
+      .load(ucx.put_nbx, "ucp_put_nbx")
+      .load(ucx.ep_flush_nbx, "ucp_ep_flush_nbx")
+      .load(ucx.ep_print_info, "ucp_ep_print_info")
+      .load(ucx.context_print_info, "ucp_context_print_info")
       .load(ucx.request_check_status, "ucp_request_check_status")
       .load(ucx.request_free, "ucp_request_free")
       .load(ucx.status_string, "ucs_status_string");
@@ -88,11 +102,17 @@ Result<UcxLibrary> load_library() {
 }
 
 // A process has one UCX, as it has one of each library; its contexts are costly, so that all ranks share one.
+struct Kept {
+  std::shared_ptr<UcxContext> context;
+  ucp_worker_h worker;
+  std::vector<std::unique_ptr<UcxSlots>> slots;
+};
+
 struct Process {
   std::mutex mutex;  // guards all below
   std::optional<UcxLibrary> opened;
   std::weak_ptr<UcxContext> context;
-  std::vector<std::pair<std::shared_ptr<UcxContext>, ucp_worker_h>> kept;
+  std::vector<Kept> kept;
 };
 
 // Never destroyed: threads may still be calling when the process ends.
@@ -102,13 +122,13 @@ Process& process() {
   return *made;
 }
 
-Result<ucp_context_h> make_context(const UcxLibrary& ucx) {
+Result<ucp_context_h> make_context(const UcxLibrary& ucx, bool puts) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucx.config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return ucx_error(ucx, "reading its settings (UCX_*)", status);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0);
   params.mt_workers_shared = 1;  // ranks may be threads
   ucp_context_h context = nullptr;
   status = ucx.init_version(kMajor, kLeastMinor, &params, config, &context);
@@ -117,7 +137,29 @@ Result<ucp_context_h> make_context(const UcxLibrary& ucx) {
   return context;
 }
 
+Result<ucp_context_h> make_context(const UcxLibrary& ucx, UcxPuts puts) {
+  const bool cards = puts == UcxPuts::kByCards && access("/sys/class/infiniband", F_OK) == 0;
+  auto made = make_context(ucx, cards || puts == UcxPuts::kAlways);
+  if (!made || !cards || names_card(ucx_words([&](std::FILE* file) { ucx.context_print_info(*made, file); }))) {
+    return made;
+  }
+  ucx.cleanup(*made);
+  return make_context(ucx, false);  // UCX uses no card
+}
+
 }  // namespace
+
+std::string ucx_words(const std::function<void(std::FILE* file)>& write) {
+  char* text = nullptr;
+  std::size_t bytes = 0;
+  std::FILE* const file = open_memstream(&text, &bytes);
+  if (file == nullptr) return {};
+  write(file);
+  std::fclose(file);
+  std::string result(text, bytes);
+  std::free(text);
+  return result;
+}
 
 Error ucx_error(const UcxLibrary& library, const std::string& doing, ucs_status_t status) {
   return {ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
@@ -135,28 +177,29 @@ Result<const UcxLibrary*> UcxLibrary::open() {
   return &*own.opened;
 }
 
-Result<std::shared_ptr<UcxContext>> UcxContext::shared() {
+Result<std::shared_ptr<UcxContext>> UcxContext::shared(UcxPuts puts) {
   auto library = UcxLibrary::open();
   if (!library) return library.error();
   Process& own = process();
   const std::lock_guard lock(own.mutex);
   std::shared_ptr<UcxContext> context = own.context.lock();
-  if (context != nullptr && context->own_process()) return context;
-  auto handle = make_context(**library);
+  if (context != nullptr && context->own_process() && context->puts() == puts) return context;
+  auto handle = make_context(**library, puts);
   if (!handle) return handle.error();
-  context = std::shared_ptr<UcxContext>(new UcxContext(**library, *handle));  // private constructor
+  context = std::shared_ptr<UcxContext>(new UcxContext(**library, *handle, puts));  // private constructor
   own.context = context;
   return context;
 }
 
-void UcxContext::keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker) {
+void UcxContext::keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker,
+                      std::vector<std::unique_ptr<UcxSlots>> slots) {
   Process& own = process();
   const std::lock_guard lock(own.mutex);
-  own.kept.emplace_back(std::move(context), worker);
+  own.kept.push_back({.context = std::move(context), .worker = worker, .slots = std::move(slots)});
 }
 
-UcxContext::UcxContext(const UcxLibrary& library, ucp_context_h handle)
-    : library_(library), handle_(handle), process_(getpid()) {}
+UcxContext::UcxContext(const UcxLibrary& library, ucp_context_h handle, UcxPuts puts)
+    : library_(library), handle_(handle), puts_(puts), process_(getpid()) {}
 
 UcxContext::~UcxContext() {
   if (own_process()) library_.cleanup(handle_);

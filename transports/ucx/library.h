@@ -4,9 +4,13 @@
 #include <ucp/api/ucp.h>
 
 #include <atomic>
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "transports/ucx/puts.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -30,6 +34,16 @@ struct UcxLibrary {
   decltype(&::ucp_am_send_nbx) am_send_nbx = nullptr;
   decltype(&::ucp_am_recv_data_nbx) am_recv_data_nbx = nullptr;
   decltype(&::ucp_am_data_release) am_data_release = nullptr;
+  decltype(&::ucp_mem_map) mem_map = nullptr;
+  decltype(&::ucp_mem_unmap) mem_unmap = nullptr;
+  decltype(&::ucp_rkey_pack) rkey_pack = nullptr;
+  decltype(&::ucp_rkey_buffer_release) rkey_buffer_release = nullptr;
+  decltype(&::ucp_ep_rkey_unpack) ep_rkey_unpack = nullptr;
+  decltype(&::ucp_rkey_destroy) rkey_destroy = nullptr;
+  decltype(&::ucp_put_nbx) put_nbx = nullptr;
+  decltype(&::ucp_ep_flush_nbx) ep_flush_nbx = nullptr;
+  decltype(&::ucp_ep_print_info) ep_print_info = nullptr;
+  decltype(&::ucp_context_print_info) context_print_info = nullptr;
   decltype(&::ucp_request_check_status) request_check_status = nullptr;
   decltype(&::ucp_request_free) request_free = nullptr;
   decltype(&::ucs_status_string) status_string = nullptr;
@@ -44,15 +58,18 @@ class UcxContext {
  public:
   // That of this process; made when nobody has it. A forked child gets its own. Errors: kUnsupported, kSystem.
   // Thread-safe.
-  static Result<std::shared_ptr<UcxContext>> shared();
-  // For a worker that cannot be destroyed: it and its context stay until the process ends. Thread-safe.
-  static void keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker);
+  static Result<std::shared_ptr<UcxContext>> shared(UcxPuts puts = UcxPuts::kByCards);
+  // For a worker that cannot be destroyed: it, its context and what peers may still write to stay until the process
+  // ends. Thread-safe.
+  static void keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker,
+                   std::vector<std::unique_ptr<class UcxSlots>> slots);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
 
   const UcxLibrary& library() const { return library_; }
   ucp_context_h handle() const { return handle_; }
+  UcxPuts puts() const { return puts_; }
   // Whether endpoints tell of their peers' ends, as far as has been seen. UCX prints an error where one is asked for
   // that cannot, so that it is asked for once.
   bool tells_of_ends() const { return tells_of_ends_.load(std::memory_order_relaxed); }
@@ -60,14 +77,18 @@ class UcxContext {
   bool own_process() const;  // false in a child that was forked: its copy may not be used
 
  private:
-  UcxContext(const UcxLibrary& library, ucp_context_h handle);
+  UcxContext(const UcxLibrary& library, ucp_context_h handle, UcxPuts puts);
   const UcxLibrary& library_;
   const ucp_context_h handle_;
+  const UcxPuts puts_;
   const int process_;
   std::atomic<bool> tells_of_ends_ = true;
 };
 
 // "making a worker: Out of memory", for a person. `doing`: "making a worker".
 Error ucx_error(const UcxLibrary& library, const std::string& doing, ucs_status_t status);
+
+// What `write` writes.
+std::string ucx_words(const std::function<void(std::FILE* file)>& write);
 
 }  // namespace tutti

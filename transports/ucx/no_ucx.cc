@@ -12,6 +12,6 @@ Error not_built() {
 }  // namespace
 
 Result<std::string> find_ucx() { return not_built(); }
-Result<std::shared_ptr<DataPathMaker>> make_ucx_maker() { return not_built(); }
+Result<std::shared_ptr<DataPathMaker>> make_ucx_maker(UcxPuts) { return not_built(); }
 
 }  // namespace tutti

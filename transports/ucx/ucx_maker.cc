@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kWire = "ucx1.";  // of what ranks say to each other, and of UCX's major version
+constexpr std::string_view kWire = "ucx2.";  // of what ranks say to each other, and of UCX's major version
 
 class UcxPath final : public DataPath {
  public:
@@ -35,6 +35,7 @@ class UcxPath final : public DataPath {
   }
   void pump() override { worker_->pump(); }
   bool flush() override { return worker_->flush(); }
+  std::string way(std::uint32_t peer) override { return worker_->way(peer); }
   std::optional<std::string> broken(std::uint32_t peer) override { return worker_->broken(peer); }
   void drain(std::int64_t patience_ns) override { worker_->drain(patience_ns); }
   std::string troubles() override { return worker_->troubles(); }
@@ -77,8 +78,8 @@ Result<std::string> find_ucx() {
   return "UCX " + (*library)->version;
 }
 
-Result<std::shared_ptr<DataPathMaker>> make_ucx_maker() {
-  auto context = UcxContext::shared();
+Result<std::shared_ptr<DataPathMaker>> make_ucx_maker(UcxPuts puts) {
+  auto context = UcxContext::shared(puts);
   if (!context) return context.error();
   return std::shared_ptr<DataPathMaker>(std::make_shared<UcxMaker>(std::move(*context)));  // shared by communicators
 }

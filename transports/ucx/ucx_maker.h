@@ -6,6 +6,7 @@
 #include <string>
 
 #include "transports/rdma/data_path.h"
+#include "transports/ucx/puts.h"
 
 namespace tutti {
 
@@ -13,6 +14,6 @@ namespace tutti {
 Result<std::string> find_ucx();
 
 // Errors: kUnsupported, kSystem (with UCX's words).
-Result<std::shared_ptr<DataPathMaker>> make_ucx_maker();
+Result<std::shared_ptr<DataPathMaker>> make_ucx_maker(UcxPuts puts = UcxPuts::kByCards);
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "transports/ucx/ways.h"
 
 namespace tutti {
 namespace {
@@ -20,15 +21,6 @@ constexpr std::uint64_t kSystemTakes = 64 * 1024;
 constexpr std::uint64_t kBusyLanes = 2;  // whose calls end at the same time: a collective's, and that of sends
 constexpr std::uint64_t kToldBytes = kSystemTakes / (kPointToPointLane + 2);
 constexpr std::int64_t kErrorRestsNs = 300'000'000;  // a peer that has gone is better named by its TCP connections
-
-// Of a request with a callback, which gets `user`.
-ucp_request_param_t request_param(void* user) {
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.user_data = user;
-  param.memory_type = UCS_MEMORY_TYPE_HOST;
-  return param;
-}
 
 }  // namespace
 
@@ -54,7 +46,8 @@ Result<std::shared_ptr<UcxWorker>> UcxWorker::create(std::shared_ptr<UcxContext>
   if (status != UCS_OK) return ucx_error(worker->ucx_, "asking for what wakes a sleeper", status);
   TUTTI_TRY(host.links.doorbell().add_wait_source(wake));
   host.links.doorbell().add_armed([weak = std::weak_ptr(worker)] {
-    if (const auto living = weak.lock()) living->arm();
+    const auto living = weak.lock();
+    if (living != nullptr && !living->arm()) living->links_->doorbell().stay_awake();
   });
   return worker;
 }
@@ -151,6 +144,11 @@ bool UcxWorker::connect(UcxPeer& peer) {
     fail(peer, status, "making an endpoint (are UCX_TLS and UCX_NET_DEVICES the same on both ranks?)");
     return true;
   }
+  const std::vector<UcxWay> ways = ways_of(ucx_, peer.endpoint);
+  peer.way = describe(ways);
+  const bool by_card = !no_failures_ && std::any_of(ways.begin(), ways.end(),
+                                                    [](const UcxWay& way) { return writes_by_card(way.transport); });
+  peer.writes = by_card || context_->puts() == UcxPuts::kAlways;
   peer.connected = true;
   for (UcxLane& lane : peer.lanes) start(lane);
   return true;
@@ -219,7 +217,7 @@ void UcxWorker::close_failed() {
 std::optional<std::string> UcxWorker::broken(std::uint32_t rank) {
   const UcxPeer& peer = peers_[rank];
   if (!peer.dead() || peer.left || clock_.now_ns() - peer.error_ns < kErrorRestsNs) return std::nullopt;
-  return fmt::format("UCX {}: {}", ucx_.version, peer.error_words);
+  return fmt::format("UCX {}{}: {}", ucx_.version, peer.way.empty() ? "" : " by " + peer.way, peer.error_words);
 }
 
 std::string UcxWorker::troubles() const {
@@ -235,6 +233,7 @@ std::string UcxWorker::troubles() const {
     text += fmt::format("{}UCX does not tell of a peer's end over the transports that UCX_TLS leaves it",
                         text.empty() ? "" : "; ");
   }
+  if (!no_slots_.empty()) text += (text.empty() ? "" : "; ") + no_slots_;
   if (refused_ > 0) text += fmt::format("{}refused {} messages of strangers", text.empty() ? "" : "; ", refused_);
   return text;
 }
@@ -250,11 +249,10 @@ UcxHeader UcxWorker::header_to(const UcxPeer& peer, UcxKind kind) const {
 }
 
 // One active message; what comes back is UCX's. The header and the data stay as they are until `done` is called.
-void* UcxWorker::post(UcxPeer& peer, const UcxHeader& header, const void* data, ucp_send_nbx_callback_t done,
+void* UcxWorker::post(UcxPeer& peer, const UcxHeader& header, std::string_view data, ucp_send_nbx_callback_t done,
                       void* user) {
-  ucp_request_param_t param = request_param(user);
-  param.cb.send = done;
-  return ucx_.am_send_nbx(peer.endpoint, kMessageId, &header, sizeof(header), data, header.bytes, &param);
+  const ucp_request_param_t param = ucx_request_param(done, user);
+  return ucx_.am_send_nbx(peer.endpoint, kMessageId, &header, sizeof(header), data.data(), data.size(), &param);
 }
 
 bool UcxWorker::ready(UcxLane& lane) {
@@ -294,28 +292,43 @@ void UcxWorker::start(UcxLane& lane) {
   UcxPeer& peer = *lane.peer;
   while (lane.started < lane.sent && !peer.dead()) {
     UcxSend& message = lane.sends[lane.started % options_.slots];
-    message.header.key = peer.key;
-    message.header.released = static_cast<std::uint32_t>(lane.released);
-    lane.told = lane.released;
-    lane.untold_bytes = 0;
     ++lane.started;
-    void* request = post(peer, message.header, message.memory.get(), &UcxWorker::on_sent, &message);
-    if (UCS_PTR_IS_PTR(request)) {
-      message.going = true;
-      ++lane.going;
-      continue;
+    ++lane.going;
+    message.going = true;
+    message.header.key = peer.key;
+    if (writes(lane, message.header)) {
+      write(message);
+    } else {
+      start_message(message);
     }
-    --unfinished_;
-    if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "sending");
   }
+}
+
+// The active message, with the payload or without.
+void UcxWorker::start_message(UcxSend& message) {
+  UcxLane& lane = *message.lane;
+  if (lane.peer->dead()) return finish(message);
+  message.header.released = static_cast<std::uint32_t>(lane.released);
+  lane.told = lane.released;
+  lane.untold_bytes = 0;
+  const bool written = message.header.kind == UcxKind::kWritten;
+  const std::string_view data(reinterpret_cast<const char*>(message.memory.get()), written ? 0 : message.header.bytes);
+  void* request = post(*lane.peer, message.header, data, &UcxWorker::on_sent, &message);
+  if (UCS_PTR_IS_PTR(request)) return;
+  finish(message);
+  if (UCS_PTR_IS_ERR(request)) fail(*lane.peer, UCS_PTR_STATUS(request), "sending");
+}
+
+void UcxWorker::finish(UcxSend& message) {
+  message.going = false;
+  --message.lane->going;
+  --unfinished_;
 }
 
 void UcxWorker::on_sent(void* request, ucs_status_t status, void* send) {
   UcxSend& message = *static_cast<UcxSend*>(send);
   UcxPeer& peer = *message.lane->peer;
-  message.going = false;
-  --message.lane->going;
-  --peer.worker->unfinished_;
+  peer.worker->finish(message);
   peer.worker->ucx_.request_free(request);
   if (status != UCS_OK) peer.worker->fail(peer, status, "sending");
 }
@@ -331,7 +344,7 @@ bool UcxWorker::delivered(UcxLane& lane) {
 std::uint64_t UcxWorker::unconfirmed_bytes(const UcxLane& lane) const {
   std::uint64_t bytes = 0;
   for (std::uint64_t number = lane.credited; number < lane.started; ++number) {
-    bytes += sizeof(UcxHeader) + lane.sends[number % options_.slots].header.bytes;
+    bytes += ucx_message_bytes(lane.sends[number % options_.slots].header);
   }
   return bytes;
 }
@@ -368,7 +381,7 @@ void UcxWorker::tell(UcxLane& lane) {
   lane.credit.released = static_cast<std::uint32_t>(lane.released);
   lane.told = lane.released;
   lane.untold_bytes = 0;
-  void* request = post(peer, lane.credit, nullptr, &UcxWorker::on_told, &lane);
+  void* request = post(peer, lane.credit, {}, &UcxWorker::on_told, &lane);
   lane.credit_going = UCS_PTR_IS_PTR(request);
   if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "sending");
 }

@@ -4,6 +4,11 @@
 // carries in different ways, so messages are numbered by lane and put in order here. What comes whole stays in UCX's
 // own memory until it is released, where that is aligned well; what the sender only announces (rendezvous) is drawn
 // into a slot of this rank's at once, never into a caller's memory: a network card would write there whenever it likes.
+//
+// Where UCX's endpoint goes by network cards that write into a peer's memory (ways.h), long messages are written into
+// slots of the receiver's by ucp_put_nbx, and announced by a UcxHeader alone once a flush has said that they are there.
+// The receiver offers a lane's slots (kOffer) when its first long message has come in the other way.
+//
 // At most `slots` messages are on their way in each direction of a lane; the receiver tells what it has released, with
 // messages that go the other way anyhow, or by a message of its own when half of the slots are untold, or when the
 // sender can have no credit left. So a sender without credit always gets some once anything is released.
@@ -16,24 +21,37 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
 #include "transports/rdma/data_path.h"
 #include "transports/tcp/socket.h"
 #include "transports/ucx/library.h"
+#include "transports/ucx/slots.h"
 #include "transports/ucx/wire.h"
 
 namespace tutti {
 
 struct UcxLane;
 
+// Of a request that tells `done` when it is, with `user`.
+inline ucp_request_param_t ucx_request_param(ucp_send_nbx_callback_t done, void* user) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.cb.send = done;
+  param.user_data = user;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  return param;
+}
+
 // A message of this rank's, from send() until UCX no longer needs it.
 struct UcxSend {
   UcxLane* lane = nullptr;
   UcxHeader header;
   PageBytes memory;
-  bool going = false;  // UCX has it, and has not said that it is done
+  bool going = false;         // UCX has it, and has not said that it is done
+  std::uint32_t writing = 0;  // what UCX has to finish before it is announced: a put, a flush
 };
 
 // A message of the peer's, until its release.
@@ -67,12 +85,23 @@ struct UcxLane {
   UcxHeader credit;      // of the message that tells
   bool credit_going = false;
   bool owes = false;  // in UcxWorker's list of those that have something to tell
+  // Long messages of the peer's.
+  std::unique_ptr<UcxSlots> slots;  // where it writes them, once they are offered
+  bool offers = false;              // they are, or are about to be
+  UcxHeader offer;
+  bool offer_going = false;
+  // Long messages of this rank's.
+  std::string offered;             // what the peer has offered, not yet read
+  ucp_rkey_h key = nullptr;        // of the peer's slots
+  std::uint64_t remote_slots = 0;  // their address
 };
 
 struct UcxPeer {
   std::uint32_t rank = 0;
   class UcxWorker* worker = nullptr;
   ucp_ep_h endpoint = nullptr;
+  std::string way;          // by which devices, as far as UCX tells
+  bool writes = false;      // by cards that write into memory: long messages are put
   bool introduced = false;  // this rank, to it
   bool connected = false;   // it has introduced itself
   std::uint64_t key = 0;    // its own
@@ -121,8 +150,9 @@ class UcxWorker {
   bool flush();
   void drain(std::int64_t patience_ns);
   std::optional<std::string> broken(std::uint32_t peer);
+  std::string way(std::uint32_t peer) const { return peers_[peer].way; }
   std::string troubles() const;
-  void arm();
+  bool arm();  // false: UCX does not agree to sleep
   void end();
 
  private:
@@ -133,10 +163,20 @@ class UcxWorker {
   bool connect(UcxPeer& peer);
   ucs_status_t make_endpoint(UcxPeer& peer, const void* address);
   void start(UcxLane& lane);
+  void start_message(UcxSend& message);
+  void finish(UcxSend& message);
+  bool writes(const UcxLane& lane, const UcxHeader& header) const;
+  void write(UcxSend& message);
+  bool await_written(UcxSend& message, void* request);
+  void wants_slots(UcxLane& lane);
+  bool offer_slots(UcxLane& lane);
+  void read_offer(UcxLane& lane);
+  void release_keys(UcxPeer& peer);
+  ucs_status_t take_offer(UcxLane& lane, const void* data, std::size_t bytes, std::uint64_t how);
   void draw(UcxArrived& message);
   void owe(UcxLane& lane);
   void tell(UcxLane& lane);
-  void* post(UcxPeer& peer, const UcxHeader& header, const void* data, ucp_send_nbx_callback_t done, void* user);
+  void* post(UcxPeer& peer, const UcxHeader& header, std::string_view data, ucp_send_nbx_callback_t done, void* user);
   UcxHeader header_to(const UcxPeer& peer, UcxKind kind) const;
   bool gone(const UcxLane& lane) const;
   std::uint64_t unconfirmed_bytes(const UcxLane& lane) const;
@@ -154,6 +194,8 @@ class UcxWorker {
                                  std::size_t bytes, const ucp_am_recv_param_t* param);
   static void on_error(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* send);
+  static void on_written(void* request, ucs_status_t status, void* send);
+  static void on_offered(void* request, ucs_status_t status, void* lane);
   static void on_told(void* request, ucs_status_t status, void* lane);
   static void on_last(void* request, ucs_status_t status, void* peer);
   static void on_drawn(void* request, ucs_status_t status, std::size_t bytes, void* message);
@@ -170,6 +212,10 @@ class UcxWorker {
   std::vector<UcxPeer> peers_;          // by rank; they stay where they are
   std::vector<UcxPeer*> unconnected_;   // introduced to, and not connected yet
   std::vector<UcxArrived*> announced_;  // to be drawn once UCX has returned
+  std::vector<UcxSend*> written_;       // to be announced, likewise
+  std::vector<UcxLane*> offered_;       // whose peers have offered slots, likewise
+  std::vector<UcxLane*> offering_;      // whose slots are to be offered
+  std::string no_slots_;                // why some could not be
   std::vector<UcxLane*> owing_;
   std::vector<UcxPeer*> failed_;  // whose endpoints must be closed
   std::vector<void*> closing_;    // UCX's requests

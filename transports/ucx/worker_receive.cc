@@ -47,18 +47,27 @@ ucs_status_t UcxWorker::take(const void* header_data, std::size_t header_bytes, 
   const std::uint32_t news = header.released - static_cast<std::uint32_t>(lane.credited);
   if (news <= lane.started - lane.credited) lane.credited += news;  // else an old one that has come late
   if (header.kind == UcxKind::kCredit) return UCS_OK;
+  if (header.kind == UcxKind::kOffer) return take_offer(lane, data, bytes, how);
   const std::uint32_t ahead = header.number - static_cast<std::uint32_t>(lane.released);
   const std::uint64_t number = lane.released + ahead;
   UcxArrived& message = lane.arrivals[number % options_.slots];
-  if (header.kind != UcxKind::kMessage || ahead >= options_.slots || message.state != UcxArrived::State::kEmpty ||
-      header.bytes != bytes || bytes > options_.slot_bytes || header.tag.sequence == 0) {
+  const bool written = header.kind == UcxKind::kWritten && lane.slots != nullptr;
+  if ((header.kind != UcxKind::kMessage && !written) || ahead >= options_.slots ||
+      message.state != UcxArrived::State::kEmpty || bytes != (written ? 0 : header.bytes) ||
+      header.bytes > options_.slot_bytes || header.tag.sequence == 0) {
     lane.corrupt = true;
     return UCS_OK;
   }
   message.header = header;
   lane.seen = std::max(lane.seen, number + 1);
   owe(lane);
-  return take_message(message, data, how);
+  if (!written) {
+    if (header.bytes >= kUcxPutFrom && peer.writes) wants_slots(lane);
+    return take_message(message, data, how);
+  }
+  message.state = UcxArrived::State::kHere;
+  message.data = lane.slots->slot(number);
+  return UCS_OK;
 }
 
 ucs_status_t UcxWorker::take_message(UcxArrived& message, void* data, std::uint64_t how) {
@@ -125,7 +134,7 @@ void UcxWorker::release(UcxLane& lane, UcxArrived& message) {
   message.data = nullptr;
   message.state = UcxArrived::State::kEmpty;
   ++lane.released;
-  lane.untold_bytes += sizeof(UcxHeader) + message.header.bytes;
+  lane.untold_bytes += ucx_message_bytes(message.header);
   owe(lane);
 }
 
@@ -142,8 +151,14 @@ void UcxWorker::progress() {
 
 // What UCX's callbacks have left to be done outside them.
 void UcxWorker::settle() {
-  for (std::size_t i = 0; i < announced_.size(); ++i) draw(*announced_[i]);
+  // Nothing of these calls runs a callback, so that none of the lists grows meanwhile.
+  for (UcxArrived* message : announced_) draw(*message);
   announced_.clear();
+  for (UcxLane* lane : offered_) read_offer(*lane);
+  offered_.clear();
+  for (UcxSend* message : written_) start_message(*message);
+  written_.clear();
+  if (!offering_.empty()) std::erase_if(offering_, [this](UcxLane* lane) { return offer_slots(*lane); });
   if (!failed_.empty() || !closing_.empty()) close_failed();
 }
 
@@ -153,13 +168,14 @@ void UcxWorker::pump() {
 }
 
 // UCX may sleep only when it has nothing left to tell.
-void UcxWorker::arm() {
+bool UcxWorker::arm() {
   for (int tries = 0; tries < kArmings && !over(); ++tries) {
     for (int rounds = 0; rounds < kArmings && ucx_.worker_progress(worker_) != 0; ++rounds) {
     }
     settle();
-    if (ucx_.worker_arm(worker_) != UCS_ERR_BUSY) return;
+    if (ucx_.worker_arm(worker_) == UCS_OK) return true;
   }
+  return over();
 }
 
 // ---- the end ----
@@ -167,7 +183,7 @@ void UcxWorker::arm() {
 void UcxWorker::say_last(UcxPeer& peer) {
   peer.last_sent = true;
   peer.last = header_to(peer, UcxKind::kLast);
-  void* request = post(peer, peer.last, nullptr, &UcxWorker::on_last, &peer);
+  void* request = post(peer, peer.last, {}, &UcxWorker::on_last, &peer);
   peer.last_going = UCS_PTR_IS_PTR(request);
   if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "sending");
 }
@@ -212,7 +228,7 @@ void UcxWorker::drain(std::int64_t patience_ns) {
 bool UcxWorker::busy() const {
   return unfinished_ > 0 || !closing_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const UcxPeer& peer) {
            return peer.last_going || std::any_of(peer.lanes.begin(), peer.lanes.end(), [](const UcxLane& lane) {
-                    return lane.credit_going ||
+                    return lane.credit_going || lane.offer_going ||
                            std::any_of(lane.arrivals.begin(), lane.arrivals.end(), [](const UcxArrived& message) {
                              return message.state == UcxArrived::State::kComing;
                            });
@@ -236,6 +252,7 @@ void UcxWorker::end() {
     if (!no_failures_) close(peer);
   }
   announced_.clear();
+  offering_.clear();
   const std::int64_t latest_ns = clock_.now_ns() + kEndPatienceNs;
   do {
     ucx_.worker_progress(worker_);
@@ -244,8 +261,15 @@ void UcxWorker::end() {
   // Endpoints that tell of no ends cannot be closed by force either, and UCX ends the process when it is to destroy one
   // with something in its queues: such a worker stays.
   if (no_failures_ && busy()) {
-    UcxContext::keep(context_, worker_);
+    std::vector<std::unique_ptr<UcxSlots>> slots;  // a peer may still write there
+    for (UcxPeer& peer : peers_) {
+      for (UcxLane& lane : peer.lanes) {
+        if (lane.slots != nullptr) slots.push_back(std::move(lane.slots));
+      }
+    }
+    UcxContext::keep(context_, worker_, std::move(slots));
   } else {
+    for (UcxPeer& peer : peers_) release_keys(peer);
     ucx_.worker_destroy(worker_);
   }
   worker_ = nullptr;
