@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,6 +94,19 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
   return unknown.empty() ? error.what() : unknown;
 }
 
+// A TUTTI_* variable that is none, or has no value that can be: these commands would pass it over. `run` and `perf`
+// look themselves, rank by rank.
+Status check_environment(const std::vector<std::string>& words) {
+  constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune"};
+  if (words.empty() || std::find(std::begin(kCommands), std::end(kCommands), words.front()) == std::end(kCommands)) {
+    return {};
+  }
+  const auto asks_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  if (std::any_of(words.begin(), words.end(), asks_help)) return {};
+  const Result<Config> config = parse_config(environment_variables());
+  return config.ok() ? Status() : Status(config.error());
+}
+
 int run_tool(std::vector<std::string> arguments) {
   int exit_status = kExitSuccess;
   CLI::App app("Tutti: collective communication, from the plan to the wire.", "tutti");
@@ -112,6 +126,10 @@ int run_tool(std::vector<std::string> arguments) {
   add_sim_command(app, exit_status);
   add_tune_command(app, std::move(tune_arguments), exit_status);
   const std::vector<std::string> words = arguments;
+  if (const Status known = check_environment(words); !known.ok()) {
+    fmt::print(stderr, "tutti {}: {}\n", words.front(), to_string(known.error()));
+    return kExitUsage;
+  }
   try {
     if (stray_program) throw CLI::ExtrasError({"--"});
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes a vector from its end

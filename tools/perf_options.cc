@@ -13,6 +13,7 @@
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
 #include "base/config.h"
+#include "tools/suggest.h"
 
 namespace tutti::tool {
 namespace {
@@ -25,8 +26,7 @@ Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
   const auto take = [](std::string_view option, const std::string& text, std::uint64_t& value) -> Status {
     if (text.empty()) return {};
     const std::optional<std::uint64_t> size = parse_size(text);
-    if (!size)
-      return invalid(fmt::format("{} {}: not a size; write bytes like 8, 4K, 64M, 1G (at most 1024G)", option, text));
+    if (!size) return invalid(fmt::format("{} {}: not a size; write {}", option, text, kSizeForms));
     value = *size;
     return {};
   };
@@ -84,9 +84,11 @@ Status resolve_algorithm(const PerfArguments& arguments, PerfOptions& options) {
   const std::vector<Algorithm> known = algorithms_for(options.collective);
   const std::optional<Algorithm> algorithm = parse_algorithm(arguments.algorithm);
   if (!algorithm || std::find(known.begin(), known.end(), *algorithm) == known.end()) {
-    return invalid(fmt::format("--algorithm {}: {}; {} has auto, {}", arguments.algorithm,
-                               algorithm ? "not one for this collective" : "unknown", arguments.collective,
-                               names_of(std::span<const Algorithm>(known))));
+    std::vector<std::string_view> names{"auto"};
+    for (const Algorithm each : known) names.push_back(to_string(each));
+    return invalid(fmt::format("--algorithm {}: {}; {}", arguments.algorithm,
+                               algorithm ? "not one for this collective" : "unknown",
+                               did_you_mean(arguments.algorithm, names, arguments.collective + " has")));
   }
   options.algorithm = *algorithm;
   return {};
@@ -173,15 +175,10 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   const auto [rest, failure] = std::from_chars(text.data(), end, number);
   if (failure != std::errc() || rest == text.data()) return std::nullopt;
   const std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
-  unsigned shift = 0;
-  if (suffix == "K" || suffix == "k")
-    shift = 10;
-  else if (suffix == "M" || suffix == "m")
-    shift = 20;
-  else if (suffix == "G" || suffix == "g")
-    shift = 30;
-  else if (!suffix.empty())
-    return std::nullopt;
+  if (suffix.size() > 1 && suffix.substr(1) != "iB") return std::nullopt;  // 1GB would be 10^9 to some
+  const std::size_t power = std::string_view("KMGkmg").find(suffix.empty() ? '?' : suffix[0]);
+  if (!suffix.empty() && power == std::string_view::npos) return std::nullopt;
+  const auto shift = suffix.empty() ? 0U : static_cast<unsigned>(10 * (power % 3 + 1));
   if (number > (kMaxMessageBytes >> shift)) return std::nullopt;
   return number << shift;
 }

@@ -76,7 +76,8 @@ struct PerfOptions {
 inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 40;
 inline constexpr std::size_t kMaxSizes = 10'000;  // of one sweep
 
-// "8", "4K", "64M", "1G": whole numbers of bytes, powers of 1024, upper or lower case. Nothing else is a size.
+// "8", "4K", "64M", "1G", "1GiB": whole numbers of bytes, powers of 1024, K, M and G upper or lower case. Nothing else
+// is a size: not 1GB, which some take for 10^9 bytes.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
 // Errors: kInvalidArgument, with the option's name and what it takes.

@@ -20,6 +20,7 @@
 #include "tools/exit_status.h"
 #include "tools/file.h"
 #include "tools/plan_export.h"
+#include "tools/suggest.h"
 #include "tutti/plan.h"
 
 namespace tutti::tool {
@@ -37,6 +38,7 @@ struct PlanOptions {
   std::uint32_t root = 0;
   std::uint32_t nodes = 1;
   std::optional<std::uint32_t> rank;
+  bool quiet = false;
   std::string svg_path;
   std::string json_path;
   ExportOptions exported;
@@ -155,7 +157,7 @@ int run_plan(const PlanOptions& options) {
   // First, so that a failure costs no proof and is not lost behind pages of steps.
   if (const Status written = write_files(plan, options); !written.ok()) return fail(written.error());
   const Result<VerifyReport> report = prove(plan);
-  print_steps(*generator, options);
+  if (!options.quiet) print_steps(*generator, options);
   if (!report.ok()) return fail(report.error());
   print_proof(*report, plan.shape);
   return kExitSuccess;
@@ -177,7 +179,7 @@ std::vector<std::string> planned_collectives() {
 }
 
 std::string check_algorithm(const std::string& name) {
-  std::string known;
+  std::vector<std::string_view> known;
   for (const Algorithm each : all_algorithms()) {
     const bool planned = std::any_of(all_collectives().begin(), all_collectives().end(), [&](CollectiveKind kind) {
       const std::vector<Algorithm> algorithms = algorithms_of(kind);
@@ -185,9 +187,9 @@ std::string check_algorithm(const std::string& name) {
     });
     if (!planned) continue;
     if (name == to_string(each)) return {};
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(each));
+    known.push_back(to_string(each));
   }
-  return fmt::format("unknown algorithm {}; choose one of {}", name, known);
+  return fmt::format("unknown algorithm {}; {}", name, did_you_mean(name, known, "choose one of"));
 }
 
 std::vector<std::uint32_t> nodes_of_equal_size(std::uint32_t ranks, std::uint32_t machines) {
@@ -212,7 +214,8 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("--root", options->root, "Root of a collective that has one; default 0");
   command->add_option("--nodes", options->nodes,
                       "Machines that the ranks stand on, side by side, equally many on each");
-  command->add_option("--rank", options->rank, "Print this rank's steps only");
+  CLI::Option* rank = command->add_option("--rank", options->rank, "Print this rank's steps only");
+  command->add_flag("--quiet", options->quiet, "Print the proof, and no steps")->excludes(rank);
   command->add_option("--svg", options->svg_path, "Draw the plan into this file");
   command->add_option("--json", options->json_path, "Write the plan into this file, for tutti verify --plan");
   add_export_options(*command, options->exported);

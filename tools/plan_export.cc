@@ -14,6 +14,7 @@
 #include "plan/operations.h"
 #include "tools/file.h"
 #include "tools/perf_options.h"
+#include "tools/suggest.h"
 
 namespace tutti::tool {
 namespace {
@@ -68,8 +69,7 @@ Status check_export(const ExportOptions& options) {
   for (const auto& [name, text] : {std::pair{"--bytes", options.bytes},
                                    {"--element-bytes", options.element_bytes},
                                    {"--slot-bytes", options.slot_bytes}}) {
-    if (!parse_size(text))
-      return invalid(fmt::format("{} {}: not a size; write bytes like 8, 4K, 64M, 1G", name, text));
+    if (!parse_size(text)) return invalid(fmt::format("{} {}: not a size; write {}", name, text, kSizeForms));
   }
   const std::uint64_t element_bytes = *parse_size(options.element_bytes);
   const std::uint64_t slot_bytes = *parse_size(options.slot_bytes);

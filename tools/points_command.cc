@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <sstream>
@@ -21,7 +22,7 @@ namespace {
 
 struct PointsOptions {
   std::string table;
-  std::string systems = "bench/points/systems.json";
+  std::string systems;  // empty: looked for, see find_systems()
   std::string only;
   std::uint32_t starts = 0;  // above 0: fit
   bool every_point = false;
@@ -122,7 +123,28 @@ Status run_system(const PointsOptions& options, const System& system, const std:
   return {};
 }
 
-int run_points(const PointsOptions& options) {
+// In the working directory or above this program, which a build puts somewhere in the tree.
+Result<std::string> find_systems() {
+  namespace fs = std::filesystem;
+  const fs::path wanted = "bench/points/systems.json";
+  std::error_code unknown;
+  if (fs::exists(wanted, unknown)) return wanted.string();
+  const fs::path program = fs::read_symlink("/proc/self/exe", unknown);
+  for (fs::path folder = program.parent_path(); !folder.empty(); folder = folder.parent_path()) {
+    if (fs::exists(folder / wanted, unknown)) return (folder / wanted).string();
+    if (folder == folder.root_path()) break;
+  }
+  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+               fmt::format("there is no {} in {} or above {}; name it by --systems FILE (it lies in Tutti's tree)",
+                           wanted.string(), fs::current_path(unknown).string(), program.string())};
+}
+
+int run_points(PointsOptions options) {
+  if (options.systems.empty()) {
+    Result<std::string> found = find_systems();
+    if (!found.ok()) return fail(found.error());
+    options.systems = *std::move(found);
+  }
   const Result<std::string> text = read_whole(options.systems);
   if (!text.ok()) return fail(text.error());
   const Result<std::string> table = read_whole(options.table);
@@ -154,7 +176,9 @@ void add_points_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("points", "Compare predictions with published measurements");
   const auto options = std::make_shared<PointsOptions>();  // shared with the callback, which outlives this function
   command->add_option("table", options->table, "CSV of measurements, see docs/points.md")->required();
-  command->add_option("--systems", options->systems, "What systems there are; default bench/points/systems.json");
+  command->add_option(
+      "--systems", options->systems,
+      "What systems there are, a file; default: bench/points/systems.json here or in this program's tree");
   command->add_option("--only", options->only, "This system only");
   command->add_flag("--every-point", options->every_point, "Print every point");
   command->add_option("--fit", options->starts, "Fit the files of parameters anew, from so many starts")

@@ -4,18 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "algorithms/algorithms.h"
-#include "model/in_switch.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
 #include "tools/sim_options.h"
 #include "tools/sim_report.h"
+#include "tools/sim_run.h"
 #include "tools/sim_svg.h"
 
 namespace tutti::tool {
@@ -48,69 +47,6 @@ int fail(const Error& error) {
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
 }
 
-// By the quickest of the task's protocols.
-Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm algorithm, Bar& bar) {
-  const Result<Generator> generator = find_generator(task.collective, algorithm);
-  if (!generator.ok()) return generator.error();
-  SimulateOptions options = task.options;
-  options.progress = [&](double part) { bar.show(part, to_string(algorithm)); };
-  const auto start = std::chrono::steady_clock::now();
-  std::optional<SimRow> best;
-  for (const Protocol protocol : task.protocols) {
-    options.protocol = protocol;
-    Result<SimulateResult> result = simulate(*generator, task.block_bytes, network, task.parameters, options);
-    bar.clear();
-    if (!result.ok()) return std::move(result).error();
-    if (best && best->result.time_us <= result->time_us) continue;
-    best = SimRow{.algorithm = algorithm, .protocol = protocol, .result = *std::move(result)};
-  }
-  // The sweep and the events do not let messages share links. What the busiest link has to carry is a bound.
-  const double most = best->result.busiest.empty() ? 0 : best->result.busiest.front().utilisation;
-  if (most > 1) {
-    best->bounded = true;
-    best->result.time_us = time_by_links_us(best->result);
-    for (LinkLoad& each : best->result.busiest) each.utilisation /= most;
-  }
-  best->wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return *std::move(best);
-}
-
-Result<SimRow> run_in_switch(const SimTask& task) {
-  const Result<InSwitch> in_switch = InSwitch::create(task.cluster);
-  if (!in_switch.ok()) return in_switch.error();
-  const Result<double> time_us = in_switch->all_reduce_us(task.block_bytes, task.parameters);
-  if (!time_us.ok()) return time_us.error();
-  return SimRow{.algorithm = Algorithm::kAuto, .result = {.time_us = *time_us}};
-}
-
-// One algorithm, or all that fit.
-Result<SimReport> run_all(const SimTask& task, const Network& network) {
-  SimReport report;
-  Bar bar;
-  const std::vector<Algorithm> algorithms =
-      task.algorithm ? std::vector{*task.algorithm} : algorithms_of(task.collective.kind);
-  Error last;
-  for (const Algorithm algorithm : algorithms) {
-    Result<SimRow> row = run_one(task, network, algorithm, bar);
-    if (row.ok()) {
-      report.rows.push_back(*std::move(row));
-      continue;
-    }
-    last = std::move(row).error();
-    if (last.code != ErrorCode::kUnsupported) return last;
-    report.left_out.push_back(fmt::format("{}: {}", to_string(algorithm), last.message));
-  }
-  if (report.rows.empty()) return last;
-  if (task.in_switch) {
-    Result<SimRow> row = run_in_switch(task);
-    if (!row.ok()) return std::move(row).error();
-    report.rows.push_back(*std::move(row));
-  }
-  std::stable_sort(report.rows.begin(), report.rows.end(),
-                   [](const SimRow& a, const SimRow& b) { return a.result.time_us < b.result.time_us; });
-  return report;
-}
-
 // The best plan's row again, with its time lines where it is small enough to have some.
 Status draw(const SimTask& task, const Network& network, const SimRow& best, const std::string& path) {
   const std::string title =
@@ -136,7 +72,11 @@ int run_sim(const SimArguments& arguments) {
   if (!task.ok()) return fail(task.error());
   const Result<Network> network = Network::create(task->cluster);
   if (!network.ok()) return fail(network.error());
-  const Result<SimReport> report = run_all(*task, *network);
+  Bar bar;
+  const auto progress = [&](std::optional<double> part, std::string_view what) {
+    part ? bar.show(*part, what) : bar.clear();
+  };
+  const Result<SimReport> report = run_sim_task(*task, *network, progress);
   if (!report.ok()) return fail(report.error());
   const std::string text = to_text(*task, *report);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
@@ -174,13 +114,15 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<SimArguments>();  // shared with the callback, which outlives this function
   command->footer("Without --algorithm all that fit are simulated, the quickest first. docs/sim.md tells the models.");
   command->add_option("collective", options->collective, "all_reduce, all_gather, ...")->capture_default_str();
-  command
-      ->add_option("--shape", options->shape,
-                   "A ready-made machine by name; a name that is none is answered with those that there are")
-      ->capture_default_str();
-  command->add_option("--nodes", options->machines, "How many of them")->capture_default_str();
-  command->add_option("--ranks-per-node", options->ranks, "Of machines without GPUs; default: one for each CPU");
-  command->add_option("--bytes", options->bytes, "The message: 8, 64K, 1M, 1G; all blocks together, as tutti perf")
+  command->add_option("--shape", options->shape,
+                      "A ready-made machine by name (dgx-h100); a name that is none is answered with all");
+  command->add_option("--xml", options->xml_path, "In place of a shape the machine in this file in NCCL's XML format");
+  command->add_option("--nodes", options->machines, "How many of them")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, kMaxMachines));
+  command->add_option("--ranks-per-node", options->ranks, "Of machines without GPUs; default: one for each CPU")
+      ->check(CLI::Range(1u, kMaxRanksPerMachine));
+  command->add_option("--bytes", options->bytes, "The message: 8, 64K, 1M, 1GiB; all blocks together, as tutti perf")
       ->capture_default_str();
   command->add_option("--algorithm", options->algorithm, "Only this one; default: all that fit");
   command->add_option("--protocol", options->protocol, "simple, ll, ll128, window, or best: the quickest of these")
@@ -188,14 +130,17 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command->add_option("--slot-bytes", options->slot_bytes, "The longest message; default: the parameters'");
   command->add_flag("--in-switch", options->in_switch, "Also what sums made by the machines' switches would take");
   command->add_option("--parameters", options->parameters_path, "A file of `tutti tune`; default: of the shape");
-  command->add_option("--channels", options->channels, "Copies of the plan that share the message; default: theirs");
+  command->add_option("--channels", options->channels, "Copies of the plan that share the message; default: theirs")
+      ->check(CLI::Range(1u, 1024u));
   command->add_option("--root", options->root, "Of collectives that have one")->capture_default_str();
   command->add_option("--model", options->model, "auto, sweep, events, flows")->capture_default_str();
   command->add_option("--fabric", options->fabric, "fat-tree or rail-optimised; default: the shape's");
   command->add_option("--oversubscription", options->oversubscription, "Of the leaf switches, 1 to 64")
       ->capture_default_str();
-  command->add_option("--nics", options->nics, "Of each machine; default: the shape's");
-  command->add_option("--machines-per-leaf", options->machines_per_leaf, "Default: the shape's");
+  command->add_option("--nics", options->nics, "Of each machine; default: the shape's")
+      ->check(CLI::Range(1u, kMaxNics));
+  command->add_option("--machines-per-leaf", options->machines_per_leaf, "Default: the shape's, 32 of a file")
+      ->check(CLI::Range(1u, kMaxMachines));
   add_faults(*command, *options);
   command->add_option("--json", options->json_path, "Write the results to this file");
   command->add_option("--svg", options->svg_path, "Draw the best one: time lines of the first ranks, link loads");

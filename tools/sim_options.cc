@@ -5,13 +5,17 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
 #include "plan/collective.h"
+#include "tools/machine_file.h"
 #include "tools/perf_options.h"
+#include "tools/suggest.h"
+#include "tools/topo_graph.h"
 
 namespace tutti::tool {
 namespace {
@@ -73,30 +77,95 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
     if (!task.algorithm || std::find(known.begin(), known.end(), *task.algorithm) == known.end()) {
       std::vector<std::string_view> names;
       for (const Algorithm each : known) names.push_back(to_string(each));
-      return invalid(fmt::format("--algorithm {}: not one for {}; it has {}", arguments.algorithm, to_string(*kind),
-                                 fmt::join(names, ", ")));
+      return invalid(fmt::format("--algorithm {}: not one for {}; {}", arguments.algorithm, to_string(*kind),
+                                 did_you_mean(arguments.algorithm, names, "it has")));
     }
   }
   const std::optional<std::uint64_t> bytes = parse_size(arguments.bytes);
-  if (!bytes) {
-    return invalid(
-        fmt::format("--bytes {}: not a size; write bytes like 8, 4K, 64M, 1G (at most 1024G)", arguments.bytes));
-  }
+  if (!bytes) return invalid(fmt::format("--bytes {}: not a size; write {}", arguments.bytes, kSizeForms));
   const bool blocks =
       std::max(input_blocks(collective, collective.root).count, output_blocks(collective, collective.root).count) > 1;
   task.block_bytes = *kind == CollectiveKind::kBarrier ? 0 : blocks ? *bytes / collective.ranks : *bytes;
   task.bytes = blocks ? task.block_bytes * collective.ranks : task.block_bytes;
+  if (task.bytes == 0 && *kind != CollectiveKind::kBarrier) {
+    return invalid(fmt::format("--bytes {}: {} of {} ranks takes at least {}", arguments.bytes, to_string(*kind),
+                               collective.ranks, blocks ? collective.ranks : 1));
+  }
   return {};
 }
 
-// The defaults of the machine's newest GPU, or of its processors.
-Result<Parameters> parameters_for(const SimArguments& arguments, const Cluster& cluster) {
-  if (!arguments.parameters_path.empty()) return load_parameters(arguments.parameters_path);
-  std::int32_t capability = 0;
-  for (const std::uint32_t node : nodes_of(cluster.machine, NodeKind::kGpu)) {
-    capability = std::max(capability, cluster.machine.nodes[node].gpu.capability);
+constexpr std::int32_t kStandIn = 80;  // whose defaults are taken for GPUs of which no capability is known
+
+// A file's, or the defaults of the machine's newest GPU, or of its processors.
+Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
+  if (!arguments.parameters_path.empty()) {
+    Result<Parameters> parameters = load_parameters(arguments.parameters_path);
+    TUTTI_TRY(parameters);
+    task.parameters = *std::move(parameters);
+    return {};
   }
-  return capability > 0 ? default_gpu_parameters(capability) : default_host_parameters(0);
+  const std::vector<std::uint32_t> gpus = nodes_of(task.cluster.machine, NodeKind::kGpu);
+  std::int32_t capability = 0;
+  for (const std::uint32_t node : gpus) {
+    const GpuInfo& gpu = task.cluster.machine.nodes[node].gpu;
+    if (gpu.gcn.empty()) capability = std::max(capability, gpu.capability);  // else its number of cores
+  }
+  if (!gpus.empty() && capability == 0) {
+    task.parameters_notes = fmt::format("the GPUs' kind has no defaults: those of sm_{} stand in", kStandIn);
+    capability = kStandIn;
+  }
+  task.parameters = gpus.empty() ? default_host_parameters(0) : default_gpu_parameters(capability);
+  return {};
+}
+
+// "2 NICs of 200 Gbit/s", "no NIC".
+std::string nics_in_words(const Graph& machine) {
+  std::map<double, std::uint32_t> nics;  // by speed
+  for (const std::uint32_t node : nodes_of(machine, NodeKind::kNic)) ++nics[machine.nodes[node].nic.megabits_per_s];
+  if (nics.empty()) return "no NIC";
+  std::string text;
+  for (const auto& [speed, count] : nics) {
+    text += fmt::format("{}{} NIC{} ", text.empty() ? "" : ", ", count, count == 1 ? "" : "s");
+    text += speed > 0 ? fmt::format("of {:g} Gbit/s", speed / 1000) : "of no known speed (not used)";
+  }
+  return text;
+}
+
+Status resolve_machine(const SimArguments& arguments, SimTask& task) {
+  if (!arguments.shape.empty() && !arguments.xml_path.empty()) {
+    return invalid(fmt::format("--shape {} and --xml {} are two machines: leave one of them out", arguments.shape,
+                               arguments.xml_path));
+  }
+  ShapeOptions options{.name = arguments.shape.empty() ? "dgx-h100" : arguments.shape,
+                       .machines = arguments.machines,
+                       .nics = arguments.nics,
+                       .ranks = arguments.ranks,
+                       .fabric = arguments.fabric,
+                       .oversubscription = arguments.oversubscription,
+                       .machines_per_leaf = arguments.machines_per_leaf};
+  if (arguments.xml_path.empty()) {
+    Result<Cluster> cluster = make_shape(options);
+    TUTTI_TRY(cluster);
+    task.cluster = *std::move(cluster);
+    task.machine = "shape " + options.name;
+  } else {
+    const Result<MachineFile> file = read_machine_file(arguments.xml_path);
+    TUTTI_TRY(file);
+    Result<Cluster> cluster = make_cluster(file->machine, options);
+    TUTTI_TRY(cluster);
+    task.cluster = *std::move(cluster);
+    task.machine = "file " + arguments.xml_path;
+    if (file->warnings > 0) {
+      task.machine += fmt::format(" ({} warnings: tutti topo --xml {})", file->warnings, arguments.xml_path);
+    }
+  }
+  const Graph& machine = task.cluster.machine;
+  task.machine += fmt::format(": {}; {}; used are one rank for each {}, links with their bandwidths, and NICs",
+                              parts_text(machine), nics_in_words(machine),
+                              !nodes_of(machine, NodeKind::kGpu).empty() ? "GPU"
+                              : arguments.ranks > 0                      ? "place asked for"
+                                                                         : "CPU");
+  return {};
 }
 
 Status resolve_options(const SimArguments& arguments, SimTask& task) {
@@ -161,18 +230,8 @@ std::string_view to_string(SimulationModel model) {
 
 Result<SimTask> resolve(const SimArguments& arguments) {
   SimTask task;
-  Result<Cluster> cluster = make_shape({.name = arguments.shape,
-                                        .machines = arguments.machines,
-                                        .nics = arguments.nics,
-                                        .ranks = arguments.ranks,
-                                        .fabric = arguments.fabric,
-                                        .oversubscription = arguments.oversubscription,
-                                        .machines_per_leaf = arguments.machines_per_leaf});
-  if (!cluster.ok()) return std::move(cluster).error();
-  task.cluster = *std::move(cluster);
-  Result<Parameters> parameters = parameters_for(arguments, task.cluster);
-  if (!parameters.ok()) return std::move(parameters).error();
-  task.parameters = *std::move(parameters);
+  TUTTI_TRY(resolve_machine(arguments, task));
+  TUTTI_TRY(resolve_parameters(arguments, task));
   TUTTI_TRY(resolve_collective(arguments, task));
   TUTTI_TRY(resolve_options(arguments, task));
   return task;

@@ -1,5 +1,5 @@
-// What a `tutti sim` run is asked to do: the command line's words turned into checked values. Pure but for reading the
-// file of parameters; any thread.
+// What a `tutti sim` run is asked to do: the command line's words turned into checked values. Pure but for reading
+// the files of parameters and of a machine; any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace tutti::tool {
 // The command line as it was given. Empty: not given.
 struct SimArguments {
   std::string collective = "all_reduce";
-  std::string shape = "dgx-h100";
+  std::string shape{};     // neither this nor xml_path: dgx-h100
+  std::string xml_path{};  // a file in NCCL's XML format, in place of a shape
   std::uint32_t machines = 1;
   std::uint32_t ranks = 0;
   std::string bytes = "1M";
@@ -50,6 +51,8 @@ struct SimTask {
   std::uint64_t block_bytes = 0;  // as simulate() counts
   std::optional<Algorithm> algorithm;
   Cluster cluster;
+  std::string machine;           // where it comes from, and what of it counts, in words
+  std::string parameters_notes;  // what stands in for what is not known, in words; else empty
   Parameters parameters;
   SimulateOptions options;
   std::vector<Protocol> protocols;  // each algorithm goes by the quickest of these; at least one

@@ -205,7 +205,7 @@ int run_topo(const TopoOptions& options) {
   Result<Shown> shown = show(options);
   if (!shown) {
     fmt::print(stderr, "tutti topo: {}\n", to_string(shown.error()));
-    return kExitFailure;
+    return options.shape.empty() ? kExitFailure : kExitUsage;
   }
   find_all_routes(*shown);
   if (const Status written = write_files(options, *shown); !written) {
@@ -225,13 +225,16 @@ void add_topo_command(CLI::App& app, int& exit_status) {
       "Numbers of GPUs are the CUDA driver's: CUDA_VISIBLE_DEVICES counts. Without a driver or a GPU it says why and\n"
       "shows the rest. TUTTI_TOPO_FILE names a file as --xml does. Exit status: 0; 1 where the driver or NVML fails, "
       "or\n"
-      "the file is wrong, with line and cause. docs/topo.md has examples.");
+      "the file is wrong, with line and cause; 2 for what is not understood, such as an unknown shape. docs/topo.md "
+      "has examples.");
   command->add_flag("--json", options->as_json, "One JSON object instead of text; docs/topo-json.md has its fields");
   CLI::Option* xml = command->add_option("--xml", options->xml, "Show the machine in this file in NCCL's XML format");
   CLI::Option* shape =
       command->add_option("--shape", options->shape, "Show a ready-made machine, such as dgx-h100 or cpu-2socket");
   shape->excludes(xml);
-  command->add_option("--nodes", options->machines, "So many machines of the shape")->needs(shape);
+  command->add_option("--nodes", options->machines, "So many machines of the shape")
+      ->needs(shape)
+      ->check(CLI::Range(1u, kMaxMachines));
   command->add_option("--write-xml", options->write_xml, "Write the machine into this file in NCCL's XML format");
   command->add_option("--svg", options->svg, "Draw the machine, with its rings and trees, into this file");
   CLI::Option* transports =

@@ -23,10 +23,12 @@
 #include "tools/exit_status.h"
 #include "tools/file.h"
 #include "tools/launch.h"
+#include "tools/suggest.h"
 #include "tools/system_error.h"
 #include "tools/tune_explain.h"
 #include "tools/tune_measure.h"
 #include "tools/tune_regret.h"
+#include "topology/cluster.h"
 #include "topology/host.h"
 #include "tutti/communicator.h"
 
@@ -36,6 +38,7 @@ namespace {
 struct TuneArguments {
   std::vector<std::string> explain{};  // a collective and a size
   std::string shape{};
+  std::string xml{};
   std::string parameters_path{};
   std::uint32_t nodes = 1;
   bool print = false;
@@ -61,7 +64,7 @@ int usage_error(const std::string& message) {
 
 int failure(const Error& error) {
   fmt::print(stderr, "tutti tune: {}\n", to_string(error));
-  return kExitFailure;
+  return error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kConfig ? kExitUsage : kExitFailure;
 }
 
 std::vector<std::string> split(std::string_view text) {
@@ -243,6 +246,16 @@ std::string summary(const Parameters& p) {
       p.reduce_gbytes_per_s, p.copy_gbytes_per_s, p.cores, p.handover_us);
 }
 
+// Folders that the user names are the user's: a typo in one is not made a folder.
+Status check_folder(const std::string& tune_file) {
+  const std::filesystem::path folder = std::filesystem::path(tune_file).parent_path();
+  std::error_code unknown;
+  if (folder.empty() || std::filesystem::is_directory(folder, unknown)) return {};
+  return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
+               fmt::format("TUTTI_TUNE_FILE={}: there is no folder {}: make it, or name another file", tune_file,
+                           folder.string())};
+}
+
 int run_measure(const TuneArguments& given) {
   auto config = parse_config(environment_variables());
   if (!config) return failure(config.error());
@@ -250,6 +263,7 @@ int run_measure(const TuneArguments& given) {
   if (path.empty() && !given.print) {
     return usage_error("there is no place for the file: set HOME, XDG_CACHE_HOME or TUTTI_TUNE_FILE, or give --print");
   }
+  if (const Status there = check_folder(config->tune_file); !there) return failure(there.error());
   ::unsetenv("TUTTI_TUNE");  // the ranks' algorithms are given
   ::unsetenv("TUTTI_TUNE_FILE");
   for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);  // the machine counts
@@ -274,12 +288,13 @@ int run_explain(const TuneArguments& given) {
   if (!kind || *kind == CollectiveKind::kSendReceive) {
     return usage_error(fmt::format("--explain: \"{}\" is no collective with algorithms", given.explain[0]));
   }
-  if (!bytes) return usage_error(fmt::format("--explain: \"{}\" is no size such as 64K", given.explain[1]));
+  if (!bytes) return usage_error(fmt::format("--explain: \"{}\" is no size; write {}", given.explain[1], kSizeForms));
   ExplainOptions options{.kind = *kind,
                          .bytes = *bytes,
                          .machines = given.nodes,
                          .tcp = given.transports == "tcp",
                          .shape = given.shape,
+                         .xml_path = given.xml,
                          .parameters_path = given.parameters_path};
   if (!given.ranks.empty()) {
     const auto ranks = parse_size(given.ranks);
@@ -302,9 +317,10 @@ int run_tune(const TuneArguments& given, const std::vector<std::string>& argumen
 // What is measured, explained or compared: of an option of another of these nothing would come.
 std::optional<std::string> contradiction(const CLI::App& command, const TuneArguments& given) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
-      {"--print", "measure"},      {"--shape", "explain"},   {"--nodes", "explain"},  {"--ranks", "both"},
-      {"--parameters", "explain"}, {"--transports", "both"}, {"--sizes", "regret"},   {"--collectives", "regret"},
-      {"--memory", "regret"},      {"--rounds", "regret"},   {"--point-s", "regret"}, {"--csv", "regret"}};
+      {"--print", "measure"},      {"--shape", "explain"},      {"--xml", "explain"},     {"--nodes", "explain"},
+      {"--ranks", "both"},         {"--parameters", "explain"}, {"--transports", "both"}, {"--sizes", "regret"},
+      {"--collectives", "regret"}, {"--memory", "regret"},      {"--rounds", "regret"},   {"--point-s", "regret"},
+      {"--csv", "regret"}};
   if (!given.part.empty()) return std::nullopt;
   const bool explain = !given.explain.empty();
   if (explain && given.regret) return "--explain and --regret are two tasks: give one of them";
@@ -316,8 +332,9 @@ std::optional<std::string> contradiction(const CLI::App& command, const TuneArgu
     return fmt::format("{} is of {}: {}", option, wants,
                        task == "measure" ? fmt::format("give {} too", wants) : "leave it out");
   }
-  if (explain && !given.shape.empty() && command.count("--transports") > 0)
-    return "--transports is of this machine, and a --shape has its own network: leave one of them out";
+  if (!given.shape.empty() && !given.xml.empty()) return "--shape and --xml are two machines: leave one of them out";
+  if (explain && !(given.shape.empty() && given.xml.empty()) && command.count("--transports") > 0)
+    return "--transports is of this machine, and that of --shape or --xml has its own network: leave one of them out";
   if (explain && command.count("--transports") > 0 && given.transports != "tcp" && given.transports != "shm")
     return fmt::format("--transports {}: shm or tcp with --explain", given.transports);
   return std::nullopt;
@@ -327,7 +344,10 @@ void add_options(CLI::App& command, TuneArguments& given) {
   command.add_option("--explain", given.explain, "COLLECTIVE BYTES: what the tuner predicts, and what is chosen why")
       ->expected(2);
   command.add_option("--shape", given.shape, "Of --explain: a machine by name, as in tutti sim, in place of this one");
-  command.add_option("--nodes", given.nodes, "Of --explain: how many machines")->capture_default_str();
+  command.add_option("--xml", given.xml, "Of --explain: the machine in this file, as in tutti sim");
+  command.add_option("--nodes", given.nodes, "Of --explain: how many machines")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, kMaxMachines));
   command.add_option("--parameters", given.parameters_path, "Of --explain: a file of costs in place of the measured");
   command.add_flag("--print", given.print, "Print the measured costs as JSON, and keep nothing");
   command.add_option("--part", given.part)->group("");  // what this command starts its ranks with
@@ -355,7 +375,7 @@ void add_tune_command(CLI::App& app, std::vector<std::string> arguments, int& ex
   CLI::App* command = app.add_subcommand("tune", "Measure this machine, and show what the tuner makes of it");
   command->footer(
       "Without an option it measures, in a few seconds, and keeps the result where communicators look for it.\n"
-      "Exit status: 0; 1 where something failed.");
+      "Exit status: 0; 1 where something failed; 2 where the command line or a TUTTI_* variable is not understood.");
   add_options(*command, *given);
   command->callback([given, command, arguments = std::move(arguments), &exit_status] {
     const auto wrong = contradiction(*command, *given);

@@ -13,7 +13,9 @@
 #include "model/tuner.h"
 #include "runtime/choose.h"
 #include "runtime/tuning.h"
-#include "topology/cluster.h"
+#include "tools/sim_options.h"
+#include "tools/sim_report.h"
+#include "tools/sim_run.h"
 #include "topology/host.h"
 
 namespace tutti::tool {
@@ -50,40 +52,46 @@ std::string heading(const ExplainOptions& options, const Collective& collective,
                      parameters.name, parameters.source.empty() ? "" : ", " + parameters.source);
 }
 
-// What a shape's costs are where no file says so: by its GPUs.
-Parameters parameters_of(const Cluster& cluster) {
-  const std::vector<std::uint32_t> gpus = nodes_of(cluster.machine, NodeKind::kGpu);
-  if (gpus.empty()) return default_host_parameters(cluster.ranks_per_machine);
-  return default_gpu_parameters(std::max(cluster.machine.nodes[gpus.front()].gpu.capability, 80));
+// Why the runtime's choice there is a rule of thumb; empty where it would predict.
+std::string why_by_thumb(const SimTask& task) {
+  if (!nodes_of(task.cluster.machine, NodeKind::kGpu).empty()) return "calls that GPUs carry out are not predicted";
+  if (task.collective.ranks > kMostTunedRanks)
+    return fmt::format("more than {} ranks are not predicted", kMostTunedRanks);
+  return task.cluster.machines == 1 ? "all ranks share memory" : "";
 }
 
+// What `tutti sim` says of that shape, by the same functions, and what the runtime would take.
 Result<std::string> explain_shape(const ExplainOptions& options) {
-  const std::uint32_t ranks_each = options.ranks / options.machines;
-  auto cluster = make_shape({.name = options.shape, .machines = options.machines, .ranks = ranks_each});
-  if (!cluster) return cluster.error();
-  Parameters parameters = parameters_of(*cluster);
-  if (!options.parameters_path.empty()) {
-    auto loaded = load_parameters(options.parameters_path);
-    if (!loaded) return loaded.error();
-    parameters = *std::move(loaded);
-  }
-  auto network = Network::create(*cluster);
-  if (!network) return network.error();
-  if (cluster->ranks() > kMostExplained) {
+  SimArguments arguments{.collective = std::string(to_string(options.kind)),
+                         .shape = options.shape,
+                         .xml_path = options.xml_path,
+                         .machines = options.machines,
+                         .ranks = options.ranks / options.machines,
+                         .bytes = "1G",
+                         .parameters_path = options.parameters_path};
+  Result<SimTask> task = resolve(arguments);
+  if (!task) return task.error();
+  const Collective& collective = task->collective;
+  if (collective.ranks > kMostExplained) {
     return invalid(
-        fmt::format("{} ranks: at most {} are explained; tutti sim takes more", cluster->ranks(), kMostExplained));
+        fmt::format("{} ranks: at most {} are explained; tutti sim takes more", collective.ranks, kMostExplained));
   }
-  auto tuner = Tuner::create(parameters, *network);
-  if (!tuner) return tuner.error();
-  Collective collective{.kind = options.kind, .ranks = cluster->ranks()};
-  collective.nodes = dealt(cluster->ranks(), options.machines);
-  std::vector<Contender> contenders;
-  for (const Algorithm one : algorithms_of(options.kind)) contenders.push_back({.algorithm = one});
-  const auto predictions = tuner->predict_all(collective, options.bytes, contenders);
-  if (predictions.empty()) return invalid("no algorithm of this collective can be predicted there");
-  const Algorithm best = predictions.front().contender.algorithm;
-  return heading(options, collective, options.shape, parameters) + table(predictions, parameters.slot_bytes, best) +
-         fmt::format("\n{}: predicted to be the quickest\n", to_string(best));
+  const bool blocks = task->block_bytes != task->bytes;
+  arguments.bytes = std::to_string(blocks ? options.bytes * collective.ranks : options.bytes);
+  task = resolve(arguments);
+  if (!task) return task.error();
+  const auto network = Network::create(task->cluster);
+  if (!network) return network.error();
+  const auto report = run_sim_task(*task, *network);
+  if (!report) return report.error();
+  const detail::Choice choice{.bytes = options.bytes, .attached = task->cluster.machines == 1};
+  const std::string why = why_by_thumb(*task);
+  const std::string runtime =
+      why.empty()
+          ? "it predicts by its own costs: run tutti tune --explain there"
+          : fmt::format("{}, by rule of thumb: {}", to_string(detail::choose_algorithm(task->collective, choice)), why);
+  return fmt::format("{}\nSimulated, as by tutti sim: {} is the quickest.\nThe runtime's choice there: {}.\n",
+                     to_text(*task, *report), name_of(report->rows.front()), runtime);
 }
 
 Result<std::string> explain_here(const ExplainOptions& options) {
@@ -120,6 +128,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   if (decision.predictions.empty()) text += "The tuner predicts nothing for these ranks and costs.\n";
   if (decided_as != options.bytes) text += fmt::format("Decided and predicted as a call of {} bytes.\n\n", decided_as);
   const std::string chunk = decision.chunk_bytes > 0 ? fmt::format(" in chunks of {}", decision.chunk_bytes) : "";
+  text += "What the runtime predicts and chooses for host memory; calls that GPUs carry out go by rules of thumb.\n\n";
   return text + table(decision.predictions, config->slot_bytes, decision.algorithm) +
          fmt::format("\n{}{}: {}\n", to_string(decision.algorithm), chunk, decision.reason);
 }
@@ -130,7 +139,7 @@ Result<std::string> explain(const ExplainOptions& options) {
   if (options.machines == 0 || options.ranks % options.machines != 0) {
     return invalid(fmt::format("{} ranks cannot be dealt to {} machines equally", options.ranks, options.machines));
   }
-  return options.shape.empty() ? explain_here(options) : explain_shape(options);
+  return options.shape.empty() && options.xml_path.empty() ? explain_here(options) : explain_shape(options);
 }
 
 }  // namespace tutti::tool

@@ -60,4 +60,14 @@ struct ShapeOptions {
 Result<Cluster> make_shape(const ShapeOptions& options);
 std::vector<std::string> shape_names();
 
+// So many machines like this one (a file's, this machine): of the options all but name and nics count, and what a
+// shape would know by itself is a fat tree with 32 machines at a leaf switch. One rank for each GPU; without GPUs as
+// for shapes. Errors: kInvalidArgument with the range that there is, for machines that are too large, and for `nics`,
+// which the machine says itself.
+Result<Cluster> make_cluster(const Graph& machine, const ShapeOptions& options);
+
+// Of a machine that make_cluster() takes: paths are held for each pair of rank and part.
+inline constexpr std::uint32_t kMaxGpus = 256;
+inline constexpr std::uint32_t kMaxParts = 4096;
+
 }  // namespace tutti

@@ -289,9 +289,8 @@ Status check_ranges(const ShapeOptions& options) {
   return {};
 }
 
-Result<Fabric> make_fabric(const ShapeOptions& options, const Shape& shape) {
-  Fabric fabric{
-      .kind = shape.fabric, .machines_per_leaf = shape.machines_per_leaf, .oversubscription = options.oversubscription};
+Result<Fabric> make_fabric(const ShapeOptions& options, FabricKind kind, std::uint32_t machines_per_leaf) {
+  Fabric fabric{.kind = kind, .machines_per_leaf = machines_per_leaf, .oversubscription = options.oversubscription};
   if (options.fabric == "fat-tree") {
     fabric.kind = FabricKind::kFatTree;
   } else if (options.fabric == "rail-optimised") {
@@ -317,13 +316,42 @@ Result<Cluster> make_shape(const ShapeOptions& options) {
     return invalid(fmt::format("{} ranks on each machine, but {} has {} GPUs, and each is one rank", options.ranks,
                                shape->name, shape->gpus));
   }
-  const Result<Fabric> fabric = make_fabric(options, *shape);
+  const Result<Fabric> fabric = make_fabric(options, shape->fabric, shape->machines_per_leaf);
   TUTTI_TRY(fabric);
   Cluster cluster;
   cluster.name = options.machines > 1 ? fmt::format("{} x {}", options.machines, shape->name) : shape->name;
   cluster.machine = Builder(*shape, options.nics > 0 ? options.nics : shape->nics).build();
   cluster.machines = options.machines;
   cluster.ranks_per_machine = shape->gpus > 0 ? shape->gpus : options.ranks > 0 ? options.ranks : shape->cpus;
+  cluster.fabric = *fabric;
+  return cluster;
+}
+
+Result<Cluster> make_cluster(const Graph& machine, const ShapeOptions& options) {
+  TUTTI_TRY(check_ranges(options));
+  const auto gpus = static_cast<std::uint32_t>(nodes_of(machine, NodeKind::kGpu).size());
+  const auto cpus = static_cast<std::uint32_t>(nodes_of(machine, NodeKind::kCpu).size());
+  const std::size_t nics = nodes_of(machine, NodeKind::kNic).size();
+  if (gpus > kMaxGpus || nics > kMaxNics || machine.nodes.size() > kMaxParts) {
+    return invalid(fmt::format("{} has {} GPUs, {} NICs and {} parts; at most {}, {} and {} can be had", machine.name,
+                               gpus, nics, machine.nodes.size(), kMaxGpus, kMaxNics, kMaxParts));
+  }
+  if (options.nics > 0) {
+    return invalid(
+        fmt::format("{} NICs were asked for, but {} says which it has: {}", options.nics, machine.name, nics));
+  }
+  if (gpus > 0 && options.ranks > 0 && options.ranks != gpus) {
+    return invalid(fmt::format("{} ranks on each machine, but {} has {} GPUs, and each is one rank", options.ranks,
+                               machine.name, gpus));
+  }
+  const Shape usual;
+  const Result<Fabric> fabric = make_fabric(options, usual.fabric, usual.machines_per_leaf);
+  TUTTI_TRY(fabric);
+  Cluster cluster;
+  cluster.name = options.machines > 1 ? fmt::format("{} x {}", options.machines, machine.name) : machine.name;
+  cluster.machine = machine;
+  cluster.machines = options.machines;
+  cluster.ranks_per_machine = gpus > 0 ? gpus : options.ranks > 0 ? options.ranks : cpus;
   cluster.fabric = *fabric;
   return cluster;
 }

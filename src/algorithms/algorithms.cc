@@ -62,6 +62,8 @@ constexpr Entry kEntries[] = {
     {Kind::kAllReduce, Algorithm::kHierarchicalTree, hierarchical_tree_all_reduce, kMaxRanks},
     {Kind::kAllGather, Algorithm::kCirculant, circulant_all_gather, kMaxRanks},
     {Kind::kReduceScatter, Algorithm::kCirculant, circulant_reduce_scatter, kMaxRanks},
+    {Kind::kAllGather, Algorithm::kHierarchical, hierarchical_all_gather, kMaxRanks},
+    {Kind::kReduceScatter, Algorithm::kHierarchical, hierarchical_reduce_scatter, kMaxRanks},
     {Kind::kBarrier, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {Kind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
 };

@@ -43,9 +43,11 @@ Generator ring_reduce(const Collective& collective);
 
 Generator ring_all_gather(const Collective& collective);
 Generator direct_all_gather(const Collective& collective);
+Generator hierarchical_all_gather(const Collective& collective);
 
 Generator ring_reduce_scatter(const Collective& collective);
 Generator direct_reduce_scatter(const Collective& collective);
+Generator hierarchical_reduce_scatter(const Collective& collective);
 
 Generator pairwise_all_to_all(const Collective& collective);
 Generator direct_all_to_all(const Collective& collective);

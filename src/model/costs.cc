@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "model/link_loads.h"
 
 namespace tutti {
 namespace {
@@ -60,15 +61,13 @@ void Costs::find_shares(const Network& network) {
       if (!moved_by_channel(network.level(from, to))) sent[from] += each.per_tile;
     }
   }
-  const std::uint32_t per_machine = network.ranks_per_machine();
+  const Copies laid(*programs_, network, options_.channels);
   std::vector<double> own(network.ports(), 0), all(network.ports(), 0);
   for (std::uint32_t rank = 0; rank < programs_->ranks; ++rank) {
     if (sent[rank] == 0) continue;
     own[network.port(rank)] += sent[rank];
-    for (std::uint32_t turn = 0; turn < std::min(per_machine, options_.channels); ++turn) {
-      const std::uint32_t copies = options_.channels / per_machine + (turn < options_.channels % per_machine ? 1 : 0);
-      const std::uint32_t turned = rank - rank % per_machine + (rank % per_machine + turn) % per_machine;
-      all[network.port(turned)] += copies * sent[rank];
+    for (std::uint32_t turn = 0; turn < laid.turns(); ++turn) {
+      all[network.port(laid.turned(rank, turn))] += laid.with_turn(turn) * sent[rank];
     }
   }
   shares_.assign(programs_->ranks, 1);

@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
 #include <utility>
 
 #include "base/assert.h"
-#include "model/cores.h"
-#include "model/event_heap.h"
-#include "model/flows.h"
+#include "model/event_run.h"
 
 namespace tutti {
 namespace {
@@ -23,115 +19,14 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64's finisher (Steele, Lea, Flo
   return x ^ (x >> 31);
 }
 
-// All state of one run. A channel of a rank is `thread * places + place`, a connection of a sending rank
-// `connection * places + place`.
-class EventRun {
- public:
-  explicit EventRun(const EventWorld& world);
-  Result<EventResult> run();
+}  // namespace
 
- private:
-  struct Task {
-    double end = 0;  // of its last step
-    double begin = 0;
-    double ready = 0;
-    std::uint64_t tile = 0;
-    std::uint32_t cursor = 0;
-    std::uint32_t moving = 0;    // flows: the send whose bytes move
-    std::uint32_t moved_to = 0;  // flows: the connection that moves
-    bool under_way = false;      // it has an entry in the heap, wants a core, or moves
-  };
-  struct Line {
-    std::uint64_t sent = 0;
-    std::uint64_t received = 0;
-  };
-  struct Flow {
-    double bytes_left = 0;
-    double rate = 0;  // bytes per us
-    double since = 0;
-    double latency = 0;
-    std::uint32_t stamp = 0;    // modulo 2^29
-    std::uint64_t message = 0;  // its number on the line
-    std::uint32_t task = 0;
-  };
-  struct PortQueue {
-    std::vector<std::uint32_t> lines;  // that wait, in order; at most `slots` for each connection
-    std::size_t next = 0;
-    bool busy = false;
-  };
-
-  std::uint32_t thread_of(std::uint32_t task) const { return task / places_; }
-  std::uint32_t place_of(std::uint32_t task) const { return task % places_; }
-  std::uint32_t rank_of(std::uint32_t task) const { return costs_.rank(thread_of(task), place_of(task)); }
-  std::uint64_t number_of(std::uint32_t task) const {
-    return programs_.threads[thread_of(task)].first_step + tasks_[task].cursor;
-  }
-  const std::uint32_t* list_of(const ProgramStep& step) const { return programs_.lists.data() + step.list_begin; }
-  // The line on which `task` receives by that connection, and who receives what a line carries.
-  std::uint32_t line_into(std::uint32_t connection, std::uint32_t place) const {
-    const std::uint32_t places = programs_.connections[connection].places;
-    return connection * places_ + (place + places_ - places) % places_;
-  }
-  std::uint32_t receiver(std::uint32_t line) const {
-    const ProgramConnection& each = programs_.connections[line / places_];
-    return each.to * places_ + (line % places_ + each.places) % places_;
-  }
-  std::uint32_t sender(std::uint32_t line) const {
-    return programs_.connections[line / places_].from * places_ + line % places_;
-  }
-  double& sight(std::uint32_t line, std::uint64_t message) { return sights_[line * slots_ + message % slots_]; }
-  double& credit(std::uint32_t line, std::uint64_t message) { return credits_[line * slots_ + message % slots_]; }
-  double& mark(std::uint32_t index, std::uint32_t place, std::uint64_t tile) {
-    return marks_[(std::size_t{index} * places_ + place) * 2 + tile % 2];
-  }
-  double jittered(double us, std::uint64_t what, std::uint64_t count) const {
-    if (options_.jitter == 0) return us;
-    const std::uint64_t bits = mix(mix(mix(options_.seed) ^ what) ^ count);
-    const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
-    return us * (1 - options_.jitter * std::log(uniform));
-  }
-  static constexpr std::uint64_t kOfLine = std::uint64_t{1} << 40;  // the jitter of messages, not of steps
-
-  bool known(std::uint32_t task, double& begin);
-  void try_step(std::uint32_t task);
-  void start(std::uint32_t task, double begin);
-  void next_move(std::uint32_t task, double now);
-  void end_step(std::uint32_t task, double now);
-  void send(std::uint32_t line, double now);
-  void serve_port(std::uint64_t port, double now);
-  void begin_flow(std::uint32_t line, std::uint32_t task, double now);
-  void finish_flow(std::uint32_t line, double now, bool by_port);
-  void take(const Event& event);
-  void set_up_flows();
-  void set_bytes(std::uint64_t tile);
-  void report(bool last);
-  Error what_stays() const;
-
-  const Programs& programs_;
-  Costs& costs_;
-  const Network& network_;
-  const Parameters& parameters_;
-  const SimulateOptions& options_;
-  const EventWorld& world_;
-  const std::uint32_t places_;
-  const std::uint32_t slots_;
-  const std::uint64_t tiles_;
-  std::optional<Costs> last_costs_;  // of the last tile, where that is shorter
-  std::vector<Task> tasks_;
-  std::vector<Line> lines_;
-  std::vector<double> sights_, credits_;
-  std::vector<double> marks_;
-  std::vector<double> ports_;  // by port: when it is free
-  std::vector<std::uint8_t> dead_;
-  std::optional<Cores> cores_;
-  std::unique_ptr<Flows> flows_;
-  std::vector<Flow> flow_of_;  // by line
-  std::vector<PortQueue> port_queues_;
-  EventHeap heap_;
-  EventResult result_;
-  std::uint64_t steps_done_ = 0;
-  std::uint64_t finished_ = 0;
-};
+double EventRun::jittered(double us, std::uint64_t what, std::uint64_t count) const {
+  if (options_.jitter == 0) return us;
+  const std::uint64_t bits = mix(mix(mix(options_.seed) ^ what) ^ count);
+  const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+  return us * (1 - options_.jitter * std::log(uniform));
+}
 
 EventRun::EventRun(const EventWorld& world)
     : programs_(world.programs),
@@ -161,22 +56,6 @@ EventRun::EventRun(const EventWorld& world)
     cores_.emplace(network_.ranks() / network_.ranks_per_machine(), parameters_.cores, programs_.ranks);
   }
   if (world.links != nullptr) set_up_flows();
-}
-
-void EventRun::set_up_flows() {
-  flow_of_.resize(lines_.size());
-  port_queues_.resize(ports_.size());
-  std::vector<Flows::Kind> kinds(lines_.size());
-  for (std::uint32_t line = 0; line < lines_.size(); ++line) {
-    const std::uint32_t from = rank_of(sender(line)), connection = line / places_;
-    network_.route(from, rank_of(receiver(line)), kinds[line].links);
-    kinds[line].most = costs_.message(connection).gbytes_per_s[line % places_];
-    const bool by_port = costs_.uses_port(connection, line % places_);
-    kinds[line].source = by_port ? tasks_.size() + network_.port(from) : sender(line);
-  }
-  flows_ = std::make_unique<Flows>(kinds, [&](std::uint64_t link) {  // of this copy of the plan
-    return network_.gbytes_per_s(link) * world_.links->first[link] / world_.links->all[link];
-  });
 }
 
 // Whether all that the next step waits for has a time; the latest of these.
@@ -246,60 +125,6 @@ void EventRun::start(std::uint32_t task, double begin) {
   heap_.push(Event::at(begin + posts, EventKind::kMove, task));
 }
 
-// Flows: the channel moves the bytes of one send after the other.
-void EventRun::next_move(std::uint32_t task, double now) {
-  Task& state = tasks_[task];
-  const ProgramStep& step = programs_.steps[number_of(task)];
-  const std::uint32_t* sends = list_of(step) + step.receives;
-  while (state.moving < step.sends) {
-    const std::uint32_t connection = sends[state.moving++];
-    const std::uint32_t line = connection * places_ + place_of(task);
-    if (costs_.uses_port(connection, place_of(task))) continue;
-    return begin_flow(line, task, now);
-  }
-  heap_.push(Event::at(std::max(now, state.end), EventKind::kEnd, task));
-}
-
-void EventRun::begin_flow(std::uint32_t line, std::uint32_t task, double now) {
-  Flow& flow = flow_of_[line];
-  const bool last = last_costs_ && flow.message / programs_.connections[line / places_].per_tile + 1 == tiles_;
-  flow.bytes_left = jittered(last ? world_.tiles.last_bytes : world_.tiles.full_bytes, line | kOfLine, flow.message);
-  flow.rate = 0;
-  flow.since = now;
-  flow.task = task;
-  ++flow.stamp;
-  flows_->begin(line);
-}
-
-void EventRun::finish_flow(std::uint32_t line, double now, bool by_port) {
-  flows_->end(line);
-  Flow& flow = flow_of_[line];
-  ++flow.stamp;
-  const std::uint64_t message = flow.message++;
-  if (!by_port) return next_move(flow.task, now);
-  const MessageTimes& times = costs_.message(line / places_);
-  sight(line, message) = now + times.latency[line % places_];
-  const std::uint64_t port = network_.port(rank_of(sender(line)));
-  heap_.push(Event::at(now + times.gap[line % places_], EventKind::kPort, static_cast<std::uint32_t>(port)));
-  try_step(receiver(line));
-}
-
-void EventRun::serve_port(std::uint64_t port, double now) {
-  PortQueue& queue = port_queues_[port];
-  queue.busy = queue.next < queue.lines.size();
-  if (!queue.busy) {
-    queue.lines.clear();
-    queue.next = 0;
-    return;
-  }
-  const std::uint32_t line = queue.lines[queue.next++];
-  if (queue.next * 2 > queue.lines.size() + 64) {  // what was served is forgotten now and then
-    queue.lines.erase(queue.lines.begin(), queue.lines.begin() + static_cast<std::ptrdiff_t>(queue.next));
-    queue.next = 0;
-  }
-  begin_flow(line, sender(line), now);
-}
-
 // A message leaves at the end of its step.
 void EventRun::send(std::uint32_t line, double now) {
   const std::uint32_t connection = line / places_, place = line % places_;
@@ -311,8 +136,8 @@ void EventRun::send(std::uint32_t line, double now) {
   if (flows_ != nullptr && by_port) {
     sight(line, message) = Costs::kNever;
     const std::uint64_t port = network_.port(rank_of(sender(line)));
-    port_queues_[port].lines.push_back(line);
-    if (!port_queues_[port].busy) serve_port(port, now);
+    port_queues_[port].push(line);
+    serve_port(port, now);
     return;
   }
   double depart = now;
@@ -377,7 +202,10 @@ void EventRun::take(const Event& event) {
       break;
     case EventKind::kMove: next_move(event.owner, event.time); break;
     case EventKind::kEnd: end_step(event.owner, event.time); break;
-    case EventKind::kPort: serve_port(event.owner, event.time); break;
+    case EventKind::kPort:
+      --port_queues_[event.owner].pauses;
+      serve_port(event.owner, event.time);
+      break;
     case EventKind::kMoved:
     case EventKind::kCarried:
       if (event.has_stamp(flow_of_[event.owner].stamp)) {
@@ -450,15 +278,7 @@ Result<EventResult> EventRun::run() {
     take(event);
     report(false);
     if (flows_ == nullptr || (!heap_.empty() && heap_.first().time == event.time)) continue;
-    flows_->settle([&](std::uint32_t line, double gbytes_per_s) {
-      Flow& flow = flow_of_[line];
-      flow.bytes_left = std::max(0.0, flow.bytes_left - flow.rate * (event.time - flow.since));
-      flow.since = event.time;
-      flow.rate = gbytes_per_s * 1000;
-      const bool by_port = costs_.uses_port(line / places_, line % places_);
-      heap_.push(Event::at(event.time + flow.bytes_left / flow.rate, by_port ? EventKind::kCarried : EventKind::kMoved,
-                           line, ++flow.stamp));
-    });
+    settle_flows(event.time);
   }
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
     if (tasks_[task].tile < tiles_ && dead_[rank_of(task)] == 0) return what_stays();
@@ -467,8 +287,6 @@ Result<EventResult> EventRun::run() {
   report(true);
   return std::move(result_);
 }
-
-}  // namespace
 
 Result<EventResult> run_events(const EventWorld& world) {
   const std::uint64_t slots = std::max(world.programs.slots, world.parameters.slots);

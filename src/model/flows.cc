@@ -39,6 +39,22 @@ Flows::Flows(const std::vector<Kind>& kinds, const std::function<double(std::uin
       if (const auto found = number.find(link); found != number.end()) routes_[i].push_back(found->second);
     }
   }
+  // The source itself, where it may have several flows at a time: those whose way may be narrow.
+  std::map<std::uint64_t, std::pair<std::uint32_t, double>> sources;  // kinds with narrow links, the most of all
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    auto& [narrow, most] = sources[kinds[i].source];
+    narrow += routes_[i].empty() ? 0 : 1;
+    most = std::max(most, kinds[i].most);
+  }
+  std::map<std::uint64_t, std::uint32_t> number_of_source;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const auto& [narrow, most] = sources[kinds[i].source];
+    if (narrow == 0) continue;
+    const auto next = static_cast<std::uint32_t>(capacities_.size());
+    const auto [found, added] = number_of_source.try_emplace(kinds[i].source, next);
+    if (added) capacities_.push_back(most);
+    routes_[i].push_back(found->second);
+  }
   on_link_.resize(capacities_.size());
   seen_link_.resize(capacities_.size());
   room_.resize(capacities_.size());

@@ -19,7 +19,7 @@ class Flows {
   // Called with a flow and its rate, when the flow begins or its rate changes. GB/s.
   using Changed = std::function<void(std::uint32_t flow, double gbytes_per_s)>;
 
-  // Flows from one place to another. A source has one flow at a time.
+  // Flows from one place to another. All of one source together take no more than one of them can.
   struct Kind {
     std::vector<std::uint64_t> links;
     double most = 0;  // GB/s that a flow can use
@@ -32,6 +32,9 @@ class Flows {
   void begin(std::uint32_t kind);
   void end(std::uint32_t kind);
   void settle(const Changed& changed);
+
+  // Whether some link on the way can be the narrow place.
+  bool can_be_narrow(std::uint32_t kind) const { return !routes_[kind].empty(); }
 
   std::uint64_t solved() const { return solved_; }  // sets of flows, for tests
 

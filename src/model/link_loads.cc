@@ -11,7 +11,7 @@ constexpr std::uint64_t kMostRoutes = 4'000'000;
 }  // namespace
 
 LinkCounts count_on_links(const Programs& programs, const Network& network, std::uint32_t copies) {
-  const Copies laid{.count = copies, .per_machine = network.ranks_per_machine()};
+  const Copies laid(programs, network, copies);
   LinkCounts counts;
   if (std::uint64_t{programs.connections.size()} * programs.places() * laid.turns() > kMostRoutes) return counts;
   counts.all.assign(network.links(), 0);

@@ -10,10 +10,14 @@
 
 namespace tutti {
 
-// The copies of a plan on a network: turned by one rank of the machine each.
+// The copies of a plan on a network: turned by one rank of the machine each. Those of a plan with a root are not: the
+// root is one rank, and has the bytes of all copies.
 struct Copies {
   std::uint32_t count = 1;
   std::uint32_t per_machine = 1;
+
+  Copies(const Programs& programs, const Network& network, std::uint32_t copies)
+      : count(copies), per_machine(programs.rooted ? 1 : network.ranks_per_machine()) {}
 
   std::uint32_t turns() const { return count < per_machine ? count : per_machine; }
   std::uint32_t with_turn(std::uint32_t turn) const {

@@ -8,10 +8,13 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/config.h"
 
 namespace tutti {
 namespace {
 
+constexpr std::uint64_t kMostNames = 4096;  // of uplinks, that are compared with a name that is none
+constexpr std::size_t kMostListed = 64;
 constexpr std::uint32_t kMostPlaces = 4096;  // ranks of one machine: its ways are held for each pair of parts
 
 Error refusal(std::string message) {
@@ -55,6 +58,8 @@ Status Network::lay_out(const Cluster& cluster) {
   machines_ = cluster.machines;
   ranks_per_machine_ = cluster.ranks_per_machine;
   nics_ = nodes_of(graph_, NodeKind::kNic);
+  const bool had_nics = !nics_.empty();
+  std::erase_if(nics_, [&](std::uint32_t nic) { return !(nic_gbytes_per_s(graph_.nodes[nic]) > 0); });  // dead ones
   if (machines_ == 0 || ranks_per_machine_ == 0 || ranks_per_machine_ > kMostPlaces) {
     return refusal(fmt::format("{} machines of {} ranks: there is 1 machine or more, of 1 to {} ranks", machines_,
                                ranks_per_machine_, kMostPlaces));
@@ -72,11 +77,11 @@ Status Network::lay_out(const Cluster& cluster) {
     place_of_.push_back(static_cast<std::uint32_t>(place));
   }
   if (machines_ > 1 && nics_.empty()) {
-    return refusal(fmt::format("{} has no NIC, so {} of them have no network between them", cluster.name, machines_));
+    return refusal(fmt::format("{} has no NIC{}, so {} of them have no network between them", graph_.name,
+                               had_nics ? " whose speed is known" : "", machines_));
   }
   double machine_gbytes_per_s = 0;
   for (const std::uint32_t nic : nics_) machine_gbytes_per_s += nic_gbytes_per_s(graph_.nodes[nic]);
-  if (machines_ > 1 && !(machine_gbytes_per_s > 0)) return refusal("the speed of the machines' NICs is not known");
   const std::uint32_t group = std::max(fabric_.machines_per_leaf, 1u);
   if (machines_ > 1 && fabric_.kind != FabricKind::kNone) {
     if (fabric_.spines == 0 || !(fabric_.oversubscription >= 1)) {
@@ -119,8 +124,11 @@ Result<Network::Inside> Network::make_inside(const Graph& graph, const Wires& de
       if (near.empty() || as_near(path, paths[nics_[near[0]]])) near.push_back(n);
     }
     if (near.empty()) {
-      return refusal(fmt::format("rank {} of machine {} ({}) reaches no NIC that works", rank, dead.machine,
-                                 graph.nodes[places_[place_of_[rank]]].name));
+      return refusal(
+          fmt::format("rank {} of machine {} ({}) is cut off from all other machines: no way to a NIC is left (NVLink "
+                      "leads to GPUs only); inside its machine it is reached still: simulate one machine, or leave "
+                      "one of its ways to a NIC alive",
+                      rank, dead.machine, graph.nodes[places_[place_of_[rank]]].name));
     }
     // Of ranks that have the same NICs near, each takes the next one.
     std::uint32_t turn = 0;
@@ -319,8 +327,28 @@ Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, Wir
     dead_spine_links_.insert(link);
     return {};
   }
-  return refusal(fmt::format("no link is called \"{}\"; names are like \"{}\"", wanted,
-                             links() > 0 ? name(leaves_ > 0 ? spine_links_ : 0) : "none"));
+  return refusal(no_such_link(wanted, machine));
+}
+
+// With what could have been meant, or with all that there are, each in one of its directions.
+std::string Network::no_such_link(const std::string& wanted, std::uint32_t machine) const {
+  if (machine >= machines_) {
+    return fmt::format("no link is called \"{}\": there are machines 0 to {}", wanted, machines_ - 1);
+  }
+  std::vector<std::string> names;
+  const std::uint64_t each = 2 * graph_.links.size(), ports = machines_ > 1 ? 2 * nics_.size() : 0;
+  for (std::uint64_t l = 0; l < each; ++l) names.push_back(name(machine * each + l));
+  for (std::uint64_t l = 0; l < ports; ++l) names.push_back(name(wire_links_ + machine * ports + l));
+  const std::uint64_t end = std::min(links(), spine_links_ + kMostNames);
+  for (std::uint64_t link = spine_links_; link < end; ++link) names.push_back(name(link));
+  const std::string_view nearest = nearest_name(wanted, std::vector<std::string_view>(names.begin(), names.end()));
+  if (!nearest.empty()) return fmt::format("no link is called \"{}\"; did you mean \"{}\"?", wanted, nearest);
+  std::string list;
+  for (std::size_t i = 0; i < names.size() && i < 2 * kMostListed; i += 2) list += fmt::format("\n  {}", names[i]);
+  const std::size_t all = (static_cast<std::size_t>(links() - spine_links_) + each + ports) / 2;
+  if (all > kMostListed) list += fmt::format("\n  and {} more", all - kMostListed);
+  return fmt::format("no link is called \"{}\"; of machine {} and between leaves and spines there are{}", wanted,
+                     machine, all == 0 ? " none" : ":" + list);
 }
 
 Status Network::check_spines() const {

@@ -27,7 +27,8 @@ class Network {
   static Result<Network> create(const Cluster& cluster);
 
   // The same without these links, each named in either of its directions: traffic takes another way. Errors:
-  // kInvalidArgument for a name that no link has, or where some ranks reach each other no more.
+  // kInvalidArgument for a name that no link has, with the nearest one or a list, or where some ranks reach each other
+  // no more, with who is cut off.
   Result<Network> without(std::span<const std::string> dead_links) const;
 
   std::uint32_t ranks() const { return machines_ * ranks_per_machine_; }
@@ -75,6 +76,7 @@ class Network {
     return spine_links_ + 2 * (std::uint64_t{leaf} * fabric_.spines + spine);
   }
   Status find_dead(const std::string& name, std::map<std::uint32_t, Wires>& machines);
+  std::string no_such_link(const std::string& wanted, std::uint32_t machine) const;
   Status check_spines() const;
 
   Graph graph_;

@@ -23,7 +23,7 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   const std::string_view rest = text.substr(static_cast<std::size_t>(end - text.data()));
   if (rest.empty()) return number;
   const std::size_t power = std::string_view("KMGT").find(rest[0] >= 'a' ? static_cast<char>(rest[0] - 32) : rest[0]);
-  if (rest.size() != 1 || power == std::string_view::npos) return std::nullopt;
+  if ((rest.size() != 1 && rest.substr(1) != "iB") || power == std::string_view::npos) return std::nullopt;
   const auto shift = static_cast<unsigned>(10 * (power + 1));
   if (number > UINT64_MAX >> shift) return std::nullopt;
   return number << shift;
@@ -119,6 +119,11 @@ std::optional<std::string> read_rule(std::string_view text, std::uint64_t slot_b
   return std::nullopt;
 }
 
+bool same_calls(const Override& a, const Override& b) {
+  return a.kind == b.kind && a.min_bytes == b.min_bytes && a.max_bytes == b.max_bytes && a.min_ranks == b.min_ranks &&
+         a.max_ranks == b.max_ranks;
+}
+
 }  // namespace
 
 Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64_t slot_bytes) {
@@ -138,6 +143,11 @@ Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64
     Override rule;
     if (const auto fault = read_rule(one, slot_bytes, rule))
       return wrong(fmt::format("rule {} \"{}\": {}", number, one, *fault));
+    for (std::size_t i = 0; i < rules.size(); ++i) {
+      if (!same_calls(rules[i], rule) || rules[i] == rule) continue;
+      return wrong(fmt::format("rule {} \"{}\" is for the same calls as an earlier one that takes {}: leave one out",
+                               number, one, to_string(rules[i].algorithm)));
+    }
     rules.push_back(rule);
   }
   return rules;

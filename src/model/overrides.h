@@ -5,8 +5,9 @@
 //   condition  "A..B", "A..", "..B": bytes of one block, both ends included, with K, M or G
 //              "ranks<=N", "ranks>=N", "ranks=N": of the communicator
 //
-// The first rule that fits a call is taken. One whose algorithm cannot do the call (ranks in order, a plan that there
-// is not for so many ranks) does not fit it.
+// The first rule that fits a call is taken, so of rules that overlap the earlier one counts; two for the same calls
+// that say different things are refused. One whose algorithm cannot do the call (ranks in order, a plan that is not
+// there for so many ranks) does not fit it.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "model/rotation.h"
+#include "plan/collective.h"
 
 namespace tutti {
 namespace {
@@ -17,12 +18,21 @@ class Writer {
  public:
   Writer(const Generator& generator, const LookAtFirst& look) : generator_(generator), look_(look) {
     out_.ranks = generator.shape.collective.ranks;
+    out_.rooted = has_root(generator.shape.collective.kind);
     out_.classes = rotation_period(generator);
     out_.slots = generator.shape.slots;
     TUTTI_ASSERT(out_.classes >= 1 && out_.ranks % out_.classes == 0);
   }
 
   Result<Programs> write() && {
+    if (out_.classes > kMostPrograms) {
+      return Error{.code = ErrorCode::kUnsupported,
+                   .scope = ErrorScope::kCall,
+                   .rank = -1,
+                   .message = fmt::format("{} has a program of its own for each of {} ranks, and at most {} are held; "
+                                          "choose fewer ranks, or ring, whose ranks run one program",
+                                          to_string(generator_.shape.algorithm), out_.classes, kMostPrograms)};
+    }
     for (std::uint32_t rank = 0; rank < out_.classes; ++rank) {
       const RankPlan plan = generator_.build(generator_.shape, rank);
       out_.first_thread.push_back(static_cast<std::uint32_t>(out_.threads.size()));

@@ -17,6 +17,9 @@ namespace tutti {
 
 // Written-out steps of one plan, all classes together: about 1 GB.
 inline constexpr std::uint64_t kMostProgramSteps = 40'000'000;
+// Ranks with a program of their own, as trees have: some 3 KB each, with its connections (measured: 277 MB for the
+// double tree of 100,000 ranks).
+inline constexpr std::uint32_t kMostPrograms = 500'000;
 
 struct ProgramStep {
   std::uint32_t list_begin = 0;  // into lists: first the connections received from, then those sent on
@@ -54,6 +57,7 @@ struct ProgramConnection {
 struct Programs {
   std::uint32_t ranks = 1;
   std::uint32_t classes = 1;
+  bool rooted = false;                      // the collective has a root
   std::uint32_t slots = 1;                  // that the plan needs
   std::vector<ProgramThread> threads;       // by class, then channel; those without steps are left out
   std::vector<std::uint32_t> first_thread;  // of each class, and the end
@@ -67,10 +71,9 @@ struct Programs {
   std::uint64_t messages_of_tile() const;  // of all ranks
 };
 
-// Errors: kUnsupported where the programs have more than kMostProgramSteps; kInvalidPlan where a message is sent that
-// nobody receives, or the other way round.
-// `look`: asked about rank 0's program before the others' are built, which may take seconds and gigabytes; what it
-// refuses is refused.
+// Errors: kUnsupported where there are more than kMostPrograms, or they have more than kMostProgramSteps; kInvalidPlan
+// where a message is sent that nobody receives, or the other way round. `look`: asked about rank 0's program before the
+// others' are built, which may take seconds and gigabytes; what it refuses is refused.
 using LookAtFirst = std::function<Status(const RankPlan& first, std::uint32_t classes)>;
 Result<Programs> make_programs(const Generator& generator, const LookAtFirst& look = {});
 

@@ -227,6 +227,8 @@ Result<SimulateResult> simulate(const Generator& generator, std::uint64_t bytes,
   const double bytes_per_message =
       static_cast<double>(tiles.full) * tiles.full_bytes + static_cast<double>(tiles.last) * tiles.last_bytes;
   result.busiest = busiest_links(counts, net, bytes_per_message, result.time_us);
+  result.links_in_use = static_cast<std::uint64_t>(
+      std::count_if(counts.all.begin(), counts.all.end(), [](double messages) { return messages > 0; }));
   return result;
 }
 

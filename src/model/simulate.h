@@ -5,7 +5,8 @@
 //           channel get in each other's way, at its port. Ranks that are alike (plan and network shifted onto
 //           themselves) are one vector, or one number where nothing tells them apart.
 //   events  one heap of events: NICs and cores serve one thing at a time, times may jitter.
-//   flows   events, and messages that share links share their bandwidth, max-min fair.
+//   flows   events, and messages that share links share their bandwidth, max-min fair. A port whose message is slowed
+//           down by others further on carries the next ones of other connections meanwhile.
 // Where nothing is shared, all three give the same time.
 //
 // What all three leave out: all chunks of a tile count as equally long (the runtime's differ by at most 64 bytes), and
@@ -46,7 +47,8 @@ struct SimulateOptions {
   std::vector<std::uint32_t> dead_ranks{};
   double jitter = 0;  // every duration is multiplied by 1 + jitter * (an exponential of mean 1); events and flows only
   std::uint64_t seed = 1;
-  std::uint32_t traced_ranks = 0;               // time lines are kept of the first so many ranks; events and flows only
+  bool ports_in_order = false;     // flows: a port's messages never overtake one whose way is narrow, see PortQueue
+  std::uint32_t traced_ranks = 0;  // time lines are kept of the first so many ranks; events and flows only
   std::function<void(double part)> progress{};  // called now and then with the part that is done, 0 .. 1
 };
 
@@ -73,6 +75,7 @@ struct SimulateResult {
   std::uint64_t messages = 0;
   std::uint64_t tiles = 0;
   std::vector<LinkLoad> busiest{};  // at most kMostBusiest, the busiest first; empty where too many to add up
+  std::uint64_t links_in_use = 0;   // that carry something; 0: none, or too many to add up
   std::vector<TracedStep> trace{};
 };
 

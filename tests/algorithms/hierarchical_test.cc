@@ -40,6 +40,49 @@ TEST(Hierarchical, IsProvedOnUnequalMachines) {
   }
 }
 
+TEST(Hierarchical, BlocksAreProvedOnEqualAndUnequalMachines) {
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    for (const Sizes& sizes : {Sizes{2, 2}, Sizes{2, 2, 2}, Sizes{3, 3}, Sizes{3, 3, 3, 3}, Sizes{2, 2, 2, 2, 2, 2, 2},
+                               Sizes{8, 8}, Sizes{8, 8, 8}, Sizes{1, 1, 1}, Sizes{1, 2}, Sizes{3, 5, 2}, Sizes{7}}) {
+      for (const std::vector<std::uint32_t>& nodes : {side_by_side(sizes), interleaved(sizes)}) {
+        Collective collective = on_machines(nodes);
+        collective.kind = kind;
+        EXPECT_EQ(fault_of(plan_of(collective, Algorithm::kHierarchical)), "")
+            << to_string(kind) << " on machines of " << testing::PrintToString(sizes) << ", nodes "
+            << testing::PrintToString(nodes);
+      }
+    }
+  }
+}
+
+// Every block crosses to each other machine once, by the wire of its own rail; a flat ring has one wire carry all.
+TEST(Hierarchical, BlocksCrossByTheWiresOfTheirRails) {
+  constexpr std::uint32_t kMachines = 4, kRanks = 3;
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    Collective collective = on_machines(side_by_side(Sizes(kMachines, kRanks)));
+    collective.kind = kind;
+    const Plan plan = plan_of(collective, Algorithm::kHierarchical);
+    for (std::uint32_t rank = 0; rank < kMachines * kRanks; ++rank) {
+      std::uint32_t across = 0, inside = 0;
+      for (const Channel& channel : plan.ranks[rank].channels) {
+        for (const Step& step : channel.steps) {
+          for (const std::uint16_t port : channel.sends(step)) {
+            const std::uint32_t peer = channel.ports[port].peer;
+            if (peer / kRanks == rank / kRanks) {
+              ++inside;
+            } else {
+              ++across;
+              EXPECT_EQ(peer, (rank + kRanks) % (kMachines * kRanks));
+            }
+          }
+        }
+      }
+      EXPECT_EQ(across, kMachines - 1);
+      EXPECT_EQ(inside, kMachines * (kRanks - 1));
+    }
+  }
+}
+
 TEST(Hierarchical, IsProvedOnManyMachines) {
   EXPECT_TRUE(verify(plan_of(on_machines(side_by_side(Sizes(33, 1))), Algorithm::kHierarchical)).ok());
   EXPECT_TRUE(verify(plan_of(on_machines(side_by_side(Sizes(32, 8))), Algorithm::kHierarchicalTree),

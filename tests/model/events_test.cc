@@ -145,6 +145,97 @@ TEST(Flows, WhatWentOverADeadLinkSharesAnotherOne) {
   EXPECT_EQ(network.without(std::vector<std::string>{"leaf 7 -> spine 0"}).error().code, ErrorCode::kInvalidArgument);
 }
 
+TEST(Simulate, TreesOfAMillionRanksAreRefusedBeforeTheyAreBuilt) {
+  const Network network = make_network("dgx-h100", 1 << 17);
+  const Generator tree = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kDoubleTree);
+  Generator watched = tree;
+  int built = 0;
+  watched.build = [&](const PlanShape& shape, std::uint32_t rank) {
+    ++built;
+    return tree.build(shape, rank);
+  };
+  const auto refused = simulate(watched, 1 << 20, network, round_parameters(), {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message.find("double_tree has a program of its own for each of 1048576 ranks"),
+            std::string::npos);
+  EXPECT_EQ(built, 0);
+}
+
+TEST(Network, ADeadLinksNameIsSuggestedOrListed) {
+  const Network network = make_network("dgx-h100", 2);
+  const auto answer = [&](const std::string& name) {
+    const Result<Network> without = network.without(std::vector<std::string>{name});
+    return without.ok() ? "taken" : without.error().message;
+  };
+  EXPECT_NE(answer("machine 0: gpu0 -> nvswtch").find("did you mean \"machine 0: gpu0 -> nvswitch\"?"),
+            std::string::npos);
+  EXPECT_NE(answer("machine 2: gpu0 -> nvswitch").find("machines 0 to 1"), std::string::npos);
+  EXPECT_NE(answer("x").find("machine 0: cpu0 -> cpu1"), std::string::npos) << answer("x");
+  EXPECT_EQ(answer("machine 1: nvswitch -> gpu3"), "taken");
+  // Without its PCI link a GPU has NVLink only: enough for its machine, and none between machines.
+  const std::string pci = "machine 0: pci 0000:01:00.0 -> gpu0";
+  EXPECT_NE(answer(pci).find("rank 0 of machine 0 (gpu0) is cut off"), std::string::npos);
+  const Network alone = make_network("dgx-h100", 1);
+  const Generator ring = plan_for(alone, CollectiveKind::kAllReduce, Algorithm::kRing);
+  SimulateOptions options = by(SimulationModel::kFlows);
+  options.dead_links = {pci};
+  EXPECT_EQ(time_of(ring, 800'000, alone, round_parameters(), options),
+            time_of(ring, 800'000, alone, round_parameters(), by(SimulationModel::kFlows)));
+}
+
+TEST(Flows, SendersIntoOneNicTakeTheirBytesOverItsBandwidth) {
+  const Network network = make_network("cpu-1socket", 4, {.ranks = 1});
+  Parameters parameters;
+  for (const Level level : {Level::kNic, Level::kSpine}) {
+    parameters.cost(level, Protocol::kSimple) = {.gbytes_per_s = 10};
+  }
+  parameters.slot_bytes = 1 << 20;
+  const Generator gather = plan_for(network, CollectiveKind::kGather, Algorithm::kDirect);
+  // Three senders of 10 GB/s each into a NIC of 12.5.
+  EXPECT_NEAR(time_of(gather, 1'000'000, network, parameters, by(SimulationModel::kFlows)), 3 * 1e6 / 12.5e3, 1e-6);
+  EXPECT_NEAR(time_of(gather, 1'000'000, network, parameters, by(SimulationModel::kEvents)), 1e6 / 10e3, 1e-6);
+}
+
+// Two machines of eight GPUs with a NIC each. In a one-shot all-reduce the ranks of a machine begin with the same rank
+// of the other one, so eight senders of 10 GB/s meet at one NIC while seven others wait: their ports go on with what
+// they have for these.
+TEST(Flows, APortWhoseMessageIsSlowedDownCarriesOthersMeanwhile) {
+  const Network network = make_network("dgx-a100", 2);
+  Parameters parameters;
+  parameters.cost(Level::kNvLink, Protocol::kSimple) = {.gbytes_per_s = 1e6};
+  for (const Level level : {Level::kNic, Level::kSpine}) {
+    parameters.cost(level, Protocol::kSimple) = {.gbytes_per_s = 10};
+  }
+  parameters.slot_bytes = 1 << 20;
+  const Generator plan = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kOneShot);
+  // What goes to the own machine comes first: seven messages of a megabyte. Each NIC sends and receives eight.
+  const double inside = 7e6 / (network.narrowest_gbytes_per_s(0, 1) * 1e3);
+  EXPECT_NEAR(time_of(plan, 1'000'000, network, parameters, by(SimulationModel::kFlows)), inside + 8e6 / 10e3, 1e-3);
+  SimulateOptions in_order = by(SimulationModel::kFlows);
+  in_order.ports_in_order = true;  // eight times eight messages into one NIC
+  const double narrowest = network.narrowest_gbytes_per_s(0, 8);
+  ASSERT_LT(narrowest, 8 * 10);
+  EXPECT_NEAR(time_of(plan, 1'000'000, network, parameters, in_order), inside + 64e6 / (narrowest * 1e3), 1e-3);
+}
+
+// The root of a direct broadcast sends all copies itself, by its own NIC, however many NICs its machine has.
+TEST(Flows, ARootSendsAllChannelsByItsOwnPort) {
+  const Network network = make_network("dgx-a100", 2);
+  Parameters parameters;
+  parameters.cost(Level::kNvLink, Protocol::kSimple) = {.gbytes_per_s = 1e6};
+  for (const Level level : {Level::kNic, Level::kSpine}) {
+    parameters.cost(level, Protocol::kSimple) = {.gbytes_per_s = 10};
+  }
+  parameters.slot_bytes = 1 << 20;
+  parameters.channels = 8;
+  const Generator plan = plan_for(network, CollectiveKind::kBroadcast, Algorithm::kDirect);
+  const double inside = 7e6 / (network.narrowest_gbytes_per_s(0, 1) * 1e3);
+  for (const SimulationModel model : kModels) {
+    EXPECT_NEAR(time_of(plan, 1'000'000, network, parameters, by(model)), inside + 8e6 / 10e3, 1e-3);
+  }
+}
+
 TEST(Flows, AreMaxMinFair) {
   // Flow 0 passes links 0 and 1, flow 1 link 0, flow 2 link 1, flow 3 nothing; flow 4 wants little of link 0.
   const std::vector<Flows::Kind> kinds{{{0, 1}, 100, 0}, {{0}, 100, 1}, {{1}, 100, 2}, {{5}, 7, 3}, {{0}, 2, 4}};

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 
@@ -58,6 +59,17 @@ TEST(Overrides, SayWhatTheySay) {
   EXPECT_TRUE(parse_overrides(" ; ")->empty());
 }
 
+TEST(Overrides, OfTheSameCallsOneRuleIsEnough) {
+  EXPECT_THAT(
+      error_of("all_reduce:..1M=ring; broadcast=tree; all_reduce:..1024K=one_shot"),
+      HasSubstr("rule 3 \"all_reduce:..1024K=one_shot\" is for the same calls as an earlier one that takes ring"));
+  EXPECT_THAT(error_of("reduce=ring; reduce=ring/4K"), HasSubstr("the same calls"));
+  EXPECT_TRUE(parse_overrides("all_reduce=ring; all_reduce=ring").ok());
+  const auto overlapping = parse_overrides("all_reduce:..64KiB=one_shot; all_reduce=ring");
+  ASSERT_TRUE(overlapping.ok());
+  EXPECT_EQ(overlapping->at(0).max_bytes, 65536u);
+}
+
 TEST(Overrides, ErrorsSayWhichAndWhat) {
   EXPECT_THAT(error_of("broadcast=tree; all_reduse=ring"), HasSubstr("rule 2 \"all_reduse=ring\""));
   EXPECT_THAT(error_of("all_reduse=ring"), HasSubstr("did you mean all_reduce?"));
@@ -98,7 +110,11 @@ TEST(Overrides, TheirTextGivesThemAgain) {
       rule.max_bytes = std::max(rule.min_bytes, sizes[random() % 7]);
       rule.min_ranks = numbers[random() % 3];
       rule.max_ranks = std::max(rule.min_ranks, numbers[random() % 4]);
-      rules.push_back(rule);
+      const bool same_calls = std::any_of(rules.begin(), rules.end(), [&](Override other) {
+        other.algorithm = rule.algorithm;
+        return other == rule;
+      });
+      if (!same_calls) rules.push_back(rule);
     }
     const std::string text = text_of(rules);
     const auto again = parse_overrides(text);

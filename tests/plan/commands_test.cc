@@ -146,8 +146,9 @@ TEST(PlanCommand, TellsWhyAFileCannotBeWritten) {
 }
 
 TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
-  EXPECT_THAT(run("plan all_reduce --algorithm rign --ranks 4").usage,
-              HasSubstr("unknown algorithm rign; choose one of ring, double_tree, one_shot, two_shot"));
+  EXPECT_THAT(
+      run("plan all_reduce --algorithm rign --ranks 4").usage,
+      HasSubstr("unknown algorithm rign; did you mean ring? choose one of ring, double_tree, one_shot, two_shot"));
   EXPECT_THAT(run("plan all_reduce --algorithm auto --ranks 4").usage, HasSubstr("choose one of"));
   EXPECT_THAT(run("plan all_reuce --algorithm ring --ranks 4").usage, HasSubstr("all_reduce"));
   EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks 0").usage, HasSubstr("--ranks"));
@@ -196,14 +197,14 @@ TEST(VerifyCommand, TakesOneAlgorithmAndOneRankCount) {
 }
 
 TEST(VerifyCommand, ProvesPlansThatDependOnMachinesForThreeShapesOfThem) {
-  EXPECT_THAT(run("verify --ranks 6 --algorithm hierarchical").out, HasSubstr("proved 3 plans "));
-  EXPECT_THAT(run("verify --ranks 2 --algorithm hierarchical").out, HasSubstr("proved 2 plans "));
+  EXPECT_THAT(run("verify --ranks 6 --algorithm hierarchical").out, HasSubstr("proved 7 plans "));
+  EXPECT_THAT(run("verify --ranks 2 --algorithm hierarchical").out, HasSubstr("proved 4 plans "));
 }
 
 TEST(VerifyCommand, RefusesPairsThatHaveNoPlan) {
-  const Outcome outcome = run("verify --collective reduce_scatter --algorithm hierarchical");
+  const Outcome outcome = run("verify --collective reduce_scatter --algorithm hierarchical_tree");
   EXPECT_EQ(outcome.exit_code, kExitUsage);
-  EXPECT_THAT(outcome.err, HasSubstr("no plan of reduce_scatter is called hierarchical"));
+  EXPECT_THAT(outcome.err, HasSubstr("no plan of reduce_scatter is called hierarchical_tree"));
 }
 
 TEST(VerifyCommand, SaysWhatItSkipsAndDoesNotCallNothingProved) {

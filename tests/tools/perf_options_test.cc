@@ -15,12 +15,14 @@ TEST(ParseSize, TakesWholeBytesAndBinarySuffixes) {
   EXPECT_EQ(parse_size("4K"), 4096u);
   EXPECT_EQ(parse_size("64m"), 64u << 20);
   EXPECT_EQ(parse_size("1G"), 1u << 30);
+  EXPECT_EQ(parse_size("1GiB"), 1u << 30);
+  EXPECT_EQ(parse_size("2kiB"), 2048u);
   EXPECT_EQ(parse_size("1024G"), kMaxMessageBytes);
 }
 
 TEST(ParseSize, RefusesEverythingElse) {
-  for (const char* text :
-       {"", "K", "-1", "+1", " 8", "8 ", "1.5M", "8KB", "8KK", "0x10", "1025G", "18446744073709551616", "8T"}) {
+  for (const char* text : {"", "K", "-1", "+1", " 8", "8 ", "1.5M", "8KB", "8KK", "0x10", "1025G",
+                           "18446744073709551616", "8T", "1GB", "8iB", "1Gi", "1GiBs"}) {
     EXPECT_EQ(parse_size(text), std::nullopt) << '"' << text << '"';
   }
 }

@@ -1,5 +1,8 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "model/network.h"
+#include "tools/sim_run.h"
 #include "tools/tune_explain.h"
 #include "tools/tune_measure.h"
 #include "tools/tune_regret.h"
@@ -59,9 +62,29 @@ TEST(Explain, ShowsEveryAlgorithmAndTheChoice) {
   }
   const auto shape = explain({.bytes = 1 << 20, .machines = 2, .shape = "dgx-h100"});
   ASSERT_TRUE(shape.ok()) << shape.error().message;
-  EXPECT_NE(shape->find("16 ranks on 2 machines"), std::string::npos) << *shape;
+  EXPECT_NE(shape->find("2 x dgx-h100, 16 ranks"), std::string::npos) << *shape;
   EXPECT_EQ(explain({.bytes = 8, .shape = "no-such"}).error().code, ErrorCode::kInvalidArgument);
   EXPECT_FALSE(explain({.bytes = 8, .ranks = 3, .machines = 2}).ok());
+}
+
+// The same rows, to the digit: nothing but wall times may differ.
+TEST(Explain, OfAShapeSaysWhatTuttiSimSays) {
+  const auto task = resolve({.collective = "all_gather", .shape = "dgx-a100", .machines = 2, .bytes = "16M"});
+  ASSERT_TRUE(task.ok()) << task.error().message;
+  const auto network = Network::create(task->cluster);
+  ASSERT_TRUE(network.ok());
+  const auto report = run_sim_task(*task, *network);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  const auto text = explain({.kind = CollectiveKind::kAllGather, .bytes = 1 << 20, .machines = 2, .shape = "dgx-a100"});
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  for (const SimRow& row : report->rows) {
+    const std::string line = fmt::format("{:<20} {:<8} {:>14.3f}", name_of(row), "simple", row.result.time_us);
+    EXPECT_NE(text->find(line), std::string::npos) << line << " in\n" << *text;
+  }
+  EXPECT_NE(text->find("calls that GPUs carry out are not predicted"), std::string::npos) << *text;
+  const auto many = explain({.bytes = 1 << 20, .ranks = 128, .machines = 64, .shape = "cpu-2socket"});
+  ASSERT_TRUE(many.ok()) << many.error().message;
+  EXPECT_NE(many->find("more than 64 ranks are not predicted"), std::string::npos) << *many;
 }
 
 }  // namespace
