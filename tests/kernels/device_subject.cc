@@ -71,8 +71,8 @@ CallOptions Subject::call(double tiles, std::uint64_t seed) const {
   call.type = types[seed % types.size()];
   call.op =
       reduces(generator.shape.collective.kind) ? all_reduce_ops()[seed / 2 % all_reduce_ops().size()] : ReduceOp::kSum;
-  const double elements = static_cast<double>(max_chunk_bytes() / size_of(call.type)) * generator.shape.chunks;
-  call.lengths.count = static_cast<std::uint64_t>(elements * tiles) + seed % 5;
+  const std::uint64_t elements = max_chunk_bytes() / size_of(call.type) * generator.shape.chunks;
+  call.lengths.count = static_cast<std::uint64_t>(static_cast<double>(elements) * tiles) + seed % 5;
   if (generator.shape.collective.kind == CollectiveKind::kBarrier) call.lengths.count = 0;
   call.in_place = seed % 3 == 0;
   call.seed = seed;

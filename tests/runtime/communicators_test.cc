@@ -202,7 +202,7 @@ UserPlan star(std::uint32_t ranks, std::uint32_t centre) {
   }
   auto built = plan.build();
   EXPECT_TRUE(built.ok()) << to_string(built.error());
-  return std::move(*built);
+  return *built;
 }
 
 TEST_P(Split, RunsACallersPlanForItsSizes) {

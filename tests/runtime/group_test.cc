@@ -54,7 +54,7 @@ TEST(SendReceive, DoesNotHoldUpCollectives) {
     if (rank.rank() == 0) {  // sends first, the other receives after the collective
       data = letter(0, 1, 0, data.size());
       ASSERT_TRUE(group.send(rank, data.data(), data.size(), DataType::kInt32, 1).ok());
-      work = std::move(*group.start());
+      work = *group.start();
     }
     EXPECT_TRUE(sum_is_right(rank, 1000));
     if (rank.rank() == 1) {

@@ -51,7 +51,7 @@ TEST_P(Interplay, AStuckSendHoldsUpNobodyElse) {
     if (rank.rank() == 0) {
       Group group;
       ASSERT_TRUE(group.send(rank, large.data(), large.size(), DataType::kUint8, 3).ok());
-      Work work = std::move(*group.start());
+      Work work = *group.start();
       const Status sent = rank.send(&word, 1, DataType::kInt32, 2);
       EXPECT_TRUE(sent.ok()) << to_string(sent.error());
       if (--left == 0) done.set_value();

@@ -50,7 +50,7 @@ bool can_attach(pid_t process, const SegmentHeader& header) {
   SegmentHeader there{};
   if (process <= 0 || header.nonce == there.nonce) return false;
   const MemoryAccess access = read_process(process, header.address, reinterpret_cast<std::byte*>(&there), sizeof there);
-  if (access != MemoryAccess::kDone || std::memcmp(&there, &header, sizeof there) != 0) return false;
+  if (access != MemoryAccess::kDone || there != header) return false;
   return process_vm_writev(process, nullptr, 0, nullptr, 0, 0) == 0;  // a filter may forbid this call alone
 }
 

@@ -98,6 +98,7 @@ struct alignas(kLine) SegmentHeader {
   std::uint64_t bytes;
   std::uint64_t address;  // where the owner has mapped it: a peer that reads these lines there can attach to the owner
   std::array<std::uint64_t, 2> nonce;  // random, so that it is this owner
+  bool operator==(const SegmentHeader&) const = default;
 };
 static_assert(sizeof(SegmentHeader) == kLine);
 
