@@ -87,20 +87,23 @@ const RecordedFailure* first_failure(Recordings recordings, const Recording*& wh
 
 Verdict died(Recordings recordings, std::vector<std::uint32_t> ranks, std::int64_t now_ns) {
   Verdict verdict{.cause = Cause::kDied, .blamed = std::move(ranks), .what = {}, .advice = {}};
+  verdict.advice =
+      "find out what ended it: the launcher's last lines (which signal), `dmesg` (out of memory), its own log; a "
+      "program that calls exit() without destroying its communicator looks the same";
+  if (verdict.blamed.size() == recordings.size() && recordings.size() > 1) {
+    verdict.blamed.clear();
+    verdict.what = fmt::format(
+        "all {} processes are gone, their communicators were never destroyed, and none recorded an error before: they "
+        "were ended from outside, or ended themselves, in no order that can be told.",
+        recordings.size());
+    return verdict;
+  }
   for (const std::uint32_t rank : verdict.blamed) {
     const Recording& one = *of_rank(recordings, rank);
     verdict.what += fmt::format("{}{} died {}: its process is gone, and its communicator was never destroyed.",
                                 verdict.what.empty() ? "" : " ", name_of(one), place_of(one, now_ns));
   }
-  if (verdict.blamed.size() == recordings.size()) {
-    verdict.what += " No rank recorded an error before: all were ended from outside, or ended themselves.";
-  } else {
-    verdict.what += sentence(waiting_words(recordings, now_ns));
-  }
-  verdict.advice =
-      "find out what ended it: the launcher's last lines (which signal), `dmesg` (out of memory), its own log; a "
-      "program "
-      "that calls exit() without destroying its communicator looks the same";
+  verdict.what += sentence(waiting_words(recordings, now_ns));
   return verdict;
 }
 

@@ -33,7 +33,7 @@ std::vector<std::string> folders(std::string_view chosen) {
   const Environment environment = process_environment();
   const auto runtime = environment.find("XDG_RUNTIME_DIR");
   if (runtime != environment.end() && runtime->second.starts_with("/")) found.push_back(runtime->second + "/tutti");
-  found.push_back(fmt::format("/tmp/tutti-{}", geteuid()));
+  found.push_back(fmt::format("{}/tutti-{}", P_tmpdir, geteuid()));
   return found;
 }
 

@@ -34,7 +34,7 @@ start() { # start MODE: a job of 4 that has made its first calls; its number in 
   job=$!
   local rank
   for rank in 0 1 2 3; do
-    for _ in $(seq 400); do [ -s "$here/ready-$rank" ] && continue 2; sleep 0.05; done
+    for _ in $(seq 200); do [ -s "$here/ready-$rank" ] && continue 2; sleep 0.05; done
     fail "rank $rank never became ready"
   done
 }
@@ -78,7 +78,8 @@ a_rank_that_calls_something_else_is_named() {
   start other
   finish
   doctor
-  expect doctor '^What happened: the ranks disagree in their call #6: ranks 0, 1, 3 passed collective all_reduce, rank 2 passed collective broadcast\.'
+  expect doctor '^What happened: the ranks disagree in their call #6: '
+  expect doctor ' ranks 0, 1, 3 passed collective all_reduce, rank 2 passed collective broadcast\.'
   expect doctor '^To blame: rank 2$'
 }
 
@@ -111,8 +112,8 @@ a_killed_job_is_not_blamed_on_one() {
   start work
   end_job
   doctor
-  expect doctor 'No rank recorded an error before'
-  expect doctor '^To blame: ranks 0, 1, 2, 3$'
+  expect doctor '^What happened: all 4 processes are gone, .*none recorded an error before'
+  expect_no doctor '^To blame'
 }
 
 top_shows_a_running_job() {
@@ -120,7 +121,7 @@ top_shows_a_running_job() {
   sleep 0.3
   "$tutti" top --once >"$here/top" 2>&1 || fail "tutti top failed"
   expect top '^job [0-9a-f]{8}, "recorded_job", 4 of 4 ranks on '
-  expect top '^ +0 +[0-9]+ (sleeping|running|blocked) +[0-9]+ +[0-9]+ +[0-9.]+  (in|after) all_reduce #[0-9]+ \(1024 float32, min'
+  expect top '^ +0 +[0-9]+ (sleeping|running|blocked) +[0-9]+ +[0-9]+ +[0-9.]+  (in|after) all_reduce #[0-9]+ '
   [ "$(grep -cE '^ +[0-3] +[0-9]+ ' "$here/top")" = 4 ] || fail 'not all ranks are shown'
   local number
   number=$(sed -nE 's/^job ([0-9a-f]{8}).*/\1/p' "$here/top")
