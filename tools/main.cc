@@ -20,6 +20,7 @@
 #include "tools/perf_command.h"
 #include "tools/plan_command.h"
 #include "tools/points_command.h"
+#include "tools/recorder_commands.h"
 #include "tools/run_command.h"
 #include "tools/sim_command.h"
 #include "tools/topo_command.h"
@@ -124,6 +125,8 @@ int run_tool(std::vector<std::string> arguments) {
   add_verify_command(app, exit_status);
   add_topo_command(app, exit_status);
   add_sim_command(app, exit_status);
+  add_top_command(app, exit_status);
+  add_doctor_command(app, exit_status);
   add_tune_command(app, std::move(tune_arguments), exit_status);
   const std::vector<std::string> words = arguments;
   if (const Status known = check_environment(words); !known.ok()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <functional>
 #include <map>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/recording.h"
 
 extern "C" char** environ;  // NOLINT: POSIX names it so
 
@@ -100,6 +102,18 @@ Status set_log_level(Config& config, std::string_view name, std::string_view val
   const auto found = std::find(kLevels.begin(), kLevels.end(), value);
   if (found == kLevels.end()) return bad_value(name, value, "off, error, warn, info or debug");
   config.log_level = static_cast<LogLevel>(found - kLevels.begin());
+  return {};
+}
+
+Status set_record(Config& config, std::string_view name, std::string_view value) {
+  const auto wrong = [&] {
+    return bad_value(name, value, "0 for none, or how many operations are remembered: a power of two from 16 to 65536");
+  };
+  const auto number = parse_integer(name, value, 0, recording::kMostCapacity);
+  if (!number) return wrong();
+  const auto capacity = static_cast<std::uint32_t>(*number);
+  if (capacity != 0 && (capacity < recording::kLeastCapacity || !std::has_single_bit(capacity))) return wrong();
+  config.record = capacity;
   return {};
 }
 
@@ -222,6 +236,8 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_TUNE_FILE", text(&Config::tune_file, 4096)},
       {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},
       {"TUTTI_LOG", {set_log_level, word(&Config::log_level, kLevels)}},
+      {"TUTTI_RECORD", {set_record, [](const Config& config) { return of_number(config.record); }}},
+      {"TUTTI_RECORD_DIR", text(&Config::record_dir, 4096)},
       {"TUTTI_NCCL_VERSION", {set_nccl_version, nccl_version_value}},
   };
   return variables;

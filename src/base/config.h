@@ -84,6 +84,8 @@ struct Config {
   std::string tune_file;                 // TUTTI_TUNE_FILE, measured costs; empty: where `tutti tune` leaves them
   bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
   LogLevel log_level = LogLevel::kWarn;  // TUTTI_LOG, off|error|warn|info|debug
+  std::uint32_t record = 1024;           // TUTTI_RECORD, operations remembered: 0 (none), 16 .. 65536, a power of two
+  std::string record_dir;                // TUTTI_RECORD_DIR, a folder; empty: by rule, base/recording.h
   // TUTTI_NCCL_VERSION, "2.28.9" or 22809: what ncclGetVersion() says. Read by src/nccl alone.
   std::int32_t nccl_version = 23007;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/assert.h"
 #include "kernels/cpu/reduce.h"
@@ -332,6 +333,24 @@ std::string Execution::waits_for() {
     }
   }
   return text.empty() ? "peers have yet to read what this rank has for them" : text;
+}
+
+std::vector<std::uint32_t> Execution::waits_for_ranks() {
+  std::set<std::uint32_t> ranks;
+  for (std::size_t c = 0; c < cursors_.size(); ++c) {
+    const Channel& channel = plan_.program.channels[c];
+    if (finished(cursors_[c], layout_->tiles())) continue;
+    const Step& step = channel.steps[cursors_[c].step];
+    for (const std::uint16_t port : channel.receives(step)) {
+      const BoundPort& from = plan_.channels[c].ports[port];
+      if (from.receive->arrival(call_.tag) == Arrival::kNothing) ranks.insert(from.peer);
+    }
+    for (const std::uint16_t port : channel.sends(step)) {
+      const BoundPort& to = plan_.channels[c].ports[port];
+      if (!to.send->ready()) ranks.insert(to.peer);
+    }
+  }
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace tutti

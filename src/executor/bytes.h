@@ -35,6 +35,7 @@ class Execution final : public Running {
   const std::optional<BadMessage>& bad_message() const override { return bad_; }
   // "channel 0 step 3 of 7, tile 0 of 2: no message from rank 2" for each channel that is not finished.
   std::string waits_for() override;
+  std::vector<std::uint32_t> waits_for_ranks() override;
 
  private:
   class Domain;

@@ -490,4 +490,11 @@ std::string DirectRun::waits_for() {
   return "nothing";
 }
 
+std::vector<std::uint32_t> DirectRun::waits_for_ranks() {
+  if (phase_ == Phase::kBeforeWriting) return {marks_.reader()};
+  if (phase_ == Phase::kReading) return {next_};
+  if (phase_ == Phase::kAwaiting) return {marks_.claimer(next_)};
+  return phase_ == Phase::kPlan ? plan_->waits_for_ranks() : std::vector<std::uint32_t>();
+}
+
 }  // namespace tutti

@@ -56,6 +56,7 @@ class DirectRun final : public Running {
   // That call has failed: what was shown to peers is taken back, before the caller gets its memory back.
   void give_up(std::uint64_t sequence) { marks_.take_back(sequence); }
   std::string waits_for() override;
+  std::vector<std::uint32_t> waits_for_ranks() override;
 
  private:
   enum class Phase : std::uint8_t { kBeforeWriting, kReading, kMoving, kAwaiting, kPlan, kDone };

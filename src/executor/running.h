@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/call_tag.h"
 #include "plan/layout.h"
@@ -50,6 +51,8 @@ class Running {
   virtual const std::optional<BadMessage>& bad_message() const = 0;
   // What it waits for, in words.
   virtual std::string waits_for() = 0;
+  // The ranks among that, each once, ascending.
+  virtual std::vector<std::uint32_t> waits_for_ranks() = 0;
 };
 
 }  // namespace tutti

@@ -153,4 +153,9 @@ std::string SlateRun::waits_for() {
                                    : fmt::format("writing, rank {} may still read the last value", marks_.reader());
 }
 
+std::vector<std::uint32_t> SlateRun::waits_for_ranks() {
+  if (phase_ == Phase::kDone || (phase_ == Phase::kReading && next_ >= ranks())) return {};
+  return {phase_ == Phase::kReading ? next_ : marks_.reader()};
+}
+
 }  // namespace tutti

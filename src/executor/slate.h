@@ -38,6 +38,7 @@ class SlateRun final : public Running {
   // Somebody means another call. Without a tag: his board says which, as long as it remembers the call.
   const std::optional<BadMessage>& bad_message() const override { return bad_; }
   std::string waits_for() override;
+  std::vector<std::uint32_t> waits_for_ranks() override;
 
  private:
   enum class Phase : std::uint8_t { kBeforeWriting, kReading, kDone };

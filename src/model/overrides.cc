@@ -143,10 +143,10 @@ Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64
     Override rule;
     if (const auto fault = read_rule(one, slot_bytes, rule))
       return wrong(fmt::format("rule {} \"{}\": {}", number, one, *fault));
-    for (std::size_t i = 0; i < rules.size(); ++i) {
-      if (!same_calls(rules[i], rule) || rules[i] == rule) continue;
+    for (const Override& earlier : rules) {
+      if (!same_calls(earlier, rule) || earlier == rule) continue;
       return wrong(fmt::format("rule {} \"{}\" is for the same calls as an earlier one that takes {}: leave one out",
-                               number, one, to_string(rules[i].algorithm)));
+                               number, one, to_string(earlier.algorithm)));
     }
     rules.push_back(rule);
   }

@@ -60,6 +60,7 @@ Result<Memory> CommunicatorImpl::register_on_device(void* data, std::size_t byte
 
 Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
   if (!operation->on_device) return DeviceSide::submit(engine_, operation, progress);
+  if (world_.recorder != nullptr) world_.recorder->enqueued(operation->call.tag);
   Status submitted = device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
   if (!submitted.ok() && submitted.error().scope == ErrorScope::kCommunicator) engine_.fail(submitted.error());
   return submitted;

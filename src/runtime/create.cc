@@ -229,6 +229,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
   common.cpu_limit = host.cpu_limit;
   common.clock = std::make_shared<SteadyClock>();
   common.prover = std::make_shared<Prover>(config->verify_plans);
+  common.recordings = open_recordings(*config, 0);
   auto devices = find_devices(options, ranks);
   if (!devices) return devices.error();
   common.devices = std::any_of(devices->begin(), devices->end(), [](const auto& one) { return one != nullptr; });

@@ -38,6 +38,7 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connection
     : rank_(rank),
       ranks_(ranks),
       world_(world),
+      recorder_(world.recorder.get()),
       connections_(connections),
       cutting_(cutting),
       entrance_(std::make_shared<Entrance>(*this)),
@@ -120,6 +121,7 @@ bool Engine::test(Operation& operation) {
 }
 
 void Engine::abort() {
+  if (recorder_ != nullptr) recorder_->aborted();
   aborted_.store(true, std::memory_order_seq_cst);
   world_.transport->announce_abort();
   world_.transport->doorbell().ring();
@@ -310,6 +312,7 @@ std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation)
 std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
   operation.deadline_ns = world_.clock->now_ns() + operation.timeout_ns;
+  if (recorder_ != nullptr) record_begin(operation);
   if (operation.plan == nullptr) {
     for (Transfer& transfer : operation.transfers) {
       if (Status opened = open(transfer, connections_); !opened.ok()) return cost_of_one_call(opened.error());
@@ -384,7 +387,10 @@ Engine::Ended Engine::look_around() {
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) continue;
-    if (std::exchange(operation->progressed, false)) operation->deadline_ns = now_ns + operation->timeout_ns;
+    if (std::exchange(operation->progressed, false)) {
+      operation->deadline_ns = now_ns + operation->timeout_ns;
+      if (recorder_ != nullptr) recorder_->moved();
+    }
     late |= now_ns >= operation->deadline_ns;
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
@@ -394,6 +400,7 @@ Engine::Ended Engine::look_around() {
     if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_gate(*operation))
       return {.operation = operation, .error = std::move(error)};
   }
+  if (recorder_ != nullptr && recorder_->tells_waits(now_ns)) record_waits(now_ns);
   return {};
 }
 
@@ -460,6 +467,7 @@ void Engine::finish(Operation& operation, Status result) {
   const bool fell = !operation.started && falls_with_call(operation);
   if (operation.gate != nullptr) fell ? operation.gate->dropped() : operation.gate->ended(result);
   if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(result.error());
+  if (recorder_ != nullptr) record_end(operation, result);
   operation.result = std::move(result);
 }
 

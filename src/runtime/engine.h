@@ -64,6 +64,7 @@ struct Operation {
   std::vector<std::shared_ptr<Operation>> rest;  // of the first: the others, in order; shared as this one
   std::int64_t timeout_ns = 0;
   bool started = false;
+  std::uint64_t recorded = 0;     // its serial in the recording; 0: it is not in it
   std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress
   std::int64_t suspected_ns = 0;  // when an exchange first looked as if its peer had gone; 0: not
   bool progressed = false;        // since the driver last looked at the clock; the driver's
@@ -139,7 +140,7 @@ class Engine {
   void background();
   bool nothing_to_do() const { return queue_.empty() && exchanges_.empty() && !between_queues_; }
   template <class Kind>
-  void start_short(Kind& running, const Call& call);
+  void start_short(Kind& running, const Call& call, std::uint64_t& waited_until);
   void give_way(std::uint32_t submitted);
   void run(std::unique_lock<std::mutex>& lock, Until until);
   Ended break_off(const Error& broken);
@@ -157,6 +158,9 @@ class Engine {
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   Ended pause(Idle& idle);
   void finish(Operation& operation, Status result);
+  void record_begin(Operation& operation);
+  void record_end(Operation& operation, const Status& result);
+  void record_waits(std::int64_t now_ns);
   void remove(const Operation& operation);
   Error give_up(const Operation& operation, Diagnosis diagnosis);
   void wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted);
@@ -164,6 +168,7 @@ class Engine {
   std::uint32_t rank_;
   std::uint32_t ranks_;
   World& world_;
+  Recorder* const recorder_;  // the world's; null: nothing is recorded
   Connections& connections_;
   const Cutting cutting_;
   std::atomic<bool> aborted_{false};

@@ -16,13 +16,16 @@ constexpr std::uint32_t kShortPauses = 50;  // after these, before the call is q
 
 // Starts it and polls it a few times, by its own type: each call counts.
 template <class Kind>
-void Engine::start_short(Kind& running, const Call& call) {
+void Engine::start_short(Kind& running, const Call& call, std::uint64_t& waited_until) {
   running_ = &running;
   world_.transport->enter_call(call.tag, running.offered(call));
   running.start(call);
   const std::uint32_t polls = std::min(world_.waiter->spins(), kShortPolls);
   for (std::uint32_t vain = 0; vain < polls && !running.done();) {
-    if (vain >= kEagerPolls) relax();
+    if (vain >= kEagerPolls) {
+      if (recorder_ != nullptr) waited_until = recorder_->now();  // in a wait it costs nothing, after it it would
+      relax();
+    }
     if (!running.progress()) ++vain;
   }
 }
@@ -37,17 +40,21 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
   numbered.tag.sequence = ++last_sequence_;
   order.unlock();
+  const auto way_taken = direct ? recording::Way::kDirect : recording::Way::kSlates;
+  const std::uint64_t recorded = recorder_ == nullptr ? 0 : recorder_->begin(numbered.tag, way_taken);
+  std::uint64_t waited_until = 0;  // 0: it never had to wait
   if (direct) {
     direct_->set_plan(*execution_);
-    start_short(*direct_, numbered);
+    start_short(*direct_, numbered, waited_until);
   } else {
-    start_short(*slates_, numbered);
+    start_short(*slates_, numbered, waited_until);
   }
   if (!running_->done()) {
     driven_ = between_queues_ = true;
     const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
     lock.unlock();
     give_way(submitted);
+    if (recorder_ != nullptr) waited_until = recorder_->now();
     lock.lock();
     driven_ = between_queues_ = false;
     // The progress thread, too: it may have looked at what was submitted meanwhile, and kept still because we drove.
@@ -57,6 +64,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   if (running_->done() && !(rooted && marks_->disagreement())) {
     if (!rooted) marks_->note_all_entered(numbered.tag.sequence);
     world_.transport->leave_call(numbered.tag, std::nullopt);
+    if (recorder_ != nullptr) recorder_->end(recorded, waited_until);
     return Status();
   }
   auto operation = std::make_shared<Operation>();  // as wherever operations are queued
@@ -67,6 +75,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   operation->timeout_ns = timeout_ns;
   operation->deadline_ns = world_.clock->now_ns() + timeout_ns;
   operation->started = true;
+  operation->recorded = recorded;
   queue_.push_front(operation);  // before what was submitted meanwhile
   submitted_.fetch_add(1, std::memory_order_release);
   drive(lock, *operation);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/recording.h"
 #include "runtime/data_paths.h"
 #include "topology/host.h"
 #include "transports/mixed/mixed_transport.h"
@@ -383,6 +384,29 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
   return fabric;
 }
 
+namespace {
+
+std::unique_ptr<Recorder> make_recorder(JobFabric& fabric, const std::vector<std::uint32_t>& members,
+                                        std::uint32_t rank, std::uint64_t communicator, const World& world) {
+  if (fabric.first_communicator == 0) fabric.first_communicator = communicator;
+  if (fabric.config.record == 0) return nullptr;
+  if (fabric.recordings == nullptr) fabric.recordings = open_recordings(fabric.config, fabric.job_rank);
+  return Recorder::create(fabric.recordings, {.job = fabric.first_communicator,
+                                              .communicator = communicator,
+                                              .rank = rank,
+                                              .ranks = static_cast<std::uint32_t>(members.size()),
+                                              .job_rank = fabric.job_rank,
+                                              .transport = world.transport->name(),
+                                              .capacity = fabric.config.record});
+}
+
+}  // namespace
+
+std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank) {
+  return std::make_shared<RecordingFolder>(recording::folders(config.record_dir),
+                                           Log(config.log_level, static_cast<std::int32_t>(job_rank)));
+}
+
 Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
                          std::uint32_t rank, std::uint64_t communicator, const Gather& gather) {
   TransportMaker maker(fabric, members, rank, communicator, gather);
@@ -405,6 +429,7 @@ Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::ve
   const std::uint32_t cores = cores_of(cpus, fabric->cpu_limit);
   world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
   if (here == members.size()) world.nodes.clear();
+  world.recorder = make_recorder(*fabric, members, rank, communicator, world);
   world.log.write(LogLevel::kInfo,
                   "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
                   "{} slots of {} "

@@ -19,6 +19,7 @@
 #include "base/config.h"
 #include "runtime/bootstrap.h"
 #include "runtime/prover.h"
+#include "runtime/recording_folder.h"
 #include "runtime/world.h"
 #include "transports/rdma/data_path.h"
 #include "transports/shm/exchange.h"
@@ -46,6 +47,8 @@ struct JobFabric {
   std::shared_ptr<detail::RankDevice> device;    // of this rank; null: it has none. Shared by its communicators
   bool devices = false;                          // some rank of the job has one
   std::shared_ptr<const detail::Tuning> tuning;  // rank 0's; shared by the rank's communicators
+  std::uint64_t first_communicator = 0;          // its id, which names the job in recordings; 0: not made yet
+  std::shared_ptr<RecordingFolder> recordings;   // null until needed; shared by the process's ranks
   std::vector<std::uint32_t> machines;           // by job rank: the lowest job rank of the same machine
 };
 
@@ -62,6 +65,9 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
                                                const std::string& tcp_address, std::int64_t timeout_ms,
                                                const Gather& gather,
                                                const Result<std::shared_ptr<detail::RankDevice>>& device);
+
+// Where recordings are made; opens nothing yet.
+std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank);
 
 // Rounds that make_world() takes, whatever happens in them.
 inline constexpr int kWorldRounds = 2;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/wait.h"
 #include "runtime/prover.h"
+#include "runtime/recorder.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -23,6 +24,7 @@ struct World {
   std::vector<std::uint32_t> nodes{};    // the machine of each rank; empty: all on one
   std::uint32_t cores = 0;               // that the ranks of rank 0's machine may use together; 0: not known
   Log log{LogLevel::kWarn, 0};
+  std::unique_ptr<Recorder> recorder{};  // null: nothing is recorded
 };
 
 }  // namespace tutti

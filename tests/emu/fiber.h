@@ -37,7 +37,7 @@ class Context {
  public:
   Context();  // of the thread that runs now
   Context(Stack stack, std::size_t colour, void (*entry)());
-  ~Context();
+  ~Context();  // NOLINT(performance-trivially-destructible): not so under the thread sanitizer
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -62,7 +62,7 @@ void switch_contexts(Context& from, Context& to, bool from_is_finished);
 class Unwatched {
  public:
   Unwatched();
-  ~Unwatched();
+  ~Unwatched();  // NOLINT(performance-trivially-destructible): likewise
   Unwatched(const Unwatched&) = delete;
   Unwatched& operator=(const Unwatched&) = delete;
 };

@@ -1,0 +1,98 @@
+// What the flight recorder adds to an operation, in ns of this thread's processor time (other programs on the machine
+// do not count):
+//   read_ticks   the machine's own: one look at the processor's counter
+//   short_call   a call by slates or memory: its tag and begin; its end is taken from the wait, where there was one
+//   long_call    any other: begin and end are looked at
+//   transfers    an exchange: bytes and peer, too
+//   wait         what a wait writes, every 50 ms of it
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/recording.h"
+#include "runtime/recorder.h"
+
+namespace tutti {
+namespace {
+
+// A recorder in a folder of its own, which goes with it.
+class Recorded {
+ public:
+  Recorded() {
+    std::string name = recording::folders("").front() + "-bench-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) return;
+    folder_ = name;
+    auto opened = std::make_shared<RecordingFolder>(std::vector<std::string>{folder_}, Log(LogLevel::kWarn, 0));
+    recorder_ = Recorder::create(opened, {.job = 1, .communicator = 1, .transport = "none"});
+  }
+  ~Recorded() {
+    recorder_.reset();
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+  Recorder* get() const { return recorder_.get(); }
+
+ private:
+  std::string folder_;
+  std::unique_ptr<Recorder> recorder_;
+};
+
+void read_ticks(benchmark::State& state) {
+  const auto ticks = recording::has_cpu_counter() ? recording::Ticks::kCpuCounter : recording::Ticks::kSteadyNs;
+  for (auto _ : state) benchmark::DoNotOptimize(recording::read_ticks(ticks));
+}
+BENCHMARK(read_ticks);
+
+template <class Operation>
+void record(benchmark::State& state, const Operation& operation) {
+  const Recorded recorded;
+  Recorder* recorder = recorded.get();
+  if (recorder == nullptr) return state.SkipWithError("no folder for recordings");
+  CallTag tag{.count = 1024, .algorithm = 3};
+  for (auto _ : state) {
+    ++tag.sequence;
+    benchmark::DoNotOptimize(tag);
+    operation(*recorder, tag);
+    benchmark::ClobberMemory();
+  }
+}
+
+void short_call(benchmark::State& state) {
+  record(state, [](Recorder& recorder, const CallTag& tag) {
+    recorder.end(recorder.begin(tag, recording::Way::kSlates), tag.sequence);
+  });
+}
+BENCHMARK(short_call);
+
+void long_call(benchmark::State& state) {
+  record(state, [](Recorder& recorder, const CallTag& tag) {
+    recorder.end(recorder.begin(tag, recording::Way::kMessages), recorder.now());
+  });
+}
+BENCHMARK(long_call);
+
+void transfers(benchmark::State& state) {
+  record(state, [](Recorder& recorder, const CallTag& tag) {
+    const std::uint64_t serial = recorder.begin(tag, recording::Way::kTransfers);
+    recorder.add(serial, 4096, 1, 1);
+    recorder.end(serial, recorder.now());
+  });
+}
+BENCHMARK(transfers);
+
+void wait(benchmark::State& state) {
+  const std::vector<std::uint32_t> ranks{1, 2, 3};
+  record(state, [&](Recorder& recorder, const CallTag& tag) {
+    recorder.waits({.serial = 2, .sequence = tag.sequence, .waited = ranks, .absent = ranks, .text = "no message"}, 0);
+  });
+}
+BENCHMARK(wait);
+
+}  // namespace
+}  // namespace tutti

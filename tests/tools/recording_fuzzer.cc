@@ -1,0 +1,25 @@
+// libFuzzer's way into the reader of recordings: whatever the bytes are, reading ends, and what was read can be told
+// and drawn. Built with TUTTI_FUZZERS only (docs/recorder.md has the commands); Recording.DamagedFilesDoNoHarm is its
+// small brother in every test run.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "tools/doctor.h"
+#include "tools/recording.h"
+#include "tools/recording_trace.h"
+#include "tools/top.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tutti::tool;
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
+  constexpr std::int64_t kNowNs = 1'700'000'000'000'000'000;
+  const auto read = parse_recording(bytes, bytes, {.ticks = 1'000'000'000, .steady_ns = 500'000'000});
+  if (!read) return 0;
+  const std::vector<Recording> all{*read, *read};
+  if (doctor_report(all, kNowNs).empty() || chrome_trace(all, kNowNs).empty()) std::abort();
+  top_table(all, kNowNs);
+  return 0;
+}
