@@ -85,9 +85,11 @@ Recorder::Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<Mapp
       mask_(capacity - 1),
       device_records_(records_ + capacity),
       device_mask_(device_capacity_of(capacity) - 1),
-      ticks_(recording::has_cpu_counter() ? recording::Ticks::kCpuCounter : recording::Ticks::kSteadyNs) {}
+      ticks_(recording::has_cpu_counter() ? recording::Ticks::kCpuCounter : recording::Ticks::kSteadyNs),
+      process_(getpid()) {}
 
 Recorder::~Recorder() {
+  if (getpid() != process_) return;  // a forked copy: what it maps is the parent's
   set_anchor();
   header_->ended.store(now(), std::memory_order_release);
   if (!ended_badly_) folder_->ended_well(name_);

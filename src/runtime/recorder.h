@@ -111,6 +111,7 @@ class Recorder {
   recording::Record* const device_records_;
   const std::uint64_t device_mask_;
   const recording::Ticks ticks_;
+  const std::int32_t process_;
   std::uint64_t next_ = 0;  // serial given last
   std::uint64_t next_device_ = 0;
   std::int64_t last_wait_ns_ = 0;

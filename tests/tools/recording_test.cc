@@ -150,6 +150,22 @@ TEST(Recording, ACommunicatorThatEndsWellLeavesAFewFilesOnly) {
   for (const std::string& name : folder.files()) EXPECT_TRUE(name.ends_with(".end")) << name;
 }
 
+TEST(Recording, AForkedCopyEndsNothing) {
+  const Folder folder;
+  auto recorder = recorder_in(folder);
+  const pid_t child = fork();
+  if (child == 0) {
+    recorder.reset();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(folder.files().size(), 1U);
+  EXPECT_TRUE(folder.files().front().ends_with(recording::kSuffix)) << folder.files().front();
+  EXPECT_FALSE(folder.only().ended_ns.has_value());
+}
+
 TEST(Recording, OldFilesGoAndThoseOfLivingProcessesStay) {
   const Folder folder;
   const auto living = recorder_in(folder, 1);
