@@ -25,8 +25,9 @@ const Recording* of_rank(Recordings recordings, std::int64_t rank) {
 }
 
 std::uint64_t entered(const Recording& recording) {
-  for (auto call = recording.calls.rbegin(); call != recording.calls.rend(); ++call) {
-    if (call->collective() && (call->outcome.flags & recording::kUnbegun) == 0) return call->tag.sequence;
+  for (std::size_t i = recording.calls.size(); i-- > 0;) {  // the latest first
+    const RecordedCall& call = recording.calls[i];
+    if (call.collective() && (call.outcome.flags & recording::kUnbegun) == 0) return call.tag.sequence;
   }
   return 0;
 }

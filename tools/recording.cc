@@ -132,7 +132,7 @@ std::vector<RecordedCall> parse_ring(std::span<const std::byte> first, std::span
     const std::size_t at = offset + place * sizeof(Record);
     if (word_at(first, at) == 0 && word_at(second, at) == 0) continue;
     auto call = same(first, second, at, sizeof(Record)) ? parse_call(second, at, place, capacity, times) : std::nullopt;
-    if (call) calls.push_back(std::move(*call));
+    if (call) calls.push_back(*call);
     if (!call) ++torn;
   }
   std::sort(calls.begin(), calls.end(),
@@ -333,8 +333,9 @@ std::vector<Recording> read_recordings(const std::vector<std::string>& folders, 
       const std::string path = entry->path().string();
       if (!recording::is_recording(entry->path().filename().string())) continue;
       auto read = read_recording(path);
-      if (read) recordings.push_back(*std::move(read));
-      if (!read && read.error().code == ErrorCode::kRefused && access(path.c_str(), F_OK) == 0) {
+      if (read) {
+        recordings.push_back(*std::move(read));
+      } else if (read.error().code == ErrorCode::kRefused && access(path.c_str(), F_OK) == 0) {
         troubles.push_back(read.error().message);
       }
     }
