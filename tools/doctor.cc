@@ -346,7 +346,7 @@ std::string doctor_report(Recordings recordings, std::int64_t now_ns) {
                         first.job, ranks.size(), first.ranks, first.program, first.host,
                         first.communicator == first.job ? "its first communicator"
                                                         : fmt::format("communicator {:08x}", first.communicator),
-                        first.library);
+                        first.release);
     for (const Recording& one : ranks) text += rank_line(one, now_ns);
     const auto unseen = missing(ranks);
     if (!unseen.empty()) text += fmt::format("  no recording here: {}\n", rank_list(unseen));

@@ -278,7 +278,7 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
   }
   read.host = text_at(second, offsetof(Header, host), sizeof(Header::host));
   read.program = text_at(second, offsetof(Header, program), sizeof(Header::program));
-  read.library = text_at(second, offsetof(Header, library), sizeof(Header::library));
+  read.release = text_at(second, offsetof(Header, release), sizeof(Header::release));
   read.transport = text_at(second, offsetof(Header, transport), sizeof(Header::transport));
   const bool here = text_at(second, offsetof(Header, boot), sizeof(Header::boot)) == recording::own_boot();
   const Times times(second, here ? now : Now{});

@@ -64,7 +64,7 @@ struct Recording {
   std::int32_t pid = 0;
   std::string host;
   std::string program;
-  std::string library;
+  std::string release;
   std::string transport;
   std::int64_t made_ns = 0;
   std::optional<std::int64_t> ended_ns{};    // the communicator was destroyed

@@ -120,7 +120,7 @@ struct alignas(4096) Header {
   std::array<char, 40> boot;    // /proc/sys/kernel/random/boot_id
   std::array<char, 64> host;
   std::array<char, 32> program;
-  std::array<char, 32> library;  // version
+  std::array<char, 32> release;  // of Tutti: its version
   std::array<char, 32> transport;
   alignas(64) Word ended;  // ticks; 0: the communicator lives, or its process died
   Word aborted;            // ticks of abort() on this rank; 0: never

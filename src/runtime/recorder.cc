@@ -116,7 +116,7 @@ void Recorder::fill(const About& about) {
   std::array<char, 64> host{};
   if (gethostname(host.data(), host.size() - 1) == 0) header.host = host;
   copy_text(header.program, own_program());
-  copy_text(header.library, version());
+  copy_text(header.release, version());
   copy_text(header.transport, about.transport);
   set_anchor();
   header.made.ticks.store(header.latest.ticks.load());
