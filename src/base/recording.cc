@@ -29,11 +29,12 @@ bool is_recording(std::string_view name) {
 
 std::vector<std::string> folders(std::string_view chosen) {
   if (!chosen.empty()) return {std::string(chosen)};
-  std::vector<std::string> found{fmt::format("/dev/shm/tutti-{}", geteuid())};
+  std::vector<std::string> found;
   const Environment environment = process_environment();
   const auto runtime = environment.find("XDG_RUNTIME_DIR");
   if (runtime != environment.end() && runtime->second.starts_with("/")) found.push_back(runtime->second + "/tutti");
-  found.push_back(fmt::format("{}/tutti-{}", P_tmpdir, geteuid()));
+  // Files that stay after their jobs are no shared memory that a job has leaked: that comes last.
+  for (const char* folder : {P_tmpdir, "/dev/shm"}) found.push_back(fmt::format("{}/tutti-{}", folder, geteuid()));
   return found;
 }
 

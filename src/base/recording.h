@@ -144,7 +144,7 @@ std::string file_name(std::uint32_t job, std::uint32_t communicator, std::uint32
 bool is_recording(std::string_view name);
 
 // Where recordings are looked for, and made in the first that serves: `chosen` alone if it is not empty
-// (TUTTI_RECORD_DIR), else folders of this user's in memory, /tmp last.
+// (TUTTI_RECORD_DIR), else folders of this user's; shared memory last, where nothing is to outlive a job.
 std::vector<std::string> folders(std::string_view chosen);
 
 // A number of 64 bits as one of 32 that does not give it away.
