@@ -160,6 +160,42 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
   return std::nullopt;
 }
 
+// The failure of a later call after which `peer` sends nothing more.
+std::optional<CallFailure> Diagnostician::later_failure(const Call& call, std::uint32_t peer) const {
+  constexpr std::uint64_t kMostCalls = 64;  // older ones are no longer on its board
+  const std::uint64_t entered = transport_.peer_status(peer).entered;
+  const std::uint64_t last = std::min(entered, call.tag.sequence + kMostCalls);
+  for (std::uint64_t sequence = call.tag.sequence + 1; sequence <= last; ++sequence) {
+    const auto failure = transport_.peer_failure(peer, sequence);
+    if (failure && (failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted)) return failure;
+  }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> Diagnostician::bereft(const Call& call, const std::vector<std::uint32_t>& awaited) const {
+  for (const std::uint32_t peer : awaited) {
+    if (peer >= ranks_ || peer == rank_) continue;
+    const PeerStatus status = transport_.peer_status(peer);
+    if (status.left < call.tag.sequence) continue;
+    const auto failure = later_failure(call, peer);
+    if (status.life == PeerLife::kLive && !failure) continue;
+    std::string how = "its process has ended";
+    if (failure) {
+      how = fmt::format("it has given up a later call ({}{})", to_string(failure->code),
+                        failure->culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure->culprit));
+    } else if (status.life == PeerLife::kLeft) {
+      how = "it has destroyed its communicator";
+    }
+    const std::string way = transport_.peer_way(peer);
+    return diagnosis(
+        ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+        fmt::format("{}: rank {} has finished this call and sends nothing more, since {}, but not all that "
+                    "it sent has arrived here{}: the way between them is broken",
+                    describe(call.tag), peer, how, way.empty() ? "" : ", where it comes by " + way));
+  }
+  return std::nullopt;
+}
+
 Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message) const {
   if (message.kind == Arrival::kMismatch) {
     if (auto seen = mismatch(call)) return *seen;

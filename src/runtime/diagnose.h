@@ -26,6 +26,9 @@ class Diagnostician {
   // Reasons why `call` cannot end well: a peer that failed it, aborted, left or died before finishing it, or that means
   // another call. Nothing when all is well as far as can be seen.
   std::optional<Diagnosis> look(const Call& call) const;
+  // A rank among `awaited` that has finished `call` by its own account, and will send no more: it is gone, or has given
+  // up a later call for good. What it sent may still be on its way; where it does not come soon it is lost.
+  std::optional<Diagnosis> bereft(const Call& call, const std::vector<std::uint32_t>& awaited) const;
   // The ranks that entered this call with different arguments; nothing if those that have entered agree.
   std::optional<Diagnosis> mismatch(const Call& call) const;
   // A message arrived that does not fit.
@@ -46,6 +49,7 @@ class Diagnostician {
   Whereabouts whereabouts(const Call& call) const;
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
   Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life) const;
+  std::optional<CallFailure> later_failure(const Call& call, std::uint32_t peer) const;
 
   std::uint32_t rank_;
   std::uint32_t ranks_;

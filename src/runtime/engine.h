@@ -66,7 +66,7 @@ struct Operation {
   bool started = false;
   std::uint64_t recorded = 0;     // its serial in the recording; 0: it is not in it
   std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress
-  std::int64_t suspected_ns = 0;  // when an exchange first looked as if its peer had gone; 0: not
+  std::int64_t suspected_ns = 0;  // when it first looked as if nothing more could come; 0: it does not
   bool progressed = false;        // since the driver last looked at the clock; the driver's
   Status result;                  // valid once done
   std::atomic<bool> done = false;

@@ -134,5 +134,51 @@ TEST(Simulated, AnAbsentRankIsNamedWhenTheSimulatedDeadlinePasses) {
   EXPECT_GE(outcome.end_ns, 10'000'000'000);
 }
 
+// Rank 0 says that it has finished the call, and leaves; its messages never come, as over a network that has broken.
+TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
+  for (const bool later_failure : {false, true}) {
+    SimWorld sim({.seed = 3, .ranks = 2});
+    Status status;
+    std::int64_t end_ns = 0;
+    sim.run([&](std::uint32_t rank) {
+      const auto clock = sim.clock();
+      if (rank == 0) {
+        const auto transport = sim.transport(0);
+        const auto waiter = sim.waiter(0);
+        Idle idle;
+        while (!transport->peer_call(1, 1)) waiter->pause(idle, transport->doorbell(), 1'000'000);
+        CallTag tag = *transport->peer_call(1, 1);
+        transport->enter_call(tag, {});
+        transport->leave_call(tag, std::nullopt);
+        if (later_failure) {
+          ++tag.sequence;
+          transport->enter_call(tag, {});
+          transport->leave_call(tag, CallFailure{.code = ErrorCode::kPeerLost, .culprit = 1});
+          while (clock->now_ns() < 20'000'000'000) waiter->pause(idle, transport->doorbell(), 1'000'000'000);
+        }
+        transport->announce_leave();
+        return;
+      }
+      World world{.clock = sim.clock(),
+                  .waiter = sim.waiter(rank),
+                  .transport = sim.transport(rank),
+                  .prover = std::make_shared<Prover>(true),
+                  .log = Log(LogLevel::kOff, 0)};
+      detail::CommunicatorImpl communicator(rank, 2, std::move(world), std::chrono::seconds(30));
+      std::vector<float> data(5000);
+      status =
+          communicator.run({.input = data.data(), .output = data.data(), .count = 5000}, with(Algorithm::kTwoShot));
+      end_ns = clock->now_ns();
+    });
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
+    EXPECT_EQ(status.error().rank, 0);
+    EXPECT_NE(status.error().message.find("rank 0 has finished this call"), std::string::npos)
+        << status.error().message;
+    EXPECT_GE(end_ns, 2'000'000'000);
+    EXPECT_LT(end_ns, 3'000'000'000);
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -1,0 +1,102 @@
+// What the driver does while nothing moves: looks at the clock and at its peers, and says who is to blame.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "runtime/diagnose.h"
+#include "runtime/engine.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kAllEnterNs =
+    200'000'000;  // longest wait for all ranks' arguments before a mismatch is reported
+constexpr std::int64_t kSuspicionNs = 100'000'000;  // how long a transfer must look hopeless before it is given up
+constexpr std::int64_t kLostNs = 2'000'000'000;     // how long what a peer that is gone has sent may take to arrive
+constexpr std::int64_t kLookEveryNs = 5'000'000;    // at the peers' boards, while nothing moves
+
+// A suspicion that has lasted so long without any progress; else nothing.
+std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis> suspicion, std::int64_t now_ns,
+                                   std::int64_t lasting_ns) {
+  if (!suspicion) operation.suspected_ns = 0;
+  if (suspicion && operation.suspected_ns == 0) operation.suspected_ns = now_ns;
+  if (suspicion && now_ns - operation.suspected_ns < lasting_ns) suspicion.reset();
+  return suspicion;
+}
+
+}  // namespace
+
+// At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
+Engine::Ended Engine::look_around() {
+  const std::int64_t now_ns = world_.clock->now_ns();
+  bool late = false;
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    if (!operation->started) continue;
+    if (std::exchange(operation->progressed, false)) {
+      operation->deadline_ns = now_ns + operation->timeout_ns;
+      operation->suspected_ns = 0;
+      if (recorder_ != nullptr) recorder_->moved();
+    }
+    late |= now_ns >= operation->deadline_ns;
+  }
+  if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
+  last_look_ns_ = now_ns;
+  world_.transport->pump();
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_gate(*operation))
+      return {.operation = operation, .error = std::move(error)};
+  }
+  if (recorder_ != nullptr && recorder_->tells_waits(now_ns)) record_waits(now_ns);
+  return {};
+}
+
+std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
+  const bool late = now_ns >= operation.deadline_ns;
+  const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  if (operation.plan == nullptr) {
+    // A connection that the peer opened before it went away may not have come yet, though its goodbye has.
+    auto diagnosis = confirmed(operation, doctor.look(*operation.exchange), now_ns, kSuspicionNs);
+    if (!diagnosis && late) diagnosis = doctor.timed_out(*operation.exchange, timeout_ms);
+    return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
+  }
+  connections_.drop_stale(operation.call.tag);
+  std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
+  if (!diagnosis)
+    diagnosis = confirmed(operation, doctor.bereft(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
+  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, running_->waits_for());
+  if (!diagnosis) return std::nullopt;
+  if (auto error = own_abort(operation)) return error;
+  return give_up(operation, std::move(*diagnosis));
+}
+
+// Tells the peers and returns the error. Who is to blame for a mismatch is said best when all ranks have shown their
+// arguments, and then all ranks say the same; so that is waited for, within bounds.
+Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
+  if (diagnosis.failure.code == ErrorCode::kMismatch) {
+    const std::uint64_t sequence = operation.call.tag.sequence;
+    const std::int64_t latest_ns = std::min(world_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
+    wait_for_peers(latest_ns, [&](const PeerStatus& status) {
+      return status.life != PeerLife::kLive || status.entered >= sequence;
+    });
+    if (auto settled = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call))
+      diagnosis = std::move(*settled);
+  }
+  world_.transport->leave_call(operation.call.tag, diagnosis.failure);
+  return std::move(diagnosis.error);
+}
+
+// Until every peer is as wanted, or the time is over.
+void Engine::wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted) {
+  Idle idle;
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    while (peer != rank_ && world_.clock->now_ns() < latest_ns) {
+      const PeerStatus status = world_.transport->peer_status(peer);
+      if (wanted(status)) break;
+      world_.waiter->pause(idle, world_.transport->doorbell(), 1'000'000);
+    }
+  }
+  world_.waiter->reset(idle, world_.transport->doorbell());
+}
+
+}  // namespace tutti
