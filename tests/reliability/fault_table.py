@@ -1,0 +1,338 @@
+"""Does to real jobs what happens to jobs, and prints a table of what became of them. Started by scripts/fault-table.
+
+Every try is a job of four fault_rank processes (fault_rank.cc), of which one, the victim, is hit at a random moment of
+the phase. Linux; the worlds of several machines and the full disk need the namespaces of tests/machines/with_machines.sh.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import os
+import random
+import re
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+RANKS = 4
+DEADLINE_MS = 2000        # of a call
+SETUP_DEADLINE_MS = 3000
+RUN_S = 2                 # how long a rank makes calls when nothing happens
+HANG_S = 30               # after the fault; no rank may take so long
+READY_S = 60
+SETUP_S = 0.02            # about what it takes, once the last rank has been started
+END_S = 10                # after its last word
+FAULTS = ("kill", "stop", "cut", "descriptors", "memory", "disk")
+WORLDS = ("shm", "tcp", "machines")
+PHASES = ("setup", "idle", "small", "large", "registered")
+WORDS = {
+    "kill": "kill -9", "stop": "SIGSTOP", "cut": "cable pulled", "descriptors": "no descriptors left",
+    "memory": "no memory left", "disk": "disk full",
+}
+
+
+@dataclasses.dataclass
+class Line:
+    at_s: float
+    word: str
+    rest: str
+
+
+class Rank:
+    """One process, and what it has said."""
+
+    def __init__(self, number, command, environment, prepare=None):
+        self.number = number
+        self.lines = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, errors="replace", preexec_fn=prepare)
+        self.said = ""
+        self.readers = [threading.Thread(target=self._listen), threading.Thread(target=self._overhear)]
+        for reader in self.readers:
+            reader.start()
+
+    def _listen(self):
+        for text in self.process.stdout:
+            parts = text.rstrip("\n").split(" ", 2)
+            if len(parts) >= 2 and parts[0].isdigit():
+                with self.changed:
+                    self.lines.append(Line(int(parts[0]) / 1e9, parts[1], parts[2] if len(parts) > 2 else ""))
+                    self.changed.notify_all()
+        with self.changed:
+            self.lines.append(Line(time.monotonic(), "eof", ""))
+            self.changed.notify_all()
+
+    def _overhear(self):
+        self.said = self.process.stderr.read()[-4000:]
+
+    def find(self, word):
+        return next((line for line in self.lines if line.word == word), None)
+
+    def wait_for(self, words, until_s):
+        with self.changed:
+            return self.changed.wait_for(lambda: any(self.find(word) for word in words),
+                                         max(0.0, until_s - time.monotonic()))
+
+    def end(self, patience_s):
+        if patience_s > 0:
+            try:
+                self.process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                pass
+        for sent in (signal.SIGCONT, signal.SIGKILL):
+            if self.process.poll() is None:
+                self.process.send_signal(sent)
+        status = self.process.wait()
+        for reader in self.readers:
+            reader.join()
+        return status
+
+
+@dataclasses.dataclass
+class Try:
+    """What became of one job."""
+
+    noticed_s: list = dataclasses.field(default_factory=list)  # by the survivors that noticed
+    unnamed: list = dataclasses.field(default_factory=list)    # errors that name nobody, or somebody else
+    harmless: bool = False                                     # every call went well
+    went_on: bool = False                                      # all survivors, after the error
+    cannot_go_on: bool = False
+    wrong: int = 0
+    hangs: int = 0
+    left: list = dataclasses.field(default_factory=list)
+    story: list = dataclasses.field(default_factory=list)
+
+
+def shared_names():
+    return {name for name in os.listdir("/dev/shm") if "tutti" in name}
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.random = random.Random(options.seed)
+        self.machines = os.environ.get("MACHINES", "").split()
+        self.port = 21000 + self.random.randrange(5000)
+        self.records = tempfile.mkdtemp(prefix="fault-table-")
+        self.full = os.path.join(self.records, "full")
+        os.mkdir(self.full)
+        if self.machines:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "full", self.full], check=True)
+            with open(os.path.join(self.full, "all-of-it"), "wb") as file:
+                try:
+                    file.write(b"x" * 70000)
+                except OSError:
+                    pass
+
+    def cells(self):
+        for fault in self.options.faults:
+            for world in self.options.worlds:
+                if not self.machines and (world == "machines" or fault == "disk"):
+                    continue
+                if fault == "cut" and world != "machines":
+                    continue
+                for phase in self.options.phases:
+                    if fault == "disk" and phase != "small":
+                        continue  # it is met once, when the communicator is made
+                    yield fault, world, phase
+
+    def start(self, fault, world, phase, victim):
+        self.port += 1
+        ranks = {}
+        for number in sorted(range(RANKS), key=lambda number: number == victim):  # it begins last
+            environment = dict(os.environ, TUTTI_RANK=str(number), TUTTI_WORLD_SIZE=str(RANKS),
+                               TUTTI_ROOT=f"127.0.0.1:{self.port}", TUTTI_TIMEOUT_MS=str(DEADLINE_MS),
+                               TUTTI_SETUP_TIMEOUT_MS=str(SETUP_DEADLINE_MS), TUTTI_LOG="error",
+                               TUTTI_RECORD_DIR=self.full if fault == "disk" else self.records)
+            command = [self.options.rank, phase, str(RUN_S)]
+            if world == "tcp":
+                environment["TUTTI_TRANSPORT"] = "tcp"
+            if world == "machines":
+                environment["TUTTI_ROOT"] = f"10.77.0.1:{self.port}"
+                command = ["ip", "netns", "exec", self.machines[number * 2 // RANKS], *command]
+            prepare = None
+            if fault == "descriptors" and phase == "setup" and number == victim:
+                most = self.random.randrange(6, 24)
+                prepare = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            ranks[number] = Rank(number, command, environment, prepare)
+        return [ranks[number] for number in range(RANKS)]
+
+    def strike(self, fault, victim):
+        """Returns a function that mends what others would suffer from."""
+        pid = victim.process.pid
+        if fault == "kill":
+            os.kill(pid, signal.SIGKILL)
+        elif fault == "stop":
+            os.kill(pid, signal.SIGSTOP)
+        elif fault == "cut":
+            cable = f"cable{victim.number * 2 // RANKS}"
+            subprocess.run(["ip", "link", "set", cable, "down"], check=True)
+            return lambda: subprocess.run(["ip", "link", "set", cable, "up"], check=True)
+        elif fault == "descriptors":
+            most = len(os.listdir(f"/proc/{pid}/fd"))
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+        elif fault == "memory":
+            with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+                most = int(file.read().split()[0]) * resource.getpagesize()
+            resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
+        return lambda: None
+
+    def one_try(self, fault, world, phase):
+        outcome = Try()
+        names_before = shared_names()
+        number = self.random.randrange(RANKS)
+        ranks = self.start(fault, world, phase, number)
+        victim = ranks[number]
+        if phase == "setup":
+            time.sleep(self.random.uniform(0, SETUP_S))
+        else:
+            until_s = time.monotonic() + READY_S
+            for rank in ranks:
+                rank.wait_for(("ready", "eof"), until_s)
+            time.sleep(self.random.uniform(0, 0.3))
+        struck_s = time.monotonic()
+        try:
+            mend = self.strike(fault, victim)
+        except (ProcessLookupError, FileNotFoundError):
+            mend = lambda: None  # it was sooner
+        gone = fault in ("kill", "stop")
+        watched = [rank for rank in ranks if not (gone and rank is victim)]
+        for rank in watched:
+            if not rank.wait_for(("end", "eof"), struck_s + HANG_S):
+                outcome.hangs += 1
+        mend()
+        self.judge(outcome, fault, ranks, watched, victim, struck_s)
+        for rank in ranks:
+            outcome.story.append(f"rank {rank.number}: " + "; ".join(
+                f"{line.at_s - struck_s:+.2f} s {line.word} {line.rest}"[:300] for line in rank.lines) + " " + rank.said)
+        outcome.left += sorted(shared_names() - names_before)
+        return outcome
+
+    def judge(self, outcome, fault, ranks, watched, victim, struck_s):
+        machine_of = lambda rank: rank * 2 // RANKS
+        went_on = 0
+        for rank in watched:
+            error, end = rank.find("error"), rank.find("end")
+            outcome.wrong += sum(line.word == "wrong" for line in rank.lines)
+            went_on += rank.find("shrunk") is not None
+            if end and int(end.rest.split()[1]) > 0:
+                outcome.left.append(f"{end.rest.split()[1]} descriptors of rank {rank.number}")
+            if error is None:
+                continue
+            outcome.noticed_s.append(max(0.0, error.at_s - struck_s))
+            code, blamed, message = error.rest.split(" ", 2)
+            true_ones = {victim.number}
+            if fault == "cut":  # either end of a cable is as good as the other
+                true_ones = {other.number for other in ranks if machine_of(other.number) != machine_of(rank.number)}
+            in_words = any(re.search(rf"\branks?(\(s\))? (\d+, )*{one}\b", message) for one in true_ones)
+            named = int(blamed) in true_ones or (blamed == "-1" and in_words)
+            if rank is victim:  # its own trouble needs no name
+                named = True
+            if not named:
+                outcome.unnamed.append(f"rank {rank.number}, victim {victim.number}: {code} {blamed} {message}")
+        for rank in ranks:
+            status = rank.end(END_S if rank in watched else 0)
+            if rank in watched and status not in (0, 1) and not (rank is victim and fault == "memory"):
+                outcome.left.append(f"rank {rank.number} ended with status {status}: {rank.said[-300:]}")
+        outcome.harmless = not outcome.noticed_s
+        survivors = [rank for rank in watched if rank is not victim]
+        outcome.cannot_go_on = fault == "cut" or any(rank.find("ready") is None for rank in survivors)
+        outcome.went_on = went_on == len(survivors)
+
+    def run(self):
+        rows = []
+        cells = list(self.cells())
+        for index, cell in enumerate(cells):
+            tries = []
+            for number in range(self.options.tries):
+                print(f"\r{index + 1}/{len(cells)} {' '.join(cell)} {number + 1}/{self.options.tries}    ", end="",
+                      file=sys.stderr, flush=True)
+                tries.append(self.one_try(*cell))
+                bad = tries[-1].wrong or tries[-1].hangs or tries[-1].left or tries[-1].unnamed
+                if bad or self.options.verbose:
+                    print(f"\n{' '.join(cell)}: {bad}\n  " + "\n  ".join(tries[-1].story), file=sys.stderr)
+            rows.append(row_of(cell, tries))
+        print(file=sys.stderr)
+        return rows
+
+
+def row_of(cell, tries):
+    noticed_s = [seconds for each in tries for seconds in each.noticed_s]
+    could = [each for each in tries if not each.harmless and not each.cannot_go_on]
+    return {
+        "fault": cell[0], "world": cell[1], "phase": cell[2], "tried": len(tries),
+        "harmless": sum(each.harmless for each in tries),
+        "named": sum(not each.harmless and not each.unnamed for each in tries),
+        "unnamed": sum(bool(each.unnamed) for each in tries),
+        "could_go_on": len(could), "went_on": sum(each.went_on for each in could),
+        "median_s": statistics.median(noticed_s) if noticed_s else None,
+        "worst_s": max(noticed_s) if noticed_s else None,
+        "wrong": sum(each.wrong for each in tries), "hangs": sum(each.hangs for each in tries),
+        "left": sum(len(each.left) for each in tries),
+    }
+
+
+def table(rows):
+    text = ["| fault | world | phase | tried | no call failed | culprit named | went on | noticed after, median, worst | "
+            "wrong | hangs | left over |", "|" + "---|" * 11]
+    for row in rows:
+        noticed = "-" if row["median_s"] is None else f"{row['median_s']:.2f} s, {row['worst_s']:.2f} s"
+        failed = row["tried"] - row["harmless"]
+        text.append(f"| {WORDS[row['fault']]} | {row['world']} | {row['phase']} | {row['tried']} | {row['harmless']} | "
+                    f"{row['named']} of {failed} | "
+                    f"{'-' if row['could_go_on'] == 0 else '%d of %d' % (row['went_on'], row['could_go_on'])} | "
+                    f"{noticed} | {row['wrong']} | {row['hangs']} | {row['left']} |")
+    total = collections.Counter()
+    for row in rows:
+        total.update({key: row[key] for key in ("tried", "wrong", "hangs", "left", "unnamed")})
+    text.append("")
+    text.append(f"{total['tried']} jobs: {total['wrong']} wrong results, {total['hangs']} hangs, {total['left']} things "
+                f"left over, {total['unnamed']} without the culprit's name.")
+    return "\n".join(text), total
+
+
+def some_of(known):
+    def parse(text):
+        chosen = text.split(",")
+        for one in chosen:
+            if one not in known:
+                raise argparse.ArgumentTypeError(f"{one!r} is none of {', '.join(known)}")
+        return chosen
+    return parse
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/fault-table", description=__doc__)
+    parser.add_argument("--rank", required=True, help="the program fault_rank")
+    parser.add_argument("--tries", type=int, default=10, help="of each cell")
+    parser.add_argument("--seed", type=int, default=None, help="of the moments and victims; default: another each time")
+    parser.add_argument("--faults", type=some_of(FAULTS), default=list(FAULTS), help=",".join(FAULTS))
+    parser.add_argument("--worlds", type=some_of(WORLDS), default=list(WORLDS), help=",".join(WORLDS))
+    parser.add_argument("--phases", type=some_of(PHASES), default=list(PHASES), help=",".join(PHASES))
+    parser.add_argument("--verbose", action="store_true", help="the story of every try, not only of bad ones")
+    parser.add_argument("--output", help="the table goes to this file, too")
+    parser.add_argument("--json", help="the rows go to this file")
+    options = parser.parse_args()
+    if options.tries < 1:
+        parser.error("--tries is at least 1")
+    rows = Bench(options).run()
+    text, total = table(rows)
+    print(text)
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(rows, file, indent=1)
+    sys.exit(1 if total["wrong"] or total["hangs"] or total["left"] or total["unnamed"] else 0)
+
+
+if __name__ == "__main__":
+    main()
