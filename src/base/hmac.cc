@@ -1,7 +1,6 @@
 #include "base/hmac.h"
 
 // The low-level functions: the others pull in a thousand files of the library, threads and configuration.
-#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 #include <sys/random.h>
 

@@ -1,5 +1,5 @@
-// What authentication is made of: SHA-256 (OpenSSL's, linked in), HMAC on top of it (RFC 2104), keys, random bytes and a
-// comparison that takes the same time whatever differs. Pure functions but for random_bytes(); any thread.
+// What authentication is made of: SHA-256 (OpenSSL's, linked in), HMAC on top of it (RFC 2104), keys, random bytes and
+// a comparison that takes the same time whatever differs. Pure functions but for random_bytes(); any thread.
 #pragma once
 
 #include <array>
