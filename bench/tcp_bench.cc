@@ -231,7 +231,7 @@ struct Endpoints {
   std::vector<std::string> addresses;
   Endpoints() {
     for (int i = 0; i < 2; ++i) {
-      list.push_back(tutti::TcpEndpoint::listen({.address = "127.0.0.1"}).value());
+      list.push_back(tutti::TcpEndpoint::listen({.address = "127.0.0.1", .key = {1}}).value());
       addresses.push_back(list.back()->address());
     }
   }

@@ -26,9 +26,9 @@ constexpr int kListenBacklog = 4096;
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
 // What the launcher sets; the caller's own values of these are dropped.
-constexpr std::array<std::string_view, 7> kRankVariables = {"TUTTI_RANK",       "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK",
-                                                            "TUTTI_LOCAL_SIZE", "TUTTI_ROOT",       "TUTTI_ROOT_FD",
-                                                            "TUTTI_JOB_ID"};
+constexpr std::array<std::string_view, 9> kRankVariables = {
+    "TUTTI_RANK",    "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",  "TUTTI_ROOT",
+    "TUTTI_ROOT_FD", "TUTTI_JOB_ID",     "TUTTI_JOB_KEY",    "TUTTI_JOB_KEY_FILE"};
 
 struct Pipe {
   Fd read_end;
@@ -55,6 +55,7 @@ std::vector<std::string> rank_environment(const JobIdentity& job, std::int32_t r
   environment.push_back(fmt::format("TUTTI_LOCAL_SIZE={}", job.ranks));
   environment.push_back(fmt::format("TUTTI_ROOT=127.0.0.1:{}", job.root_port));
   environment.push_back(fmt::format("TUTTI_JOB_ID={}", job.id));
+  environment.push_back(fmt::format("TUTTI_JOB_KEY={}", job.key));
   if (rank == 0) environment.push_back(fmt::format("TUTTI_ROOT_FD={}", job.root_fd));
   return environment;
 }
@@ -127,12 +128,12 @@ Result<RootSocket> RootSocket::create() {
 }
 
 Result<JobIdentity> JobIdentity::create(std::int32_t ranks, const RootSocket& root) {
-  std::array<unsigned char, 16> random = {};
+  std::array<unsigned char, 48> random = {};
   if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
     return system_error("getrandom", errno);
   }
-  JobIdentity job{.ranks = ranks, .id = {}, .root_port = root.port, .root_fd = root.fd.get()};
-  for (unsigned char byte : random) job.id += fmt::format("{:02x}", byte);
+  JobIdentity job{.ranks = ranks, .id = {}, .key = {}, .root_port = root.port, .root_fd = root.fd.get()};
+  for (std::size_t i = 0; i < random.size(); ++i) (i < 16 ? job.id : job.key) += fmt::format("{:02x}", random[i]);
   return job;
 }
 

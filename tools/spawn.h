@@ -23,7 +23,8 @@ struct RootSocket {
 // What all ranks of one job share.
 struct JobIdentity {
   std::int32_t ranks = 1;
-  std::string id;  // 128 random bits in hexadecimal
+  std::string id;   // 128 random bits in hexadecimal
+  std::string key;  // 256 others; in the ranks' environment, which only this user and root can read
   std::uint16_t root_port = 0;
   int root_fd = -1;  // for rank 0
 

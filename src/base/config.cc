@@ -79,6 +79,19 @@ Variable text(std::string Config::*field, std::size_t longest) {
   return {std::move(set), [field](const Config& config) { return of_text(config.*field); }};
 }
 
+// A text that nobody is to see, in an error nor where settings are shown.
+Variable secret(std::string Config::*field, std::size_t longest) {
+  Setter set = [=](Config& config, std::string_view name, std::string_view value) -> Status {
+    if (value.empty() || value.size() > longest) {
+      return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
+                   fmt::format("{} is not valid: give 1 to {} characters", name, longest)};
+    }
+    config.*field = value;
+    return {};
+  };
+  return {std::move(set), [](const Config&) { return ConfigValue{}; }};
+}
+
 // Words by the numbers of their enumerations.
 constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
 constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "verbs", "ucx"};
@@ -208,7 +221,9 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_ROOT", text(&Config::root, 256)},
       {"TUTTI_ROOT_FD", integer(&Config::root_fd, 0, 1 << 20)},
       {"TUTTI_JOB_ID", text(&Config::job_id, 128)},
-      {"TUTTI_UNIQUE_ID", text(&Config::unique_id, 256)},
+      {"TUTTI_JOB_KEY_FILE", text(&Config::job_key_file, 4096)},
+      {"TUTTI_JOB_KEY", secret(&Config::job_key, 8192)},
+      {"TUTTI_UNIQUE_ID", secret(&Config::unique_id, 256)},
       {"TUTTI_INTERFACE", text(&Config::interface, 256)},
       {"TUTTI_PORT_RANGE", {set_port_range, port_range_value}},
       {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransports)}},

@@ -50,35 +50,37 @@ std::optional<DevicePolicy> parse_device_calls(std::string_view name);
 enum class DeviceProtocol : std::uint8_t { kAuto, kSimple, kLl, kLl128 };
 
 struct Config {
-  std::optional<std::int32_t> rank;                        // TUTTI_RANK
-  std::optional<std::int32_t> size;                        // TUTTI_WORLD_SIZE
-  std::optional<std::int32_t> local_rank;                  // TUTTI_LOCAL_RANK
-  std::optional<std::int32_t> local_size;                  // TUTTI_LOCAL_SIZE
-  std::string root;                                        // TUTTI_ROOT, "host:port"
-  std::optional<std::int32_t> root_fd;                     // TUTTI_ROOT_FD, rank 0's inherited listening socket
-  std::string job_id;                                      // TUTTI_JOB_ID
-  std::string unique_id;                                   // TUTTI_UNIQUE_ID, tutti::UniqueId as hexadecimal text
-  std::string interface;                                   // TUTTI_INTERFACE, names, subnets, addresses, by preference
-  PortRange port_range;                                    // TUTTI_PORT_RANGE, "first-last", of every listening socket
-  TransportPolicy transport = TransportPolicy::kAuto;      // TUTTI_TRANSPORT, auto|shm|tcp|verbs|ucx
-  AttachPolicy attach = AttachPolicy::kAuto;               // TUTTI_ATTACH, auto|calls|off
-  std::string rdma_devices;                                // TUTTI_RDMA_DEVICES, "mlx5_0:1,ib*"; empty: all
-  std::optional<std::int32_t> rdma_gid_index;              // TUTTI_RDMA_GID_INDEX, 0 .. 255; none: by rule
-  std::uint32_t rdma_queue_pairs = 1;                      // TUTTI_RDMA_QUEUE_PAIRS per connection and port, 1 .. 8
-  std::uint32_t rdma_timeout = 17;                         // TUTTI_RDMA_TIMEOUT, 4.096 us * 2^n; 1 .. 31
-  std::uint32_t rdma_retries = 6;                          // TUTTI_RDMA_RETRIES, 0 .. 7
-  std::uint32_t rdma_traffic_class = 0;                    // TUTTI_RDMA_TRAFFIC_CLASS, 0 .. 255
-  std::uint32_t rdma_service_level = 0;                    // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
-  std::uint32_t rdma_cache_mib = 1024;                     // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
-  std::string node_id;                                     // TUTTI_NODE_ID: ranks share memory only with the same
-  std::chrono::milliseconds setup_timeout{60'000};         // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
-  std::chrono::milliseconds timeout{60'000};               // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
-  std::uint32_t slot_bytes = 128 * 1024;                   // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
-  std::uint32_t slots = 4;                                 // TUTTI_SLOTS per connection, 2 .. 64
-  DevicePolicy device_calls = DevicePolicy::kAuto;         // TUTTI_DEVICE_CALLS, auto|staged
-  std::uint32_t device_blocks = 16;                        // TUTTI_DEVICE_BLOCKS of a rank's call at most, 1 .. 64
-  std::uint32_t device_threads = 512;                      // TUTTI_DEVICE_THREADS of a block, 32 .. 512, of 32
-  std::uint32_t device_slot_bytes = 128 * 1024;            // TUTTI_DEVICE_SLOT_BYTES, 4096 .. 16 MiB, of 4096
+  std::optional<std::int32_t> rank;                    // TUTTI_RANK
+  std::optional<std::int32_t> size;                    // TUTTI_WORLD_SIZE
+  std::optional<std::int32_t> local_rank;              // TUTTI_LOCAL_RANK
+  std::optional<std::int32_t> local_size;              // TUTTI_LOCAL_SIZE
+  std::string root;                                    // TUTTI_ROOT, "host:port"
+  std::optional<std::int32_t> root_fd;                 // TUTTI_ROOT_FD, rank 0's inherited listening socket
+  std::string job_id;                                  // TUTTI_JOB_ID
+  std::string job_key_file;                            // TUTTI_JOB_KEY_FILE, whose bytes are the job's key
+  std::string job_key;                                 // TUTTI_JOB_KEY, hexadecimal; never shown
+  std::string unique_id;                               // TUTTI_UNIQUE_ID, tutti::UniqueId in hexadecimal; never shown
+  std::string interface;                               // TUTTI_INTERFACE, names, subnets, addresses, by preference
+  PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", of every listening socket
+  TransportPolicy transport = TransportPolicy::kAuto;  // TUTTI_TRANSPORT, auto|shm|tcp|verbs|ucx
+  AttachPolicy attach = AttachPolicy::kAuto;           // TUTTI_ATTACH, auto|calls|off
+  std::string rdma_devices;                            // TUTTI_RDMA_DEVICES, "mlx5_0:1,ib*"; empty: all
+  std::optional<std::int32_t> rdma_gid_index;          // TUTTI_RDMA_GID_INDEX, 0 .. 255; none: by rule
+  std::uint32_t rdma_queue_pairs = 1;                  // TUTTI_RDMA_QUEUE_PAIRS per connection and port, 1 .. 8
+  std::uint32_t rdma_timeout = 17;                     // TUTTI_RDMA_TIMEOUT, 4.096 us * 2^n; 1 .. 31
+  std::uint32_t rdma_retries = 6;                      // TUTTI_RDMA_RETRIES, 0 .. 7
+  std::uint32_t rdma_traffic_class = 0;                // TUTTI_RDMA_TRAFFIC_CLASS, 0 .. 255
+  std::uint32_t rdma_service_level = 0;                // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
+  std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
+  std::string node_id;                                 // TUTTI_NODE_ID: ranks share memory only with the same
+  std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
+  std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
+  std::uint32_t slot_bytes = 128 * 1024;               // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
+  std::uint32_t slots = 4;                             // TUTTI_SLOTS per connection, 2 .. 64
+  DevicePolicy device_calls = DevicePolicy::kAuto;     // TUTTI_DEVICE_CALLS, auto|staged
+  std::uint32_t device_blocks = 16;                    // TUTTI_DEVICE_BLOCKS of a rank's call at most, 1 .. 64
+  std::uint32_t device_threads = 512;                  // TUTTI_DEVICE_THREADS of a block, 32 .. 512, of 32
+  std::uint32_t device_slot_bytes = 128 * 1024;        // TUTTI_DEVICE_SLOT_BYTES, 4096 .. 16 MiB, of 4096
   DeviceProtocol device_protocol = DeviceProtocol::kAuto;  // TUTTI_DEVICE_PROTOCOL, auto|simple|ll|ll128
   std::string tune;                      // TUTTI_TUNE, algorithms by rules of the user's: src/model/overrides.h
   std::string tune_file;                 // TUTTI_TUNE_FILE, measured costs; empty: where `tutti tune` leaves them
@@ -108,7 +110,7 @@ Result<Config> parse_config(const Variables& variables);
 // Every known variable name, sorted.
 std::vector<std::string_view> config_variable_names();
 
-// What a Config says for one variable, as parse_config() would read it back.
+// What a Config says for one variable, as parse_config() would read it back; nothing of those that are secret.
 struct ConfigValue {
   std::string_view name;               // of config_variable_names()
   std::string text;                    // empty: not set, and nothing stands for it

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/hmac.h"
+#include "runtime/job_key.h"
 #include "tutti/result.h"
 #include "tutti/unique_id.h"
 
@@ -23,6 +25,8 @@ class Bootstrap {
   virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
   // This rank's own address on its connection to the hub, numeric: an address under which the hub's machine reaches it.
   virtual std::string local_address() const = 0;
+  // Drawn for this meeting: all its ranks have it, and nobody else.
+  virtual Key key() const = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;
 };
@@ -36,11 +40,12 @@ struct RendezvousOptions {
   // an error then.
   std::string other_host;
   int listening_fd = -1;             // rank 0: an inherited socket that listens there already; stays the caller's
-  std::string job_id;                // at most 128 bytes
+  std::string job_id;                // at most 128 bytes; no secret
+  JobKey key;                        // by which ranks and hub know each other
   std::int64_t timeout_ms = 60'000;  // of the whole set-up
 
-  // In place of host, ports and job id: an id that some process made, or a launcher's store through which rank 0 passes
-  // one that it makes on `host` and a port of `port_range`.
+  // In place of host, ports, job id and key: an id that some process made, or a launcher's store through which rank 0
+  // passes one that it makes on `host` and a port of `port_range`.
   std::optional<UniqueId> unique_id;
   std::optional<int> pmi_fd;
   bool pmix = false;
@@ -52,8 +57,9 @@ struct RendezvousOptions {
 };
 
 // A star of TCP connections around a RendezvousHub, gone after set-up. Rank 0 runs the hub, or the process that made
-// the unique id does; every rank, rank 0 included, is its client. Blocks until all ranks have come. Errors: kTimeout
-// (names the missing ranks), kPeerLost (names who died), kRefused, kConfig, kSystem.
+// the unique id does; every rank, rank 0 included, is its client. Hub and ranks prove to each other that they have the
+// job's key. Blocks until all ranks have come. Errors: kTimeout (names the missing ranks), kPeerLost (names who died),
+// kRefused (another key, version, number of ranks; altered on its way), kConfig, kSystem.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 
 }  // namespace tutti

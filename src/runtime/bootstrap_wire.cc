@@ -19,6 +19,44 @@ std::string version_text(std::uint32_t version) {
   return fmt::format("{}.{}.{}", version / 1'000'000, version / 1'000 % 1'000, version % 1'000);
 }
 
+Tag job_tag(std::string_view job_id) { return tag_of(sha256({"tutti job id", job_id})); }
+
+Digest hub_proof(const Key& key, const Hello& hello, const Nonce& nonce) {
+  return hmac_sha256(bytes_of(key), {"tutti hub", bytes_of(hello), bytes_of(nonce)});
+}
+
+Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction) {
+  return hmac_sha256(bytes_of(key), {"tutti rank", bytes_of(hello), bytes_of(nonce), bytes_of(introduction)});
+}
+
+Key meeting_key(const Key& key, const Nonce& meeting) { return derive_key(key, "tutti meeting", bytes_of(meeting)); }
+
+Seal::Seal(const Key& key, const Hello& hello, const Nonce& nonce, Direction direction)
+    : key_(hmac_sha256(bytes_of(key), {direction == Direction::kToHub ? "tutti seals to hub" : "tutti seals to rank",
+                                       bytes_of(hello), bytes_of(nonce)})) {}
+
+Tag Seal::next(const Digest& body) {
+  const std::uint64_t number = count_++;
+  return tag_of(hmac_sha256(bytes_of(key_), {bytes_of(number), bytes_of(body)}));
+}
+
+std::optional<std::string> Seal::open(std::string sealed) {
+  if (sealed.size() < sizeof(Tag)) return std::nullopt;
+  const std::string_view body = std::string_view(sealed).substr(0, sealed.size() - sizeof(Tag));
+  const Tag wanted = next(sha256({body}));
+  if (!equal_in_constant_time(bytes_of(wanted), std::string_view(sealed).substr(body.size()))) return std::nullopt;
+  sealed.resize(body.size());
+  return sealed;
+}
+
+std::string harmless(std::string_view text) {
+  std::string shown(text.substr(0, 300));
+  for (char& c : shown) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return shown;
+}
+
 std::string frame(std::string_view body) {
   const auto length = static_cast<std::uint32_t>(body.size());
   std::string bytes(sizeof(length), '\0');

@@ -1,8 +1,19 @@
 // What ranks and hub say to each other during set-up, all integers little-endian. A frame is u32 length, then that many
-// bytes. The first frame of a rank is a Hello; the hub answers with one byte, 1 welcome, or 0 followed by the reason.
+// bytes. K is the job's key, see runtime/job_key.h; | puts bytes one after the other.
 //
-//   rank to hub: 'b' and a blob: this rank's part of the next round       'q': this rank leaves set-up
-//   hub to rank: '+' and all ranks' blobs as frames: the round's result   '!' and a Failure: there is none
+//   rank to hub   Hello                              which job, what kind of key, a nonce
+//   hub to rank   2 | Challenge                      a nonce of its own, HMAC(K, "hub", Hello | nonce): it has the key
+//                 or 0 | the reason, and the end     not sealed: anybody can say that
+//   rank to hub   Introduction | HMAC(K, "rank", Hello | nonce | Introduction): it has the key, too
+//                 or nothing, in a frame of no bytes: the challenge's proof is wrong
+//
+// From here on every frame ends with a seal, 16 bytes: HMAC over the frame's number in its direction and the SHA-256 of
+// its body, by a key that K and both nonces give, one for each direction. What was altered, left out, repeated or comes
+// from elsewhere does not fit its seal.
+//
+//   hub to rank   1 | Meeting: welcome, and a nonce that all ranks of the set-up get     0 | the reason, and the end
+//   rank to hub   'b' | a blob: this rank's part of the next round       'q': this rank leaves set-up
+//   hub to rank   '+' | all ranks' blobs as frames: the round's result   '!' | a Failure: there is none
 //
 // Round 0 has empty blobs: its result says that all ranks have come. Pure functions, any thread.
 #pragma once
@@ -14,33 +25,86 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hmac.h"
 #include "tutti/result.h"
 
 namespace tutti::wire {
 
 inline constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
-inline constexpr std::uint32_t kProtocol = 2;
+inline constexpr std::uint32_t kProtocol = 3;
 inline constexpr std::size_t kMaxJobIdBytes = 128;
-inline constexpr std::size_t kMaxHelloBytes = 1024;       // of any protocol: magic and protocol stand first in all
+inline constexpr std::size_t kMaxHelloBytes = 256;        // of any protocol: magic and protocol stand first in all
+inline constexpr std::size_t kMaxGreetingBytes = 1024;    // from the hub before its seals
 inline constexpr std::size_t kMaxFrameBytes = 64u << 20;  // all ranks' blobs at 16,384 ranks
+
+using Nonce = std::array<std::uint8_t, 32>;
+
+// Where a key comes from; both sides tell, so that each can say what is wrong.
+enum class KeyKind : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3 };
 
 struct Hello {
   std::uint32_t magic = kHelloMagic;
   std::uint32_t protocol = kProtocol;
+  std::int32_t rank = 0;  // for messages; the one that counts is in the Introduction
+  KeyKind key_kind = KeyKind::kGiven;
+  Tag job{};  // job_tag()
+  Nonce nonce{};
+};
+static_assert(sizeof(Hello) == 64);
+
+struct Challenge {
+  Nonce nonce{};
+  Digest proof{};
+};
+static_assert(sizeof(Challenge) == 64);
+
+struct Introduction {
   std::uint32_t version = 0;  // of the library: major * 1,000,000 + minor * 1,000 + patch
   std::int32_t rank = 0;
   std::int32_t size = 0;
-  std::uint32_t job_id_bytes = 0;
+  std::uint32_t reserved = 0;
   std::int64_t timeout_ms = 0;
-  std::array<char, kMaxJobIdBytes> job_id{};
 };
-static_assert(sizeof(Hello) == 160);
+static_assert(sizeof(Introduction) == 24);
+
+struct Answer {
+  Introduction introduction;
+  Digest proof{};
+};
+static_assert(sizeof(Answer) == 56);
 
 std::uint32_t library_version();
 std::string version_text(std::uint32_t version);
 
+// What strangers see of a job id.
+Tag job_tag(std::string_view job_id);
+
+Digest hub_proof(const Key& key, const Hello& hello, const Nonce& nonce);
+Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction);
+
+// The key of one set-up: out of the job's, and the nonce of a Meeting.
+Key meeting_key(const Key& key, const Nonce& meeting);
+
+// One direction of one connection.
+class Seal {
+ public:
+  enum class Direction : std::uint8_t { kToHub, kToRank };
+  Seal(const Key& key, const Hello& hello, const Nonce& nonce, Direction direction);
+  // Of the next frame, whose body has that SHA-256.
+  Tag next(const Digest& body);
+  // The next frame's body, without its seal; nothing: the seal does not fit, and nothing more may be believed.
+  std::optional<std::string> open(std::string sealed);
+
+ private:
+  Key key_;
+  std::uint64_t count_ = 0;
+};
+
 std::string frame(std::string_view body);
 std::uint32_t frame_length(const std::array<char, 4>& header);
+
+// Of a text that anybody may have sent: at most 300 characters that a terminal may be given.
+std::string harmless(std::string_view text);
 
 // Blobs of all ranks, packed into one body and out of it.
 std::string pack(const std::vector<std::string>& blobs);

@@ -25,6 +25,7 @@
 #include "runtime/device_world.h"
 #include "runtime/fabric.h"
 #include "runtime/interfaces.h"
+#include "runtime/job_key.h"
 #include "runtime/rendezvous.h"
 #include "runtime/tuning.h"
 #include "topology/host.h"
@@ -117,6 +118,20 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
       rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices), *id));
 }
 
+// By which ranks and hub know each other. A unique id, given or out of a launcher's store, brings its own.
+Status add_key(const CommunicatorOptions& options, const Config& config, RendezvousOptions& rendezvous) {
+  if (rendezvous.unique_id || rendezvous.pmi_fd || rendezvous.pmix) return {};
+  const bool by_option = !options.job_key_file.empty();
+  auto key = find_job_key(by_option ? options.job_key_file : config.job_key_file,
+                          by_option ? "CommunicatorOptions::job_key_file" : "TUTTI_JOB_KEY_FILE", config.job_key);
+  if (!key) return key.error();
+  rendezvous.origin += "; key: " + key->origin;
+  rendezvous.key = *std::move(key);
+  return {};
+}
+
+Error no_random_bytes() { return {ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random bytes"}; }
+
 // By rank, of a process that has all ranks.
 Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const CommunicatorOptions& options,
                                                                       std::uint32_t ranks) {
@@ -136,6 +151,19 @@ Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const Comm
     devices.push_back(found[wanted]);
   }
   return devices;
+}
+
+// The listener of a process that has all ranks.
+Status listen_for_all(JobFabric& fabric, std::uint32_t ranks) {
+  Key key{};
+  if (!random_bytes(key)) return no_random_bytes();
+  const PortRange& ports = fabric.config.port_range;
+  auto endpoint =
+      TcpEndpoint::listen({.address = "127.0.0.1", .first_port = ports.first, .last_port = ports.last, .key = key});
+  if (!endpoint) return endpoint.error();
+  fabric.endpoint = *endpoint;
+  fabric.tcp_addresses.assign(ranks, fabric.endpoint->address());
+  return {};
 }
 
 // Rounds of a rank that is alone.
@@ -189,16 +217,20 @@ Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options,
   auto rendezvous = resolve_rendezvous(options, *config, process_environment());
   if (!rendezvous) return rendezvous.error();
   rendezvous->stop = std::move(stop);
+  if (rendezvous->size > 1) TUTTI_TRY(add_key(options, *config, *rendezvous));
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
   Log(config->log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
   std::unique_ptr<Bootstrap> bootstrap;
   Gather gather = gather_alone;
   std::string address = "127.0.0.1";
+  Key key{};
+  if (ranks == 1 && !random_bytes(key)) return no_random_bytes();
   if (ranks > 1) {
     auto met = tcp_bootstrap(*rendezvous);
     if (!met) return met.error();
     bootstrap = std::move(*met);
+    key = bootstrap->key();
     gather = [&](const std::string& blob) { return bootstrap->all_gather(blob); };
     auto listen_at = data_address(*config, bootstrap->local_address());
     // An interface that does not exist must fail all ranks alike.
@@ -206,7 +238,7 @@ Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options,
     if (!agreed) return agreed.error();
     address = *listen_at;
   }
-  auto fabric = make_fabric(*config, rank, ranks, address, rendezvous->timeout_ms, gather,
+  auto fabric = make_fabric(*config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
                             detail::RankDevice::find(options.device));
   if (!fabric) return fabric.error();
   return first_communicator(*fabric, rank, ranks, gather);
@@ -239,11 +271,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
     common.machines.push_back(first ? rank : common.machines.back());
   }
   if (nodes > 1 || network_only(config->transport)) {
-    auto endpoint = TcpEndpoint::listen(
-        {.address = "127.0.0.1", .first_port = config->port_range.first, .last_port = config->port_range.last});
-    if (!endpoint) return endpoint.error();
-    common.endpoint = *endpoint;
-    common.tcp_addresses.assign(ranks, common.endpoint->address());
+    TUTTI_TRY(listen_for_all(common, ranks));
     auto maker = detail::find_data_path(*config, Log(config->log_level, 0));
     if (!maker) return maker.error();
     common.path_maker = *std::move(maker);

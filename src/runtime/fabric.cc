@@ -318,7 +318,7 @@ Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Resu
 }
 
 Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
-                                               const std::string& tcp_address, std::int64_t timeout_ms,
+                                               const std::string& tcp_address, const Key& key, std::int64_t timeout_ms,
                                                const Gather& gather,
                                                const Result<std::shared_ptr<detail::RankDevice>>& device) {
   auto fabric = std::make_shared<JobFabric>();
@@ -360,8 +360,10 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();
   if (contact.ok() && with_tcp) {
-    auto endpoint = TcpEndpoint::listen(
-        {.address = tcp_address, .first_port = config.port_range.first, .last_port = config.port_range.last});
+    auto endpoint = TcpEndpoint::listen({.address = tcp_address,
+                                         .first_port = config.port_range.first,
+                                         .last_port = config.port_range.last,
+                                         .key = key});
     if (endpoint) fabric->endpoint = *endpoint;
     contact = endpoint ? Result<std::string>(fabric->endpoint->address()) : endpoint.error();
   }

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/hmac.h"
 #include "runtime/bootstrap.h"
 #include "runtime/prover.h"
 #include "runtime/recording_folder.h"
@@ -59,10 +60,11 @@ using Gather = std::function<Result<std::vector<std::string>>(const std::string&
 // one of the first rank that failed, named.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
-// The fabric of one process's rank in a job of several. Rounds over the whole job. `device`: the rank's, or why it
-// cannot be had.
+// The fabric of one process's rank in a job of several. Rounds over the whole job. `key`: all its ranks have it, and
+// nobody else; connections between them, for all communicators that come from this one, show it. `device`: the rank's,
+// or why it cannot be had.
 Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
-                                               const std::string& tcp_address, std::int64_t timeout_ms,
+                                               const std::string& tcp_address, const Key& key, std::int64_t timeout_ms,
                                                const Gather& gather,
                                                const Result<std::shared_ptr<detail::RankDevice>>& device);
 

@@ -21,6 +21,12 @@ namespace {
 
 Error fail(ErrorCode code, std::string message) { return {code, ErrorScope::kCommunicator, -1, std::move(message)}; }
 
+bool is_wildcard(const sockaddr& address) {
+  if (address.sa_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == INADDR_ANY;
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
 }  // namespace
 
 Listener::Listener(Listener&& other) noexcept
@@ -53,6 +59,12 @@ Result<Listener> Listener::open(const std::string& address, std::span<const std:
     return fail(ErrorCode::kConfig, fmt::format("\"{}\" is not an address to listen on", address));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  if (is_wildcard(*found->ai_addr)) {
+    return fail(ErrorCode::kConfig,
+                fmt::format("{} would be listening on every network of this machine: name one address of it, or an "
+                            "interface in TUTTI_INTERFACE",
+                            address));
+  }
   int reason = 0;
   for (const std::uint16_t port : ports) {
     Listener listener(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -13,13 +13,14 @@
 #include <boost/asio.hpp>
 #include <chrono>
 #include <cstring>
-#include <deque>
-#include <set>
+#include <map>
+#include <stdexcept>
 #include <vector>
 
 #include "base/assert.h"
 #include "runtime/bootstrap.h"
 #include "runtime/bootstrap_wire.h"
+#include "runtime/hub_line.h"
 
 namespace tutti {
 namespace {
@@ -32,7 +33,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kRetryPause{50};
 constexpr milliseconds kFarewell{2000};  // for those who have not yet taken what was sent to them
 constexpr std::size_t kMaxRefusals = 4;
-constexpr std::size_t kMaxStrangers = 64;  // connections that have not said hello yet
+constexpr std::size_t kMaxStrangers = 256;  // connections that have not proved yet that they have the key
+constexpr std::size_t kMostWordBytes = 1 + Bootstrap::kMaxBlobBytes + sizeof(Tag);
 constexpr std::int64_t kMaxPatienceMs = 86'400'000;
 
 std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
@@ -49,18 +51,8 @@ class RendezvousHub::Core {
   }
 
  private:
-  struct Line {  // one connection; shared: lives as long as its pending operations
-    explicit Line(asio::io_context& io, tcp::socket given) : socket(std::move(given)), patience(io) {}
-    tcp::socket socket;
-    asio::steady_timer patience;
-    std::int32_t rank = -1;  // until the hello is accepted
-    bool has_quit = false;
-    bool refused = false;
-    std::optional<std::string> blob;  // of the present round
-    std::array<char, 4> header{};
-    std::string body;
-    std::deque<std::shared_ptr<const std::string>> outbox;  // at most: welcome, a result, a failure
-  };
+  using Line = detail::HubLine;
+  using Body = Line::Body;
   using LinePtr = std::shared_ptr<Line>;
   using Next = void (Core::*)(const LinePtr&);
 
@@ -68,12 +60,17 @@ class RendezvousHub::Core {
   void greet(const LinePtr& line);
   void read_frame(const LinePtr& line, std::size_t longest, Next next);
   void take_hello(const LinePtr& line);
-  std::string reason_to_refuse(const std::string& body) const;
-  void admit(const LinePtr& line, const wire::Hello& hello);
+  void take_answer(const LinePtr& line);
+  std::string fault_of_hello(const LinePtr& line) const;
+  std::string fault_of_rank(const wire::Introduction& introduction) const;
+  void refuse(const LinePtr& line, const std::string& reason);
+  void make_room();
+  void admit(const LinePtr& line, const wire::Introduction& introduction);
   void take_word(const LinePtr& line);
   void give_up(const LinePtr& line);
   void finish_round();
-  void send(const LinePtr& line, std::shared_ptr<const std::string> bytes);
+  void send(const LinePtr& line, std::shared_ptr<const Body> body);
+  void send(const LinePtr& line, std::string text) { send(line, std::make_shared<const Body>(std::move(text))); }
   void write_next(const LinePtr& line);
   void end(const LinePtr& line);
   void fail(ErrorCode code, std::int32_t rank, const std::string& message);
@@ -94,16 +91,26 @@ class RendezvousHub::Core {
   asio::steady_timer retry_, deadline_, farewell_;
   std::int64_t deadline_ms_ = 0;  // as told in messages
   std::optional<std::int32_t> size_;
-  std::vector<LinePtr> lines_;   // by rank
-  std::set<LinePtr> strangers_;  // who has not said hello, or is being refused
-  std::size_t joined_ = 0;       // have ever joined
-  std::size_t alive_ = 0;        // of these, still connected
+  std::vector<LinePtr> lines_;                  // by rank
+  std::map<std::uint64_t, LinePtr> strangers_;  // by number: who has not proved itself, or is being refused
+  std::uint64_t came_ = 0;                      // connections, ever
+  const Tag job_;
+  wire::Nonce meeting_{};   // told to all ranks
+  std::size_t joined_ = 0;  // have ever joined
+  std::size_t alive_ = 0;   // of these, still connected
   std::optional<Error> failure_;
   std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
 };
 
 RendezvousHub::Core::Core(Listener listener, const HubOptions& options)
-    : options_(options), acceptor_(io_), retry_(io_), deadline_(io_), farewell_(io_), size_(options.size) {
+    : options_(options),
+      acceptor_(io_),
+      retry_(io_),
+      deadline_(io_),
+      farewell_(io_),
+      size_(options.size),
+      job_(wire::job_tag(options.job_id)) {
+  if (!random_bytes(meeting_)) throw std::runtime_error("the system gives no random bytes");
   const bool v6 = listener.is_v6();
   acceptor_.assign(v6 ? tcp::v6() : tcp::v4(), listener.release());
   if (size_) lines_.resize(index(*size_));
@@ -133,22 +140,32 @@ void RendezvousHub::Core::accept_next() {
     if (error == asio::error::operation_aborted) return;
     if (error) {  // out of descriptors, most likely: some may be closed soon
       note_refusal(error.message() + " (raise ulimit -n?)");
+      make_room();
       retry_.expires_after(kRetryPause);
       retry_.async_wait([this](error_code cancelled) {
         if (!cancelled) accept_next();
       });
       return;
     }
-    if (strangers_.size() < kMaxStrangers) greet(std::make_shared<Line>(io_, std::move(socket)));
+    if (strangers_.size() >= kMaxStrangers) make_room();
+    greet(std::make_shared<Line>(io_, std::move(socket)));
     accept_next();
   });
+}
+
+// The stranger that has been here longest goes: who has the key needs a moment only, and comes again.
+void RendezvousHub::Core::make_room() {
+  if (strangers_.empty()) return;
+  note_refusal("connections that did not say who they are");
+  end(LinePtr(strangers_.begin()->second));
 }
 
 // Reads the hello of one newcomer; others are accepted meanwhile.
 void RendezvousHub::Core::greet(const LinePtr& line) {
   error_code ignored;
   line->socket.set_option(tcp::no_delay(true), ignored);
-  strangers_.insert(line);
+  line->number = ++came_;
+  strangers_[line->number] = line;
   line->patience.expires_after(milliseconds(options_.hello_patience_ms));
   line->patience.async_wait([this, line](error_code cancelled) {
     if (!cancelled && line->rank < 0) end(line);
@@ -172,77 +189,110 @@ void RendezvousHub::Core::read_frame(const LinePtr& line, std::size_t longest, N
   });
 }
 
-std::string RendezvousHub::Core::reason_to_refuse(const std::string& body) const {
+// What is wrong before anything is proved. Strangers learn from it that Tutti listens here, and its protocol.
+std::string RendezvousHub::Core::fault_of_hello(const LinePtr& line) const {
   std::array<std::uint32_t, 2> start{};
+  const std::string& body = line->body;
   if (body.size() < sizeof(start)) return "this is not the Tutti protocol";
   std::memcpy(start.data(), body.data(), sizeof(start));
   if (start[0] != wire::kHelloMagic) return "this is not the Tutti protocol";
   if (start[1] != wire::kProtocol) {
     return fmt::format("protocol {} is spoken here, not {}: install one version of Tutti", wire::kProtocol, start[1]);
   }
-  wire::Hello hello;
-  if (body.size() != sizeof(hello)) return "this is not the Tutti protocol";
-  std::memcpy(&hello, body.data(), sizeof(hello));
-  const std::string_view job(hello.job_id.data(), std::min<std::size_t>(hello.job_id_bytes, hello.job_id.size()));
-  if (job != options_.job_id) return "this is another job (TUTTI_JOB_ID differs)";
-  if (hello.version != wire::library_version()) {
-    return fmt::format("rank {} runs Tutti {}, the hub {}: install one version", hello.rank,
-                       wire::version_text(hello.version), wire::version_text(wire::library_version()));
+  if (body.size() != sizeof(line->hello)) return "this is not the Tutti protocol";
+  std::memcpy(&line->hello, body.data(), sizeof(line->hello));
+  if (line->hello.job != job_) return "this is another job (TUTTI_JOB_ID differs)";
+  if (line->hello.key_kind != options_.key.kind) {
+    return words_of_other_key(options_.key.kind, line->hello.key_kind, fmt::format("rank {}", line->hello.rank));
   }
-  if (hello.size < 1 || hello.size > 65535) return fmt::format("size {} is outside 1..65535", hello.size);
-  if (size_ && hello.size != *size_) {
+  return "";
+}
+
+// What is wrong with a rank that has the key.
+std::string RendezvousHub::Core::fault_of_rank(const wire::Introduction& rank) const {
+  if (rank.version != wire::library_version()) {
+    return fmt::format("rank {} runs Tutti {}, the hub {}: install one version", rank.rank,
+                       wire::version_text(rank.version), wire::version_text(wire::library_version()));
+  }
+  if (rank.size < 1 || rank.size > 65535) return fmt::format("size {} is outside 1..65535", rank.size);
+  if (size_ && rank.size != *size_) {
     return options_.size
-               ? fmt::format("rank {} says that there are {} ranks, rank 0 says {}", hello.rank, hello.size, *size_)
-               : fmt::format("rank {} says that there are {} ranks, the first to come said {}", hello.rank, hello.size,
+               ? fmt::format("rank {} says that there are {} ranks, rank 0 says {}", rank.rank, rank.size, *size_)
+               : fmt::format("rank {} says that there are {} ranks, the first to come said {}", rank.rank, rank.size,
                              *size_);
   }
-  if (hello.rank < 0 || hello.rank >= hello.size) {
-    return fmt::format("rank {} is outside 0..{}", hello.rank, hello.size - 1);
-  }
-  if (size_ && lines_[index(hello.rank)] != nullptr) return fmt::format("rank {} has joined already", hello.rank);
+  if (rank.rank < 0 || rank.rank >= rank.size) return fmt::format("rank {} is outside 0..{}", rank.rank, rank.size - 1);
+  if (size_ && lines_[index(rank.rank)] != nullptr) return fmt::format("rank {} has joined already", rank.rank);
   return failure_ ? failure_->message : "";
 }
 
-void RendezvousHub::Core::take_hello(const LinePtr& line) {
-  const std::string reason = reason_to_refuse(line->body);
-  if (!reason.empty()) {
-    note_refusal(reason);
-    line->refused = true;
-    send(line, std::make_shared<const std::string>(wire::frame('\0' + reason)));
-    // Closed a moment after the other side has closed or said something more, or when its patience is over: a
-    // connection closed over unread bytes may take the answer with it.
-    line->socket.async_wait(tcp::socket::wait_read, [this, line](error_code) {
-      line->patience.expires_after(kRetryPause);
-      line->patience.async_wait([this, line](error_code) { end(line); });
-    });
-    return;
-  }
-  wire::Hello hello;
-  std::memcpy(&hello, line->body.data(), sizeof(hello));
-  admit(line, hello);
+void RendezvousHub::Core::refuse(const LinePtr& line, const std::string& reason) {
+  note_refusal(reason);
+  line->refused = true;
+  send(line, '\0' + reason);
+  // Closed a moment after the other side has closed or said something more, or when its patience is over: a
+  // connection closed over unread bytes may take the answer with it.
+  line->socket.async_wait(tcp::socket::wait_read, [this, line](error_code) {
+    line->patience.expires_after(kRetryPause);
+    line->patience.async_wait([this, line](error_code) { end(line); });
+  });
 }
 
-void RendezvousHub::Core::admit(const LinePtr& line, const wire::Hello& hello) {
-  strangers_.erase(line);
-  line->patience.cancel();
-  line->rank = hello.rank;
-  if (!size_) {
-    size_ = hello.size;
-    lines_.resize(index(hello.size));
+void RendezvousHub::Core::take_hello(const LinePtr& line) {
+  const std::string fault = fault_of_hello(line);
+  if (!fault.empty()) return refuse(line, fault);
+  if (!random_bytes(line->nonce)) return end(line);
+  const wire::Challenge challenge{.nonce = line->nonce,
+                                  .proof = wire::hub_proof(options_.key.key, line->hello, line->nonce)};
+  send(line, '\2' + std::string(bytes_of(challenge)));
+  read_frame(line, sizeof(wire::Answer), &Core::take_answer);
+}
+
+void RendezvousHub::Core::take_answer(const LinePtr& line) {
+  wire::Answer answer;
+  const bool whole = line->body.size() == sizeof(answer);
+  if (whole) std::memcpy(&answer, line->body.data(), sizeof(answer));
+  const Key& key = options_.key.key;
+  const Digest wanted = wire::rank_proof(key, line->hello, line->nonce, answer.introduction);
+  if (!whole || !equal_in_constant_time(bytes_of(wanted), bytes_of(answer.proof))) {
+    return refuse(
+        line, words_of_other_key(options_.key.kind, line->hello.key_kind, fmt::format("rank {}", line->hello.rank)));
   }
-  if (joined_ == 0 && !options_.size) set_deadline(hello.timeout_ms);
-  lines_[index(hello.rank)] = line;
+  line->to_hub.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToHub);
+  line->to_rank.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToRank);
+  const std::string fault = fault_of_rank(answer.introduction);
+  if (!fault.empty()) return refuse(line, fault);
+  admit(line, answer.introduction);
+}
+
+void RendezvousHub::Core::admit(const LinePtr& line, const wire::Introduction& introduction) {
+  strangers_.erase(line->number);
+  line->patience.cancel();
+  line->rank = introduction.rank;
+  if (!size_) {
+    size_ = introduction.size;
+    lines_.resize(index(introduction.size));
+  }
+  if (joined_ == 0 && !options_.size) set_deadline(introduction.timeout_ms);
+  lines_[index(introduction.rank)] = line;
   ++joined_;
   ++alive_;
   if (complete()) {
     error_code ignored;
     acceptor_.close(ignored);
   }
-  send(line, std::make_shared<const std::string>(wire::frame("\1")));
-  read_frame(line, Bootstrap::kMaxBlobBytes + 1, &Core::take_word);
+  send(line, '\1' + std::string(bytes_of(meeting_)));
+  read_frame(line, kMostWordBytes, &Core::take_word);
 }
 
 void RendezvousHub::Core::take_word(const LinePtr& line) {
+  auto opened = line->to_hub->open(std::move(line->body));
+  if (!opened) {
+    fail(ErrorCode::kRefused, line->rank,
+         fmt::format("what rank {} said during set-up was altered on its way", line->rank));
+    return end(line);
+  }
+  line->body = std::move(*opened);
   const char kind = line->body.empty() ? '\0' : line->body.front();
   if (kind == 'q') {
     line->has_quit = true;
@@ -253,7 +303,7 @@ void RendezvousHub::Core::take_word(const LinePtr& line) {
   } else {
     return end(line);
   }
-  read_frame(line, Bootstrap::kMaxBlobBytes + 1, &Core::take_word);
+  read_frame(line, kMostWordBytes, &Core::take_word);
 }
 
 // A rank leaves. Where it had waited for others, these are to blame; where others wait for it, it is.
@@ -286,17 +336,17 @@ void RendezvousHub::Core::finish_round() {
     blobs.push_back(std::move(*line->blob));
     line->blob.reset();
   }
-  const auto bytes = std::make_shared<const std::string>(wire::frame("+" + wire::pack(blobs)));  // one copy for all
-  for (const LinePtr& line : lines_) send(line, bytes);
+  const auto body = std::make_shared<const Body>("+" + wire::pack(blobs));  // one copy for all
+  for (const LinePtr& line : lines_) send(line, body);
 }
 
-void RendezvousHub::Core::send(const LinePtr& line, std::shared_ptr<const std::string> bytes) {
-  line->outbox.push_back(std::move(bytes));
+void RendezvousHub::Core::send(const LinePtr& line, std::shared_ptr<const Body> body) {
+  line->push(std::move(body));
   if (line->outbox.size() == 1) write_next(line);
 }
 
 void RendezvousHub::Core::write_next(const LinePtr& line) {
-  asio::async_write(line->socket, asio::buffer(*line->outbox.front()), [this, line](error_code error, std::size_t) {
+  asio::async_write(line->socket, line->next_bytes(), [this, line](error_code error, std::size_t) {
     line->outbox.pop_front();
     if (error) line->outbox.clear();  // the pending read tells the rest
     error_code ignored;
@@ -314,7 +364,7 @@ void RendezvousHub::Core::end(const LinePtr& line) {
   error_code ignored;
   line->socket.close(ignored);
   line->patience.cancel();
-  strangers_.erase(line);
+  strangers_.erase(line->number);
   if (line->rank >= 0) {
     --alive_;
     if (!line->has_quit) {
@@ -361,9 +411,9 @@ void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::str
   failure_ = Error{code, ErrorScope::kCommunicator, rank, message};
   error_code ignored;
   acceptor_.close(ignored);
-  const auto bytes = std::make_shared<const std::string>(wire::frame("!" + wire::pack_failure(*failure_)));
+  const auto body = std::make_shared<const Body>("!" + wire::pack_failure(*failure_));
   for (const LinePtr& line : lines_) {
-    if (line != nullptr && line->socket.is_open()) send(line, bytes);
+    if (line != nullptr && line->socket.is_open()) send(line, body);
   }
   farewell_.expires_after(kFarewell);
   farewell_.async_wait([this](error_code cancelled) {

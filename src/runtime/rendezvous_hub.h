@@ -1,10 +1,12 @@
-// RendezvousHub: where all ranks of one communicator meet during set-up. It listens, checks who comes, and relays the
-// rounds of Bootstrap::all_gather until every rank has left. It is no rank itself: rank 0's process runs it, or the one
-// that made a unique id.
+// RendezvousHub: where all ranks of one communicator meet during set-up. It listens, lets in who has the job's key
+// (bootstrap_wire.h), and relays the rounds of Bootstrap::all_gather until every rank has left. It is no rank itself:
+// rank 0's process runs it, or the one that made a unique id.
 //
-// Strangers, ranks of other jobs, protocols or versions and second copies of a rank are refused with a reason while the
-// wait for the real ones goes on. A rank that has joined and whose connection ends, or that gives up, ends the set-up:
-// all others are told who at once.
+// Strangers, ranks of other jobs, keys, protocols or versions and second copies of a rank are refused with a reason
+// while the wait for the real ones goes on. Before it has proved that it has the key, a connection gets some hundred
+// bytes of memory, `hello_patience_ms`, and one of kMaxStrangers places: where all are taken, the oldest makes room, so
+// that silent connections in any number keep nobody out. A rank that has joined and whose connection ends, or that
+// gives up, ends the set-up: all others are told who at once.
 //
 // A hub has one thread, which owns all of its state; start(), detach() and the destructor may be called by any thread.
 #pragma once
@@ -16,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/job_key.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -23,7 +26,8 @@ namespace tutti {
 // A listening TCP socket; closed when it goes.
 class Listener {
  public:
-  // The first of `ports` that is free on the numeric `address`; port 0: any. Errors: kConfig (no address), kSystem.
+  // The first of `ports` that is free on the numeric `address`; port 0: any. Errors: kConfig (no address, or the
+  // wildcard), kSystem.
   static Result<Listener> open(const std::string& address, std::span<const std::uint16_t> ports);
   // An own copy of a descriptor that listens already. Errors: kConfig.
   static Result<Listener> inherit(int fd);
@@ -49,9 +53,10 @@ class Listener {
 
 struct HubOptions {
   std::string job_id;
+  JobKey key;
   std::optional<std::int32_t> size;       // nothing: what the first rank says
   std::int64_t first_patience_ms = 0;     // how long to wait for a first rank; from then on, for its own deadline
-  std::int64_t hello_patience_ms = 3000;  // whoever says nothing makes room for others
+  std::int64_t hello_patience_ms = 3000;  // for the whole handshake
 };
 
 class RendezvousHub {

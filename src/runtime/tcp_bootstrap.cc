@@ -116,13 +116,14 @@ class TcpBootstrap final : public Bootstrap {
   explicit TcpBootstrap(const RendezvousOptions& options)
       : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)) {}
   ~TcpBootstrap() override {
-    if (line_ != nullptr) line_->write("q", Clock::now() + kRetryPause);
+    if (line_ != nullptr) say("q", Clock::now() + kRetryPause);
     line_.reset();  // before the hub, which waits for its ranks to leave
   }
 
   Status meet();
   Result<std::vector<std::string>> all_gather(const std::string& blob) override;
   std::string local_address() const override { return local_address_; }
+  Key key() const override { return meeting_key_; }
 
  private:
   enum class Attempt : std::uint8_t { kJoined, kNobody, kStranger };
@@ -132,6 +133,11 @@ class TcpBootstrap final : public Bootstrap {
   Status take_unique_id(const UniqueId& id);
   Status join();
   Result<Attempt> try_to_join(std::uint16_t port);
+  Result<Attempt> introduce(Line& line, std::uint16_t port, TimePoint patience);
+  Result<Attempt> refused(std::uint16_t port, const std::string& reason);
+  Result<Attempt> take_welcome(Line& line, std::uint16_t port, TimePoint patience);
+  bool say(const std::string& body, TimePoint until) { return line_->write(body + seal_of(body), until); }
+  std::string seal_of(const std::string& body) { return std::string(bytes_of(to_hub_->next(sha256({body})))); }
   Error nobody_answered() const;
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   Error given_up() const { return fail(ErrorCode::kAborted, "set-up was given up on this rank", options_.rank); }
@@ -141,6 +147,8 @@ class TcpBootstrap final : public Bootstrap {
   std::unique_ptr<RendezvousHub> hub_;  // rank 0's
   asio::io_context io_;
   std::unique_ptr<Line> line_;
+  std::optional<wire::Seal> to_hub_, to_rank_;
+  Key meeting_key_{};
   std::string local_address_;
   std::string stranger_;  // what answered in place of our hub, for the error when that does not come
 };
@@ -179,6 +187,7 @@ Status TcpBootstrap::take_unique_id(const UniqueId& id) {
   options_.host = parts->address;
   options_.ports = {parts->port};
   options_.job_id = parts->job_id;
+  options_.key = parts->key;
   return {};
 }
 
@@ -194,9 +203,10 @@ Status TcpBootstrap::start_hub() {
   }
   options_.host = listener->address();
   options_.ports = {listener->port()};
-  auto hub = RendezvousHub::start(
-      std::move(*listener),
-      {.job_id = options_.job_id, .size = options_.size, .first_patience_ms = options_.timeout_ms});
+  auto hub = RendezvousHub::start(std::move(*listener), {.job_id = options_.job_id,
+                                                         .key = options_.key,
+                                                         .size = options_.size,
+                                                         .first_patience_ms = options_.timeout_ms});
   if (!hub) return hub.error();
   hub_ = std::move(*hub);
   return {};
@@ -219,30 +229,77 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
   // A connection from a port to itself: what a client gets now and then on a free port of its own machine.
   if (!error && line->socket().local_endpoint(error) == line->socket().remote_endpoint(error)) return Attempt::kNobody;
   if (error) return Attempt::kNobody;
-  wire::Hello hello{.version = wire::library_version(), .rank = options_.rank, .size = options_.size};
-  hello.timeout_ms = options_.timeout_ms;
-  hello.job_id_bytes = static_cast<std::uint32_t>(options_.job_id.size());
-  std::memcpy(hello.job_id.data(), options_.job_id.data(), options_.job_id.size());
-  if (!line->write(std::string(reinterpret_cast<const char*>(&hello), sizeof(hello)), patience)) {
-    return Attempt::kNobody;
-  }
-  const auto answer = line->read(wire::kMaxFrameBytes, patience);
-  if (!answer || answer->empty() || answer->front() > '\1') {  // also: the hub of an earlier job, which is just ending
-    stranger_ = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
-    return Attempt::kStranger;
-  }
-  if (answer->front() != '\1') {
-    const std::string reason = answer->substr(1);
-    if (many && reason.starts_with("this is another job")) {
-      stranger_ = fmt::format("; on port {} another job of Tutti is being set up", port);
-      return Attempt::kStranger;
-    }
-    return fail(ErrorCode::kRefused,
-                fmt::format("the hub at {}:{} refuses rank {}: {}", options_.host, port, options_.rank, reason));
-  }
+  auto attempt = introduce(*line, port, patience);
+  if (!attempt || *attempt != Attempt::kJoined) return attempt;
   local_address_ = line->socket().local_endpoint(error).address().to_string();
   line_ = std::move(line);
   return Attempt::kJoined;
+}
+
+// Both sides prove that they have the key, the hub first.
+Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t port, TimePoint patience) {
+  wire::Hello hello{.rank = options_.rank, .key_kind = options_.key.kind, .job = wire::job_tag(options_.job_id)};
+  wire::Answer answer{.introduction = {.version = wire::library_version(),
+                                       .rank = options_.rank,
+                                       .size = options_.size,
+                                       .timeout_ms = options_.timeout_ms}};
+  if (!random_bytes(hello.nonce)) return fail(ErrorCode::kSystem, "the system gives no random bytes");
+  if (!line.write(std::string(bytes_of(hello)), patience)) return Attempt::kNobody;
+  const auto greeting = line.read(wire::kMaxGreetingBytes, patience);
+  wire::Challenge challenge;
+  const bool challenged = greeting && greeting->starts_with('\2') && greeting->size() == 1 + sizeof(challenge);
+  if (!challenged && (!greeting || !greeting->starts_with('\0'))) {  // also: an earlier job's hub, which is just ending
+    stranger_ = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
+    return Attempt::kStranger;
+  }
+  if (!challenged) return refused(port, wire::harmless(std::string_view(*greeting).substr(1)));
+  std::memcpy(&challenge, greeting->data() + 1, sizeof(challenge));
+  const Key& key = options_.key.key;
+  const Digest wanted = wire::hub_proof(key, hello, challenge.nonce);
+  if (!equal_in_constant_time(bytes_of(wanted), bytes_of(challenge.proof))) {
+    line.write("", patience);  // so that it knows why we go
+    return refused(port, words_of_other_key(options_.key.kind, options_.key.kind, "the hub"));
+  }
+  answer.proof = wire::rank_proof(key, hello, challenge.nonce, answer.introduction);
+  if (!line.write(std::string(bytes_of(answer)), patience)) return Attempt::kNobody;
+  to_hub_.emplace(key, hello, challenge.nonce, wire::Seal::Direction::kToHub);
+  to_rank_.emplace(key, hello, challenge.nonce, wire::Seal::Direction::kToRank);
+  return take_welcome(line, port, patience);
+}
+
+// What the hub says of a rank that it knows to be of the job: an error is final.
+Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16_t port, TimePoint patience) {
+  const auto sealed = line.read(wire::kMaxFrameBytes, patience);
+  if (!sealed) {
+    stranger_ = fmt::format("; the hub on port {} has just ended", port);
+    return Attempt::kStranger;
+  }
+  const auto welcome = to_rank_->open(*sealed);
+  wire::Nonce meeting{};
+  if (welcome && welcome->starts_with('\1') && welcome->size() == 1 + sizeof(meeting)) {
+    std::memcpy(meeting.data(), welcome->data() + 1, sizeof(meeting));
+    meeting_key_ = wire::meeting_key(options_.key.key, meeting);
+    return Attempt::kJoined;
+  }
+  if (welcome && welcome->starts_with('\0')) {
+    return fail(ErrorCode::kRefused, fmt::format("the hub at {}:{} refuses rank {}: {}", options_.host, port,
+                                                 options_.rank, welcome->substr(1)));
+  }
+  return refused(port, "what it said was altered on its way");
+}
+
+// A refusal without a seal. Anybody may have sent it: where there are several ports to try, it is no reason to give up,
+// unless this rank's key can be no other machine's hub's.
+Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const std::string& reason) {
+  const bool another = reason.starts_with("this is another job");
+  const bool hopeless = options_.key.kind == wire::KeyKind::kMachine && !is_own_address(options_.host) && !another;
+  if (options_.ports.size() == 1 || hopeless) {
+    return fail(ErrorCode::kRefused, fmt::format("the hub at {}:{} refuses rank {}: {} (this rank's key: {})",
+                                                 options_.host, port, options_.rank, reason, options_.key.origin));
+  }
+  stranger_ = another ? fmt::format("; on port {} another job of Tutti is being set up", port)
+                      : fmt::format("; on port {}: {} (this rank's key: {})", port, reason, options_.key.origin);
+  return Attempt::kStranger;
 }
 
 Error TcpBootstrap::nobody_answered() const {
@@ -287,19 +344,23 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
                               : fail(ErrorCode::kPeerLost, "rank 0 ended during set-up", 0);
   };
   // A write fails when the hub has ended; what it said before that can still be read.
-  const bool written = line_->write("b" + blob, deadline_);
+  const bool written = say("b" + blob, deadline_);
   TimePoint last = deadline_;
   if (!line_->wait_readable(deadline_ + kHubFirst)) {  // whoever gives up is told who was missing
-    if (written) line_->write("q", Clock::now() + kRetryPause);
+    if (written) say("q", Clock::now() + kRetryPause);
     last = Clock::now();
   }
-  const auto answer = line_->read(wire::kMaxFrameBytes, last + kLastWords);
+  const auto sealed = line_->read(wire::kMaxFrameBytes, last + kLastWords);
   if (stopped()) return given_up();
-  if (!answer) {
+  if (!sealed) {
     if (last != deadline_) {
       return fail(ErrorCode::kTimeout, fmt::format("set-up did not end within {} ms", options_.timeout_ms));
     }
     return ended();
+  }
+  const auto answer = to_rank_->open(*sealed);
+  if (!answer) {
+    return fail(ErrorCode::kRefused, fmt::format("what the hub at {} said was altered on its way", options_.host));
   }
   if (answer->starts_with('!')) {
     return wire::unpack_failure(std::string_view(*answer).substr(1));

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -79,7 +78,8 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id) {
   }
   std::array<char, INET6_ADDRSTRLEN> address{};
   inet_ntop(v4 ? AF_INET : AF_INET6, layout.address.data(), address.data(), address.size());
-  return UniqueIdParts{address.data(), layout.port, hexadecimal(layout.secret)};
+  const std::string_view secret = bytes_of(layout.secret);
+  return UniqueIdParts{address.data(), layout.port, job_id_of_secret(secret), key_of_secret(secret)};
 }
 
 Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports,
@@ -94,7 +94,7 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
                              "machine; choose another interface",
                              address)};
   }
-  if (getrandom(layout.secret.data(), layout.secret.size(), 0) != static_cast<ssize_t>(layout.secret.size())) {
+  if (!random_bytes(layout.secret)) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random bytes for a unique id"};
   }
   auto listener = Listener::open(address, ports_to_try(ports));
@@ -102,7 +102,8 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
   layout.port = listener->port();
   layout.check = check_of(layout);
   auto hub =
-      RendezvousHub::start(std::move(*listener), {.job_id = hexadecimal(layout.secret),
+      RendezvousHub::start(std::move(*listener), {.job_id = job_id_of_secret(bytes_of(layout.secret)),
+                                                  .key = key_of_secret(bytes_of(layout.secret)),
                                                   .size = std::nullopt,
                                                   .first_patience_ms = std::max<std::int64_t>(1, patience.count())});
   if (!hub) return hub.error();

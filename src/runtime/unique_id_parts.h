@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/config.h"
+#include "runtime/job_key.h"
 #include "tutti/unique_id.h"
 
 namespace tutti {
@@ -16,7 +17,8 @@ namespace tutti {
 struct UniqueIdParts {
   std::string address;  // numeric
   std::uint16_t port = 0;
-  std::string job_id;  // the secret as 32 hexadecimal digits
+  std::string job_id;  // 32 hexadecimal digits that tell nothing of the secret
+  JobKey key;          // out of the secret
 };
 
 // Errors: kInvalidArgument (no id of this version, garbled).

@@ -56,7 +56,7 @@ class Verbs : public testing::Test {
     std::vector<std::shared_ptr<DataPathMaker>> makers;
     std::vector<std::shared_ptr<TcpEndpoint>> endpoints;
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      endpoints.push_back(TcpEndpoint::listen({.address = "127.0.0.1"}).value());
+      endpoints.push_back(TcpEndpoint::listen({.address = "127.0.0.1", .key = {1}}).value());
       addresses.push_back(endpoints.back()->address());
       VerbsSettings settings;
       settings.devices = devices_of(rank);

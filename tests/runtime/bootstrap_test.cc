@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "runtime/bootstrap_wire.h"
+#include "runtime/raw_rank.h"
 #include "runtime/rendezvous_hub.h"
 
 namespace tutti {
@@ -41,6 +42,7 @@ RendezvousOptions job(std::int32_t rank, std::int32_t size, std::uint16_t port) 
   options.host = "127.0.0.1";
   options.ports = {port};
   options.job_id = "bootstrap-test";
+  options.key = test::key_for_tests();
   options.timeout_ms = 20'000;
   return options;
 }
@@ -87,46 +89,12 @@ void expect_words(const Error& error, const std::string& words) {
   EXPECT_NE(error.message.find(words), std::string::npos) << "\"" << words << "\" is not in: " << to_string(error);
 }
 
-// A connection without manners: says what it is told to.
-class Raw {
+using test::Raw;
+
+class Rank : public test::RawRank {
  public:
-  explicit Raw(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    for (int attempt = 0; attempt < 400 && !connected_; ++attempt) {
-      connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-      if (!connected_) std::this_thread::sleep_for(milliseconds(5));
-    }
-    EXPECT_TRUE(connected_);
-    const timeval patience{.tv_sec = 5, .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  }
-  ~Raw() { close(fd_); }
-  void say(const std::string& bytes) { EXPECT_GT(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0); }
-  void say(const wire::Hello& hello) { say(wire::frame({reinterpret_cast<const char*>(&hello), sizeof(hello)})); }
-  // The body of the next frame; empty: the end.
-  std::string hear() {
-    std::array<char, 4> header{};
-    if (recv(fd_, header.data(), header.size(), MSG_WAITALL) != 4) return {};
-    std::string body(wire::frame_length(header), '\0');
-    return recv(fd_, body.data(), body.size(), MSG_WAITALL) == ssize_t(body.size()) ? body : std::string();
-  }
-
- private:
-  int fd_;
-  bool connected_ = false;
+  Rank(std::uint16_t port, std::int32_t rank, std::int32_t size) : RawRank(port, rank, size, "bootstrap-test") {}
 };
-
-wire::Hello hello_of(std::int32_t rank, std::int32_t size) {
-  wire::Hello hello{.version = wire::library_version(), .rank = rank, .size = size};
-  constexpr std::string_view kJob = "bootstrap-test";
-  hello.job_id_bytes = kJob.size();
-  std::memcpy(hello.job_id.data(), kJob.data(), kJob.size());
-  hello.timeout_ms = 20'000;
-  return hello;
-}
 
 TEST(Hub, EveryRankGetsEveryBlobInEveryRound) {
   for (const std::int32_t size : {1, 2, 3, 9, 40}) {
@@ -154,29 +122,24 @@ TEST(Hub, StrangersAreToldWhyAndTheRealOnesMeet) {
   EXPECT_NE(noisy.hear().find("this is not the Tutti protocol"), std::string::npos);
   endless.say(std::string("\4\0\0\0abcd", 8));
   EXPECT_NE(endless.hear().find("this is not the Tutti protocol"), std::string::npos);
-  const auto refused = [&](const wire::Hello& hello, const std::string& reason) {
-    Raw stranger(port);
-    stranger.say(hello);
-    const std::string answer = stranger.hear();
-    EXPECT_EQ(answer.substr(0, 1), std::string(1, '\0'));
-    EXPECT_NE(answer.find(reason), std::string::npos) << answer << " lacks: " << reason;
+  // Before it has proved anything, and after.
+  const auto refused = [&](Rank& stranger, const std::string& reason) {
+    EXPECT_FALSE(stranger.join());
+    EXPECT_EQ(stranger.heard.substr(0, 1), std::string(1, '\0'));
+    EXPECT_NE(stranger.heard.find(reason), std::string::npos) << stranger.heard << " lacks: " << reason;
     EXPECT_EQ(stranger.hear(), "") << "and the connection is closed";
   };
-  wire::Hello hello = hello_of(1, 3);
-  hello.protocol = 77;
-  refused(hello, "protocol 2 is spoken here, not 77");
-  hello = hello_of(1, 3);
-  hello.version = 9'008'007;
-  refused(hello, "rank 1 runs Tutti 9.8.7, the hub " + wire::version_text(wire::library_version()));
-  hello = hello_of(1, 3);
-  hello.job_id[0] = 'B';
-  refused(hello, "another job");
-  hello = hello_of(1, 3);
-  hello.job_id_bytes = 0xffffffff;
-  refused(hello, "another job");
-  refused(hello_of(1, 4), "rank 1 says that there are 4 ranks, rank 0 says 3");
-  refused(hello_of(3, 3), "rank 3 is outside 0..2");
-  refused(hello_of(-1, 3), "rank -1 is outside 0..2");
+  Rank protocol(port, 1, 3), version(port, 1, 3), other(port, 1, 3), more(port, 1, 4), high(port, 3, 3),
+      low(port, -1, 3);
+  protocol.hello.protocol = 77;
+  refused(protocol, "protocol 3 is spoken here, not 77");
+  version.introduction.version = 9'008'007;
+  refused(version, "rank 1 runs Tutti 9.8.7, the hub " + wire::version_text(wire::library_version()));
+  other.hello.job = wire::job_tag("Bootstrap-test");
+  refused(other, "another job");
+  refused(more, "rank 1 says that there are 4 ranks, rank 0 says 3");
+  refused(high, "rank 3 is outside 0..2");
+  refused(low, "rank -1 is outside 0..2");
   {
     std::thread second([&] { EXPECT_TRUE(meets(job(2, 3, port))); });
     std::this_thread::sleep_for(milliseconds(100));
@@ -188,25 +151,20 @@ TEST(Hub, StrangersAreToldWhyAndTheRealOnesMeet) {
   root.join();
 }
 
-TEST(Hub, ManySilentConnectionsOnlyDelayTheRealOnes) {
+TEST(Hub, ManySilentConnectionsKeepNobodyOut) {
   auto listener = Listener::open("127.0.0.1", std::vector<std::uint16_t>{0}).value();
   const std::uint16_t port = listener.port();
-  auto hub = RendezvousHub::start(
-                 std::move(listener),
-                 {.job_id = "bootstrap-test", .size = 2, .first_patience_ms = 20'000, .hello_patience_ms = 200})
+  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                        .key = test::key_for_tests(),
+                                                        .size = 2,
+                                                        .first_patience_ms = 20'000,
+                                                        .hello_patience_ms = 20'000})
                  .value();
   std::vector<std::unique_ptr<Raw>> silent;
-  for (int i = 0; i < 80; ++i) silent.push_back(std::make_unique<Raw>(port));
-  Raw first(port);
-  first.say(hello_of(0, 2));
-  std::string answer = first.hear();
-  for (int attempt = 0; answer.empty() && attempt < 20; ++attempt) {  // turned away while there were too many
-    std::this_thread::sleep_for(milliseconds(50));
-    Raw again(port);
-    again.say(hello_of(0, 2));
-    answer = again.hear();
-  }
-  EXPECT_EQ(answer, "\1");
+  for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<Raw>(port));
+  Rank first(port, 0, 2);
+  EXPECT_TRUE(first.join()) << "the patience of the silent ones is not over yet";
+  EXPECT_EQ(silent.front()->hear(), "") << "the oldest has made room";
 }
 
 TEST(Hub, ARankThatDiesDuringSetUpIsNamedToAllAtOnce) {
@@ -216,12 +174,11 @@ TEST(Hub, ARankThatDiesDuringSetUpIsNamedToAllAtOnce) {
     Clock::time_point died;
     on_ranks({0, 1, 3, 2}, [&](std::int32_t rank) {
       if (rank == 2) {
-        Raw dying(port);
-        dying.say(hello_of(2, 4));
-        EXPECT_EQ(dying.hear(), "\1");
+        Rank dying(port, 2, 4);
+        EXPECT_TRUE(dying.join());
         if (all_had_come) {
-          dying.say(wire::frame("b"));
-          EXPECT_EQ(dying.hear().substr(0, 1), "+");
+          dying.say_sealed("b");
+          EXPECT_EQ(dying.hear_sealed().substr(0, 1), "+");
         }
         std::this_thread::sleep_for(milliseconds(100));
         const std::lock_guard lock(mutex);
@@ -296,12 +253,11 @@ TEST(Hub, ARankThatLeavesBetweenRoundsIsNamed) {
 TEST(Hub, TakesALateBlobAndAGoodbyeAfterTheFailure) {
   const std::uint16_t port = free_port();
   std::thread late([&] {
-    Raw rank(port);
-    rank.say(hello_of(1, 2));
-    EXPECT_EQ(rank.hear(), "\1");
-    EXPECT_TRUE(rank.hear().starts_with('!'));
-    rank.say(wire::frame("bx"));
-    rank.say(wire::frame("q"));
+    Rank rank(port, 1, 2);
+    EXPECT_TRUE(rank.join());
+    EXPECT_TRUE(rank.hear_sealed().starts_with('!'));
+    rank.say_sealed("bx");
+    rank.say_sealed("q");
   });
   auto options = job(0, 2, port);
   options.timeout_ms = 300;
@@ -351,7 +307,9 @@ TEST(Hub, IsFoundBehindForeignListenersOnItsPorts) {
     }
   });
   auto other_hub =
-      RendezvousHub::start(std::move(other), {.job_id = "another", .size = 2, .first_patience_ms = 20'000}).value();
+      RendezvousHub::start(std::move(other),
+                           {.job_id = "another", .key = test::key_for_tests(), .size = 2, .first_patience_ms = 20'000})
+          .value();
   on_ranks(up_to(4), [&](std::int32_t rank) {
     RendezvousOptions options = job(rank, 4, 0);
     options.ports = ports;

@@ -85,7 +85,7 @@ std::vector<std::optional<Error>> set_up(std::uint32_t ranks, std::uint32_t poor
       Config config;
       config.transport = TransportPolicy::kTcp;
       auto fabric =
-          make_fabric(config, rank, ranks, "127.0.0.1", 20'000, gather, std::shared_ptr<detail::RankDevice>());
+          make_fabric(config, rank, ranks, "127.0.0.1", Key{7}, 20'000, gather, std::shared_ptr<detail::RankDevice>());
       ASSERT_TRUE(fabric.ok()) << to_string(fabric.error());
       (*fabric)->path_maker = std::make_shared<ScarceMaker>(rank != poor);
       std::vector<std::uint32_t> members(ranks);

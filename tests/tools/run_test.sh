@@ -58,7 +58,7 @@ environment_is_complete() {
     [ "$TUTTI_RANK" != 0 ] || { [ -S "/proc/self/fd/$TUTTI_ROOT_FD" ] && echo listens; }'
   for rank in 0 1; do
     for pair in "RANK=$rank" WORLD_SIZE=2 "LOCAL_RANK=$rank" LOCAL_SIZE=2 \
-      'ROOT=127\.0\.0\.1:[1-9][0-9]*' 'JOB_ID=[0-9a-f]{32}'; do
+      'ROOT=127\.0\.0\.1:[1-9][0-9]*' 'JOB_ID=[0-9a-f]{32}' 'JOB_KEY=[0-9a-f]{64}'; do
       expect_line out "^\[$rank\] TUTTI_$pair\$"
     done
   done

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -16,6 +19,7 @@
 
 #include "shm_ranks.h"
 #include "test_doorbell.h"
+#include "transports/shm/unix_address.h"
 
 namespace tutti {
 namespace {
@@ -166,6 +170,51 @@ TEST(UnixExchange, ProbesTellOtherNamespacesAndOtherUsersFromNeighbours) {
   if (!elsewhere && !stranger) GTEST_SKIP() << "neither namespaces nor other users can be had here";
   EXPECT_EQ(elsewhere.value_or(Reach::kAbsent), Reach::kAbsent);
   EXPECT_EQ(stranger.value_or(Reach::kOtherUser), Reach::kOtherUser);
+}
+
+// Another user's process that has found the listener's name, and knows even its nonce: neither let in nor waited for.
+TEST(UnixExchange, AnotherUserIsNotLetInWhateverItKnows) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  SteadyClock clock;
+  auto listener = UnixExchange::listen(0, 2).value();
+  auto other = UnixExchange::listen(1, 2).value();
+  const UnixAddress address = UnixAddress::parse(listener->address()).value();
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setuid(65534) != 0) _exit(1);
+    sockaddr_un where{};
+    where.sun_family = AF_UNIX;
+    std::memcpy(where.sun_path + 1, address.name.data(), address.name.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + address.name.size());
+    const struct {  // a hello, as rank 1 would say it
+      std::uint32_t magic = 0x5455584d, operation = 1, rank = 1, reserved = 0;
+      std::array<std::uint8_t, 16> nonce;
+      std::uint64_t channel = 0;
+    } hello{.nonce = address.nonce};
+    for (int i = 0; i < 10; ++i) {  // the first says it, the others say nothing and stay
+      const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+      if (connect(fd, reinterpret_cast<sockaddr*>(&where), length) != 0) _exit(2);
+      if (i == 0 && send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) _exit(3);
+    }
+    if (write(ready[1], "x", 1) != 1) _exit(4);
+    pause();
+  }
+  char byte = 0;
+  close(ready[1]);
+  ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the other user could not connect";
+  const std::vector<std::string> addresses = {listener->address(), other->address()};
+  const std::int64_t since_ns = clock.now_ns();
+  std::thread right([&] { EXPECT_TRUE(other->connect(addresses, {0, 1}, clock, clock.now_ns() + 20 * kSecond).ok()); });
+  EXPECT_TRUE(listener->connect(addresses, {0, 1}, clock, clock.now_ns() + 20 * kSecond).ok());
+  right.join();
+  EXPECT_LT(clock.now_ns() - since_ns, kSecond) << "nobody is waited for that is not let in";
+  const std::uint32_t id = other->share(memory("one"), {});
+  EXPECT_EQ(text_at(listener->find(1, id)), "one") << "the right one is in";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
 }
 
 class AnyExchange : public ::testing::TestWithParam<bool> {

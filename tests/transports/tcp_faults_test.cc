@@ -309,6 +309,88 @@ TEST(TcpStrangers, ThatSendNonsenseAfterTheirPreambleAreCorruptNotTrusted) {
   EXPECT_EQ(attack(2, unknown), Arrival::kCorrupt);
 }
 
+// A preamble that was seen on its way, sent again: by somebody who does not have the key.
+TEST(TcpStrangers, ThatRepeatWhatARankHasSaidAreRefused) {
+  World world;
+  const TcpTransportOptions to = world.options(1);
+  auto receive = world.receive(0, 1, 3);
+  RawPeer first(world.addresses[1]);
+  Preamble seen = first.preamble(to, 0, 3);
+  seen.source = 99;
+  seen.serial = 1;
+  seen.proof = proof_of(seen, kKey);
+  first.write_as_is(seen);
+  first.write(message(0, call(1)));
+  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
+  first.close();
+  receive.reset();
+  RawPeer again(world.addresses[1]);
+  again.write_as_is(seen);
+  RawPeer other_lane(world.addresses[1]);
+  Preamble changed = seen;
+  changed.lane = 4;
+  changed.serial = 2;
+  other_lane.write_as_is(changed);
+  RawPeer no_key(world.addresses[1]);
+  changed.proof = proof_of(changed, Key{9});
+  no_key.write_as_is(changed);
+  EXPECT_TRUE(eventually([&] { return world.ranks[1]->pump(), world.endpoints[1]->refusals().count == 3; }));
+  EXPECT_EQ(again.reply().refusal, Refusal::kReplay);
+  EXPECT_EQ(other_lane.reply().refusal, Refusal::kProof);
+  EXPECT_EQ(no_key.reply().refusal, Refusal::kProof);
+  // Where the copied one is of a control connection, which may be made anew after its end: a copy of that, too.
+  RawPeer board(world.addresses[1]);
+  Preamble control = board.preamble(to, 0);
+  control.kind = TcpLinkKind::kControl;
+  control.source = 99;
+  control.serial = 2;
+  control.proof = proof_of(control, kKey);
+  board.write_as_is(control);
+  world.ranks[1]->pump();
+  board.close();
+  for (int i = 0; i < 5; ++i) world.ranks[1]->pump();
+  RawPeer liar(world.addresses[1]);
+  liar.write_as_is(control);
+  EXPECT_TRUE(eventually([&] { return world.ranks[1]->pump(), world.endpoints[1]->refusals().count == 4; }));
+  EXPECT_EQ(liar.reply().refusal, Refusal::kReplay);
+}
+
+TEST(TcpEndpoint, KnowsEveryOneOfItsLastThousandConnectionsByNumber) {
+  auto port = endpoint({.address = "127.0.0.1", .most_parked = 4096});
+  const TcpTransportOptions later{.rank = 1, .ranks = 2, .communicator = 5};
+  const auto comes = [&](std::uint64_t serial) {
+    RawPeer peer(port->address());
+    Preamble preamble = peer.preamble(later, 0, static_cast<std::uint16_t>(serial % 8));
+    preamble.source = 7;
+    preamble.serial = serial;
+    preamble.proof = proof_of(preamble, kKey);
+    peer.write_as_is(preamble);
+    Reply reply;  // what is admitted is told nothing
+    eventually([&] { return port->service(), (reply = peer.reply(0)).kind != Reply::Kind::kNothing; }, 30);
+    return reply.kind == Reply::Kind::kNothing;
+  };
+  for (const std::uint64_t serial : {1, 3, 2, 1000, 999, 1030, 8, 5000, 4990}) EXPECT_TRUE(comes(serial)) << serial;
+  for (const std::uint64_t serial : {0, 1, 3, 1000, 1030, 7, 3976, 5000, 4990}) EXPECT_FALSE(comes(serial)) << serial;
+  EXPECT_TRUE(comes(3977)) << "the last one of the window";
+}
+
+// More silent connections than there are places: who has the key comes in all the same, with no try in vain.
+TEST(TcpEndpoint, ManySilentConnectionsKeepNobodyOut) {
+  World world;
+  std::vector<std::unique_ptr<RawPeer>> silent;
+  for (int i = 0; i < 600; ++i) {
+    silent.push_back(std::make_unique<RawPeer>(world.addresses[1]));
+    if (i % 100 == 0) world.endpoints[1]->service();
+  }
+  auto send = world.send(0, 1);
+  auto receive = world.receive(0, 1);
+  const std::byte byte{1};
+  send->send_from(&byte, 1, call(1));
+  world.ranks[0]->flush();
+  EXPECT_EQ(await(*receive, call(1), {}, 5000), Arrival::kMessage);
+  EXPECT_EQ(world.ranks[1]->peer_status(0).life, PeerLife::kLive);
+}
+
 TEST(TcpEndpoint, GivesUpOnTheSilentAndBoundsWhatItParks) {
   auto port = endpoint({.address = "127.0.0.1", .patience_ns = 50'000'000, .most_parked = 3});
   RawPeer silent(port->address());
@@ -342,7 +424,7 @@ TEST(TcpEndpoint, StaysInItsPortRangeAndSaysWhenThatIsFull) {
   EXPECT_EQ(full.error().code, ErrorCode::kSystem);
   EXPECT_NE(full.error().message.find("no free port"), std::string::npos) << full.error().message;
   first = nullptr;
-  EXPECT_TRUE(TcpEndpoint::listen({.address = "127.0.0.1", .first_port = port, .last_port = port}).ok());
+  EXPECT_TRUE(TcpEndpoint::listen({.address = "127.0.0.1", .first_port = port, .last_port = port, .key = kKey}).ok());
   EXPECT_EQ(TcpEndpoint::listen({.address = "localhost"}).error().code, ErrorCode::kConfig);
   EXPECT_EQ(TcpEndpoint::listen({.address = "0.0.0.0"}).error().code, ErrorCode::kConfig);
   EXPECT_EQ(TcpEndpoint::listen({.address = "127.0.0.1", .first_port = 9, .last_port = 8}).error().code,

@@ -124,6 +124,7 @@ TEST(TcpNotes, EndALineThatSaysSomethingElse) {
     preamble.nonce = address->nonce;
     preamble.communicator = kChannel;
     preamble.sender = 1;
+    endpoint()->sign(preamble);
     FrameHeader header{.kind = FrameKind::kNote, .bytes = 2};
     std::string said(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
     said.append(reinterpret_cast<const char*>(&header), sizeof(header)).append("ok");

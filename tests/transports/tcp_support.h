@@ -23,7 +23,10 @@ inline constexpr std::uint64_t kCommunicator = 77;
 
 inline CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
 
-inline std::shared_ptr<TcpEndpoint> endpoint(const TcpEndpointOptions& options = {.address = "127.0.0.1"}) {
+inline const Key kKey = {1, 2, 3};  // the job's
+
+inline std::shared_ptr<TcpEndpoint> endpoint(TcpEndpointOptions options = {.address = "127.0.0.1"}) {
+  if (options.key == Key{}) options.key = kKey;
   return TcpEndpoint::listen(options).value();
 }
 
@@ -92,6 +95,16 @@ class RawPeer {
     iovec part{.iov_base = const_cast<void*>(data), .iov_len = bytes};
     ASSERT_EQ(send_some(socket_.get(), {&part, 1}).bytes, bytes);
   }
+  // Signed with the job's key, as the first connection of an endpoint of its own.
+  void write(Preamble preamble) {
+    std::array<std::uint8_t, 8> source{};
+    ASSERT_TRUE(random_bytes(source));
+    std::memcpy(&preamble.source, source.data(), source.size());
+    preamble.serial = 1;
+    preamble.proof = proof_of(preamble, kKey);
+    write_as_is(preamble);
+  }
+  void write_as_is(const Preamble& preamble) { write(&preamble, sizeof(preamble)); }
   template <class T>
   void write(const T& value) {
     write(&value, sizeof(value));

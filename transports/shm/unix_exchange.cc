@@ -154,15 +154,19 @@ Status UnixExchange::accept_one() {
   if (fd < 0) {
     return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? Status() : unix_socket_error("accept");
   }
+  const std::optional<pid_t> process = peer_process(fd);
+  if (!process) {  // another user's: not waited for
+    close(fd);
+    return {};
+  }
   const timeval patience{.tv_sec = 1, .tv_usec = 0};  // the hello is sent right after the connect
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   Packet hello;
-  const std::optional<pid_t> process = peer_process(fd);
   ssize_t received = -1;
   do {
     received = recv(fd, &hello, sizeof(hello), 0);
   } while (received < 0 && errno == EINTR);
-  const bool whole = process && received == static_cast<ssize_t>(sizeof(hello));
+  const bool whole = received == static_cast<ssize_t>(sizeof(hello));
   const std::scoped_lock lock(mutex_);
   if (!whole || hello.magic != kMagic || hello.operation != kHello || hello.nonce != address_.nonce ||
       hello.id >= peers_.size() || !peers_[hello.id].awaited) {

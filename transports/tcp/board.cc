@@ -23,9 +23,14 @@ void put(std::vector<std::byte>& to, const T& value) {
 
 }  // namespace
 
-StatePusher::StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, EpollDoorbell& bell,
-                         Clock& clock)
-    : mine_(mine), addresses_(std::move(addresses)), bell_(bell), clock_(clock), lines_(addresses_.size()) {
+StatePusher::StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, TcpEndpoint& endpoint,
+                         EpollDoorbell& bell, Clock& clock)
+    : mine_(mine),
+      addresses_(std::move(addresses)),
+      endpoint_(endpoint),
+      bell_(bell),
+      clock_(clock),
+      lines_(addresses_.size()) {
   record_.life = static_cast<std::uint32_t>(PeerLife::kLive);
 }
 
@@ -125,6 +130,7 @@ bool StatePusher::open(std::uint32_t peer) {
   preamble.kind = TcpLinkKind::kControl;
   preamble.nonce = addresses_[peer]->nonce;
   preamble.receiver = peer;
+  endpoint_.sign(preamble);
   put(line.pending, preamble);
   return true;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "transports/tcp/endpoint.h"
 #include "transports/tcp/epoll_doorbell.h"
 #include "transports/tcp/wire.h"
 #include "transports/transport.h"
@@ -27,8 +28,8 @@ class StatePusher {
   };
 
   // `mine`: what all preambles of this rank have in common. Addresses by rank; nothing for those not reached by TCP.
-  StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, EpollDoorbell& bell,
-              Clock& clock);
+  StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, TcpEndpoint& endpoint,
+              EpollDoorbell& bell, Clock& clock);
   void enter(const CallTag& tag);
   void leave(const CallTag& tag, const std::optional<CallFailure>& failure);
   void abort();
@@ -58,6 +59,7 @@ class StatePusher {
 
   const Preamble mine_;
   const std::vector<std::optional<PeerAddress>> addresses_;
+  TcpEndpoint& endpoint_;
   EpollDoorbell& bell_;
   Clock& clock_;
   mutable std::mutex mutex_;  // guards all below

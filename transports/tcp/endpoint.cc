@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,10 +14,12 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMaxGreetings = 256;           // connections that have not said yet who they are
-constexpr std::size_t kMaxDepartures = 1024;         // communicators that ended here, remembered for late callers
-constexpr int kAcceptsAtOnce = 64;                   // per service()
-constexpr std::int64_t kAcceptPauseNs = 50'000'000;  // after the system refused a descriptor
+constexpr std::size_t kMaxGreetings = 256;              // connections that have not said yet who they are
+constexpr std::int64_t kLeastPatienceNs = 250'000'000;  // that each of them has, however many others come
+constexpr std::size_t kMaxDepartures = 1024;            // communicators that ended here, remembered for late callers
+constexpr int kAcceptsAtOnce = 64;                      // per look
+constexpr int kLooksAtOnce = 4;                         // per service()
+constexpr std::int64_t kAcceptPauseNs = 50'000'000;     // after the system refused a descriptor
 
 // The first port of the range that can be had.
 Result<Socket> listen_in_range(SocketAddress& address, const TcpEndpointOptions& options) {
@@ -38,15 +39,38 @@ Result<Socket> listen_in_range(SocketAddress& address, const TcpEndpointOptions&
                            options.first_port, options.last_port, made.error().message)};
 }
 
-Refusal fault_of(const Preamble& preamble, const WireNonce& nonce) {
-  if (preamble.magic != kWireMagic) return Refusal::kProtocol;
-  if (preamble.version != kWireVersion) return Refusal::kVersion;
-  if (preamble.nonce != nonce) return Refusal::kNonce;
-  if (preamble.kind < TcpLinkKind::kData || preamble.kind > TcpLinkKind::kNotes) return Refusal::kProtocol;
-  return Refusal::kNone;
+}  // namespace
+
+bool TcpEndpoint::Come::first_time(std::uint64_t serial) {
+  if (serial == 0 || serial + kWindow <= highest) return false;
+  if (serial > highest) {
+    const std::uint64_t fresh = std::min<std::uint64_t>(serial - highest, kWindow);
+    for (std::uint64_t i = 0; i < fresh; ++i) seen.reset((serial - i) % kWindow);
+    highest = serial;
+  }
+  if (seen.test(serial % kWindow)) return false;
+  seen.set(serial % kWindow);
+  return true;
 }
 
-}  // namespace
+Refusal TcpEndpoint::fault_of(const Preamble& preamble) {
+  if (preamble.magic != kWireMagic) return Refusal::kProtocol;
+  if (preamble.version != kWireVersion) return Refusal::kVersion;
+  if (preamble.nonce != address_.nonce) return Refusal::kNonce;
+  const Tag proof = proof_of(preamble, options_.key);
+  if (!equal_in_constant_time(bytes_of(proof), bytes_of(preamble.proof))) return Refusal::kProof;
+  if (preamble.kind < TcpLinkKind::kData || preamble.kind > TcpLinkKind::kNotes) return Refusal::kProtocol;
+  return come_[preamble.source].first_time(preamble.serial) ? Refusal::kNone : Refusal::kReplay;
+}
+
+void TcpEndpoint::sign(Preamble& preamble) {
+  preamble.source = source_;
+  {
+    const std::scoped_lock lock(signing_);
+    preamble.serial = ++serials_[preamble.nonce];
+  }
+  preamble.proof = proof_of(preamble, options_.key);
+}
 
 TcpEndpoint::TcpEndpoint(const TcpEndpointOptions& options)
     : options_(options), clock_(options.clock != nullptr ? *options.clock : system_clock_) {}
@@ -66,9 +90,10 @@ Result<std::shared_ptr<TcpEndpoint>> TcpEndpoint::listen(const TcpEndpointOption
   endpoint->listener_ = std::move(*listener);
   endpoint->address_.socket = local_address(endpoint->listener_.get());
   WireNonce& nonce = endpoint->address_.nonce;
-  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
-    return socket_error("getrandom", errno);
-  }
+  TUTTI_ASSERT(options.key != Key{}, "an endpoint without a key");
+  std::array<std::uint8_t, 8> source{};
+  if (!random_bytes(nonce) || !random_bytes(source)) return socket_error("getrandom", errno);
+  std::memcpy(&endpoint->source_, source.data(), source.size());
   endpoint->epoll_ = Socket(above_standard(epoll_create1(EPOLL_CLOEXEC)));
   if (!endpoint->epoll_.is_open()) return socket_error("epoll_create1", errno);
   TUTTI_TRY(endpoint->watch(endpoint->listener_.get()));
@@ -119,7 +144,7 @@ void TcpEndpoint::service() {
     (void)watch(listener_.get());
   }
   evict(now_ns);
-  while (true) {
+  for (int look = 0; look < kLooksAtOnce; ++look) {  // no longer, however many connect: our own calls wait behind
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<std::size_t>(i)].data.fd;
@@ -133,22 +158,26 @@ void TcpEndpoint::service() {
   }
 }
 
+// What is not accepted stays in the kernel's queue; sleepers must not be woken by it again and again.
+void TcpEndpoint::pause_accepting(std::int64_t now_ns) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+  accept_again_ns_ = now_ns + kAcceptPauseNs;
+}
+
 void TcpEndpoint::accept_some(std::int64_t now_ns) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    if (greetings_.size() >= kMaxGreetings && !evict_oldest(now_ns)) return pause_accepting(now_ns);
     Socket socket(above_standard(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
     if (!socket.is_open()) {
       const bool starved = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       if (!starved) return;
       refusals_.trouble = socket_error("accept", errno).message;
-      // The connection stays in the kernel's queue. Sleepers must not be woken by it again and again.
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-      accept_again_ns_ = now_ns + kAcceptPauseNs;
-      return;
+      if (evict_oldest(now_ns)) continue;
+      return pause_accepting(now_ns);
     }
     refusals_.trouble.clear();
     const int fd = socket.get();
     if (!watch(fd).ok()) continue;
-    if (greetings_.size() >= kMaxGreetings) evict(now_ns);
     Greeting& greeting = greetings_[fd];
     greeting.socket = std::move(socket);
     greeting.since_ns = now_ns;
@@ -156,18 +185,23 @@ void TcpEndpoint::accept_some(std::int64_t now_ns) {
   }
 }
 
-// Ends the greetings that have lasted too long, and the oldest where there are too many.
+// Ends the greetings that have lasted too long.
 void TcpEndpoint::evict(std::int64_t now_ns) {
-  while (!greetings_.empty()) {
-    const auto oldest = std::min_element(greetings_.begin(), greetings_.end(), [](const auto& a, const auto& b) {
-      return a.second.since_ns < b.second.since_ns;
-    });
-    const bool silent = now_ns - oldest->second.since_ns > options_.patience_ns;
-    if (!silent && greetings_.size() < kMaxGreetings) return;
-    Socket socket = std::move(oldest->second.socket);
-    greetings_.erase(oldest);
-    refuse_locked({.preamble = {}, .socket = std::move(socket)}, Refusal::kSilence);
-  }
+  const auto silent = [&](const auto& one) { return now_ns - one.second.since_ns > options_.patience_ns; };
+  while (std::any_of(greetings_.begin(), greetings_.end(), silent)) evict_oldest(now_ns);
+}
+
+// Makes room. False: all have come just now, and may be ours on a slow way.
+bool TcpEndpoint::evict_oldest(std::int64_t now_ns) {
+  const auto oldest = std::min_element(greetings_.begin(), greetings_.end(), [](const auto& a, const auto& b) {
+    return a.second.since_ns < b.second.since_ns;
+  });
+  const std::int64_t least_ns = std::min(kLeastPatienceNs, options_.patience_ns);
+  if (oldest == greetings_.end() || now_ns - oldest->second.since_ns < least_ns) return false;
+  Socket socket = std::move(oldest->second.socket);
+  greetings_.erase(oldest);
+  refuse_locked({.preamble = {}, .socket = std::move(socket)}, Refusal::kSilence);
+  return true;
 }
 
 void TcpEndpoint::greet(int fd) {
@@ -185,16 +219,14 @@ void TcpEndpoint::greet(int fd) {
   AcceptedLink link{.preamble = preamble, .socket = std::move(greeting.socket)};
   greetings_.erase(found);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  const Refusal fault = wrong_start ? Refusal::kProtocol
-                        : !whole    ? Refusal::kSilence
-                                    : fault_of(link.preamble, address_.nonce);
+  const Refusal fault = wrong_start ? Refusal::kProtocol : !whole ? Refusal::kSilence : fault_of(link.preamble);
   if (fault != Refusal::kNone) return refuse_locked(std::move(link), fault);
   tune(link.socket.get(), 0);
   route(std::move(link));
 }
 
 void TcpEndpoint::route(AcceptedLink link) {
-  const Key key{link.preamble.communicator, link.preamble.receiver};
+  const Place key{link.preamble.communicator, link.preamble.receiver};
   const auto found = mailboxes_.find(key);
   const std::shared_ptr<TcpMailbox> mailbox = found == mailboxes_.end() ? nullptr : found->second.lock();
   if (mailbox != nullptr) {

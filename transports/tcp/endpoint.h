@@ -2,14 +2,15 @@
 //
 // It has no thread of its own: whoever waits for a connection calls service(), which admits what has arrived. Admitted
 // connections lie in the mailbox of their communicator and rank, or are parked until that mailbox is attached.
-// Strangers are refused, counted and remembered (refusals()), and cost nobody a wait. Everything is bounded, see the
-// constants.
+// Who does not show that it has the job's key is refused, counted and remembered (refusals()), and costs nobody a wait;
+// so is a copy of an earlier connection. Everything is bounded, see the constants.
 //
 // Thread-safe. Ranks that sleep watch wait_fd(), which stays readable until somebody has called service().
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/hmac.h"
 #include "base/wait.h"
 #include "transports/tcp/wire.h"
 
@@ -29,6 +31,7 @@ struct TcpEndpointOptions {
   std::string address;           // numeric IPv4 or IPv6, one that peers can reach: no wildcard
   std::uint16_t first_port = 0;  // 0, 0: any free port; else the first free one of first_port..last_port
   std::uint16_t last_port = 0;
+  Key key{};                                 // all ranks of the job have it, and nobody else; not all zeros
   Clock* clock = nullptr;                    // null: the system's
   std::int64_t patience_ns = 5'000'000'000;  // for a connection that has not said yet who it is
   std::uint32_t most_parked = 4096;          // connections to communicators that do not exist here yet
@@ -66,6 +69,9 @@ class TcpEndpoint {
   void detach(const TcpMailbox& mailbox, std::uint64_t entered, std::uint64_t left);
   std::vector<AcceptedLink> take(TcpMailbox& mailbox);
 
+  // Makes the preamble of a new connection from here one that its receiver, whose nonce it has, lets in, once.
+  void sign(Preamble& preamble);
+
   void service();  // admits what has arrived; never blocks
   int wait_fd() const { return epoll_.get(); }
   void refuse(AcceptedLink link, Refusal refusal);  // tells the other end why, counts it, closes
@@ -78,23 +84,34 @@ class TcpEndpoint {
   Refusals refusals();
 
  private:
-  using Key = std::pair<std::uint64_t, std::uint32_t>;  // communicator, rank
-  struct Greeting {                                     // a connection whose preamble is not complete
+  using Place = std::pair<std::uint64_t, std::uint32_t>;  // communicator, rank
+  struct Greeting {                                       // a connection whose preamble is not complete
     Socket socket;
     std::array<std::byte, sizeof(Preamble)> bytes{};
     std::size_t have = 0;
     std::int64_t since_ns = 0;
   };
   struct Departure {
-    Key key;
+    Place key;
     std::uint64_t entered = 0;
     std::uint64_t left = 0;
+  };
+
+  // Which of an endpoint's connections have come, of the last kWindow that it has made. They may come in any order.
+  struct Come {
+    static constexpr std::size_t kWindow = 1024;
+    std::uint64_t highest = 0;
+    std::bitset<kWindow> seen;  // by serial modulo kWindow
+    bool first_time(std::uint64_t serial);
   };
 
   explicit TcpEndpoint(const TcpEndpointOptions& options);
   Status watch(int fd);
   void accept_some(std::int64_t now_ns);
   void greet(int fd);
+  Refusal fault_of(const Preamble& preamble);
+  bool evict_oldest(std::int64_t now_ns);
+  void pause_accepting(std::int64_t now_ns);
   void evict(std::int64_t now_ns);
   void route(AcceptedLink link);
   void park(AcceptedLink link);
@@ -108,11 +125,15 @@ class TcpEndpoint {
   Socket listener_;
   mutable std::mutex mutex_;  // guards all below
   std::map<int, Greeting> greetings_;
-  std::map<Key, std::weak_ptr<TcpMailbox>> mailboxes_;
+  std::map<Place, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<Departure> departures_;
   std::int64_t accept_again_ns_ = 0;  // 0: accepting; else the time until which the listener is left alone
   Refusals refusals_;
+  std::map<std::uint64_t, Come> come_;          // by source; only who has the key adds one
+  std::uint64_t source_ = 0;                    // random: this endpoint
+  std::mutex signing_;                          // guards the following; never held with mutex_
+  std::map<WireNonce, std::uint64_t> serials_;  // of the last connection to each listener
 };
 
 }  // namespace tutti

@@ -40,8 +40,8 @@ Result<std::shared_ptr<TcpLinks>> TcpLinks::create(const TcpTransportOptions& op
   links->doorbell_ = std::move(*doorbell);
   TcpEndpoint* listener = links->endpoint_.get();
   TUTTI_TRY(links->doorbell_->add_serviced(listener->wait_fd(), [listener] { listener->service(); }));
-  links->pusher_ = std::make_unique<StatePusher>(links->preamble(options.rank, 0), links->addresses_, *links->doorbell_,
-                                                 links->clock_);
+  links->pusher_ = std::make_unique<StatePusher>(links->preamble(options.rank, 0), links->addresses_, *links->endpoint_,
+                                                 *links->doorbell_, links->clock_);
   links->mailbox_ = links->endpoint_->attach(options.communicator, options.rank, *links->doorbell_);
   return links;
 }
@@ -54,7 +54,9 @@ Preamble TcpLinks::preamble(std::uint32_t peer, std::uint16_t lane) const {
   preamble.ranks = options_.ranks;
   preamble.slot_bytes = options_.slot_bytes;
   preamble.lane = lane;
-  if (addresses_[peer]) preamble.nonce = addresses_[peer]->nonce;
+  if (!addresses_[peer]) return preamble;
+  preamble.nonce = addresses_[peer]->nonce;
+  endpoint_->sign(preamble);
   return preamble;
 }
 

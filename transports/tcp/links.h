@@ -96,7 +96,7 @@ class TcpLinks {
 
   // For the connections.
   Result<Socket> connect(std::uint32_t peer);
-  Preamble preamble(std::uint32_t peer, std::uint16_t lane) const;
+  Preamble preamble(std::uint32_t peer, std::uint16_t lane) const;  // of one new connection
   void add(TcpLink& link);
   void remove(TcpLink& link);
   // The connection that `peer` has opened; a closed socket if it has not come.

@@ -49,6 +49,7 @@ void TcpNotes::dial(std::uint32_t peer) {
   preamble.sender = rank_;
   preamble.receiver = peer;
   preamble.ranks = static_cast<std::uint32_t>(addresses_.size());
+  endpoint_->sign(preamble);
   line.unsent.assign(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
 }
 

@@ -28,6 +28,8 @@ std::string_view to_string(Refusal refusal) {
     case Refusal::kProtocol: return "it speaks another protocol";
     case Refusal::kVersion: return "it speaks another version of the protocol";
     case Refusal::kNonce: return "it does not know this endpoint's nonce: another job, or an address of an earlier one";
+    case Refusal::kProof: return "it does not have the job's key, or was altered on its way";
+    case Refusal::kReplay: return "it is a copy of an earlier connection";
     case Refusal::kShape: return "it has another number of ranks, lanes or slot bytes";
     case Refusal::kDuplicate: return "that connection is there already";
     case Refusal::kFull: return "too many connections wait for communicators that do not exist here";
@@ -35,6 +37,11 @@ std::string_view to_string(Refusal refusal) {
     case Refusal::kNone: break;
   }
   return "unknown reason";
+}
+
+Tag proof_of(const Preamble& preamble, const Key& key) {
+  const std::string_view before = bytes_of(preamble).substr(0, offsetof(Preamble, proof));
+  return tag_of(hmac_sha256(bytes_of(key), {"tutti connection", before}));
 }
 
 FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left) {

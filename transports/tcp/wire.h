@@ -1,4 +1,5 @@
-// What travels on a TCP connection: one preamble, then frames. A connection carries data from who connected. The other
+// What travels on a TCP connection: one preamble, by which the one that connects shows that it has the job's key and
+// that this is no copy of an earlier connection; then frames. A connection carries data from who connected. The other
 // way it carries at most one frame, a goodbye or a refusal, unless the lower one of two ranks has connected: then the
 // higher one may send its data there, too, and a goodbye behind them. It says so by a kMoved frame on the connection
 // that it had made for that lane, and by another one there when it goes back. Control connections carry kState frames.
@@ -18,6 +19,7 @@
 #include <string_view>
 
 #include "base/call_tag.h"
+#include "base/hmac.h"
 #include "transports/tcp/socket.h"
 
 namespace tutti {
@@ -27,9 +29,9 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr std::uint32_t kWireMagic = 0x49545554;   // "TUTI"
 inline constexpr std::uint32_t kFrameMagic = 0x4d524654;  // "TFRM"
-inline constexpr std::uint16_t kWireVersion = 2;
+inline constexpr std::uint16_t kWireVersion = 3;
 
-using WireNonce = std::array<std::uint8_t, 16>;  // drawn by the listener: who knows it was told by the bootstrap
+using WireNonce = std::array<std::uint8_t, 16>;  // drawn by the listener, told by the bootstrap; no secret
 
 enum class TcpLinkKind : std::uint8_t { kData = 1, kControl = 2, kNotes = 3 };
 
@@ -47,8 +49,14 @@ struct Preamble {
   std::uint32_t slot_bytes = 0;
   std::uint16_t lane = 0;
   std::array<std::uint16_t, 3> reserved_too{};
+  std::uint64_t source = 0;  // random: the endpoint that connects
+  std::uint64_t serial = 0;  // its connections to this listener are counted from 1 on
+  Tag proof{};               // proof_of()
 };
-static_assert(sizeof(Preamble) == 56 && alignof(Preamble) == 8);
+static_assert(sizeof(Preamble) == 88 && alignof(Preamble) == 8);
+
+// HMAC-SHA-256 over all that stands before it; the listener's nonce among it.
+Tag proof_of(const Preamble& preamble, const Key& key);
 
 enum class FrameKind : std::uint32_t {
   kMessage = 1,  // `bytes` of payload follow
@@ -59,7 +67,18 @@ enum class FrameKind : std::uint32_t {
   kNote = 6,     // `bytes` of a note follow
 };
 
-enum class Refusal : std::uint8_t { kNone = 0, kProtocol, kVersion, kNonce, kShape, kDuplicate, kFull, kSilence };
+enum class Refusal : std::uint8_t {
+  kNone = 0,
+  kProtocol,
+  kVersion,
+  kNonce,
+  kProof,
+  kReplay,
+  kShape,
+  kDuplicate,
+  kFull,
+  kSilence
+};
 std::string_view to_string(Refusal refusal);
 
 struct FrameHeader {

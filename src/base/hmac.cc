@@ -1,0 +1,69 @@
+#include "base/hmac.h"
+
+// The low-level functions: the others pull in a thousand files of the library, threads and configuration.
+#include <openssl/sha.h>
+#include <sys/random.h>
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kBlockBytes = 64;  // of SHA-256, as HMAC counts them
+
+class Sha256 {
+ public:
+  Sha256() { SHA256_Init(&context_); }
+  void add(std::string_view bytes) { SHA256_Update(&context_, bytes.data(), bytes.size()); }
+  Digest end() {
+    Digest digest{};
+    SHA256_Final(digest.data(), &context_);
+    return digest;
+  }
+
+ private:
+  SHA256_CTX context_{};
+};
+
+}  // namespace
+
+Digest sha256(std::initializer_list<std::string_view> parts) {
+  Sha256 hash;
+  for (const std::string_view part : parts) hash.add(part);
+  return hash.end();
+}
+
+Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts) {
+  const Digest short_key = key.size() > kBlockBytes ? sha256({key}) : Digest{};
+  if (key.size() > kBlockBytes) key = bytes_of(short_key);
+  std::array<char, kBlockBytes> pad{};
+  const auto fill = [&](char with) {
+    for (std::size_t i = 0; i < pad.size(); ++i) pad[i] = static_cast<char>((i < key.size() ? key[i] : 0) ^ with);
+  };
+  Sha256 inner;
+  fill(0x36);
+  inner.add(bytes_of(pad));
+  for (const std::string_view part : parts) inner.add(part);
+  const Digest inside = inner.end();
+  fill(0x5c);
+  return sha256({bytes_of(pad), bytes_of(inside)});
+}
+
+Key derive_key(const Key& from, std::string_view label, std::string_view context) {
+  return hmac_sha256(bytes_of(from), {label, std::string_view("\0", 1), context});
+}
+
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  volatile unsigned char difference = 0;  // volatile: no early end of the loop
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
+  }
+  return difference == 0;
+}
+
+bool random_bytes(std::span<std::uint8_t> bytes) {
+  return getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
+}
+
+}  // namespace tutti

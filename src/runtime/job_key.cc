@@ -1,0 +1,195 @@
+#include "runtime/job_key.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+constexpr const char* kKeyFile = "machine.key";
+constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+
+Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
+Error system_error(std::string message) { return {ErrorCode::kSystem, ErrorScope::kCall, -1, std::move(message)}; }
+
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Key hashed(std::string_view material) { return hmac_sha256("tutti job key", {material}); }
+
+// The bytes of a file that is this user's and that others cannot read. At most kMostKeyBytes + 1.
+Result<std::string> read_private(int folder, const char* path, std::string_view name) {
+  const Fd file(openat(folder, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (file.get() < 0) return config_error(fmt::format("{}: {}", name, std::strerror(errno)));
+  struct stat about {};
+  if (fstat(file.get(), &about) != 0) return config_error(fmt::format("{}: {}", name, std::strerror(errno)));
+  if (!S_ISREG(about.st_mode)) return config_error(fmt::format("{} is not a file", name));
+  // Root may have put it there for its users, as Kubernetes does.
+  const bool trusted = about.st_uid == geteuid() || about.st_uid == 0;
+  if (!trusted || (about.st_mode & kOthers) != 0) {
+    return config_error(fmt::format("{} may be read or written by other users: chmod 600, chown {}", name, geteuid()));
+  }
+  std::string bytes(kMostKeyBytes + 1, '\0');
+  const ssize_t got = pread(file.get(), bytes.data(), bytes.size(), 0);
+  if (got < 0) return config_error(fmt::format("{}: {}", name, std::strerror(errno)));
+  bytes.resize(static_cast<std::size_t>(got));
+  // Where files of a certain age are swept away, this one is young. Other ranks' keys must be the same.
+  if (about.st_uid == geteuid()) static_cast<void>(futimens(file.get(), nullptr));
+  return bytes;
+}
+
+// A folder of this user's that nobody else can write to, made where it is missing.
+Result<int> open_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return system_error(fmt::format("{}: {}", path, std::strerror(errno)));
+  }
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return system_error(fmt::format("{}: {}", path, std::strerror(errno)));
+  struct stat about {};
+  if (fstat(fd, &about) == 0 && about.st_uid == geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0) return fd;
+  close(fd);
+  return system_error(fmt::format("{} belongs to another user, or others may write to it", path));
+}
+
+// Written beside, then linked to its name: whoever finds the name finds all of it, and of two that make it at the same
+// time one wins and both read the winner's.
+Status make_key_file(int folder) {
+  Key key{};
+  std::array<std::uint8_t, 8> suffix{};
+  if (!random_bytes(key) || !random_bytes(suffix)) return system_error("the system gives no random bytes");
+  std::string name = fmt::format(".{}.{}", kKeyFile, getpid());
+  for (const std::uint8_t byte : suffix) name += fmt::format("{:02x}", byte);
+  const Fd file(openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (file.get() < 0) return system_error(fmt::format("a file in it: {}", std::strerror(errno)));
+  const bool written = write(file.get(), key.data(), key.size()) == static_cast<ssize_t>(key.size());
+  const bool linked = written && (linkat(folder, name.c_str(), folder, kKeyFile, 0) == 0 || errno == EEXIST);
+  const int reason = errno;
+  unlinkat(folder, name.c_str(), 0);
+  if (!linked) return system_error(fmt::format("a key in it: {}", std::strerror(reason)));
+  return {};
+}
+
+Result<JobKey> machine_key_in(const std::string& path) {
+  auto opened = open_folder(path);
+  if (!opened) return opened.error();
+  const Fd folder(*opened);
+  const std::string name = fmt::format("{}/{}", path, kKeyFile);
+  if (faccessat(folder.get(), kKeyFile, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+    const Status made = make_key_file(folder.get());
+    if (!made.ok()) return system_error(fmt::format("{}: {}", path, made.error().message));
+  }
+  auto bytes = read_private(folder.get(), kKeyFile, name);
+  if (!bytes) return bytes.error();
+  if (bytes->size() != sizeof(Key)) return config_error(fmt::format("{} is no key of this machine: remove it", name));
+  return JobKey{.key = hashed(*bytes), .kind = wire::KeyKind::kMachine, .origin = "this machine's, " + name};
+}
+
+// Found by the user's number alone: ranks of one job may have environments that differ.
+std::vector<std::string> machine_folders() {
+  std::vector<std::string> folders;
+  const std::string runtime = fmt::format("/run/user/{}", geteuid());
+  if (access(runtime.c_str(), W_OK) == 0) folders.push_back(runtime + "/tutti");
+  folders.push_back(fmt::format("{}/tutti-{}", P_tmpdir, geteuid()));
+  return folders;
+}
+
+}  // namespace
+
+std::string_view how_to_give_a_key() {
+  return "give all ranks one key: TUTTI_JOB_KEY_FILE, a file with at least 16 random bytes (head -c 32 /dev/urandom), "
+         "mode 600, on every machine";
+}
+
+Result<JobKey> key_of_file(const std::string& path, std::string_view variable) {
+  const std::string name = fmt::format("the key file {} ({})", path, variable);
+  auto bytes = read_private(AT_FDCWD, path.c_str(), name);
+  if (!bytes) return bytes.error();
+  if (bytes->size() < kLeastKeyBytes || bytes->size() > kMostKeyBytes) {
+    return config_error(fmt::format("{} has {} bytes: a key has {} to {}, random ones (head -c 32 /dev/urandom)", name,
+                                    bytes->size() > kMostKeyBytes ? "too many" : std::to_string(bytes->size()),
+                                    kLeastKeyBytes, kMostKeyBytes));
+  }
+  return JobKey{.key = hashed(*bytes), .kind = wire::KeyKind::kGiven, .origin = name};
+}
+
+Result<JobKey> key_of_text(std::string_view hexadecimal) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < hexadecimal.size(); i += 2) {
+    int byte = 0;
+    for (const char c : hexadecimal.substr(i, 2)) {
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (digit < 0) return config_error("TUTTI_JOB_KEY has a character that is no hexadecimal digit");
+      byte = byte * 16 + digit;
+    }
+    bytes += static_cast<char>(byte);
+  }
+  if (hexadecimal.size() % 2 != 0 || bytes.size() < kLeastKeyBytes || bytes.size() > kMostKeyBytes) {
+    return config_error(fmt::format("TUTTI_JOB_KEY has {} hexadecimal digits: give an even number from {} to {}",
+                                    hexadecimal.size(), 2 * kLeastKeyBytes, 2 * kMostKeyBytes));
+  }
+  return JobKey{.key = hashed(bytes), .kind = wire::KeyKind::kGiven, .origin = "TUTTI_JOB_KEY"};
+}
+
+Result<JobKey> machine_key(std::span<const std::string> folders) {
+  std::string troubles;
+  for (const std::string& folder : folders) {
+    auto key = machine_key_in(folder);
+    if (key) return key;
+    troubles += (troubles.empty() ? "" : "; ") + key.error().message;
+  }
+  return system_error(
+      fmt::format("no key is given, and this machine's cannot be made ({}): {}", troubles, how_to_give_a_key()));
+}
+
+Result<JobKey> find_job_key(const std::string& file, std::string_view variable, const std::string& hexadecimal) {
+  if (!file.empty()) return key_of_file(file, variable);
+  if (!hexadecimal.empty()) return key_of_text(hexadecimal);
+  return machine_key(machine_folders());
+}
+
+JobKey key_of_secret(std::string_view secret) {
+  return {.key = hmac_sha256("tutti unique id", {secret}), .kind = wire::KeyKind::kUniqueId, .origin = "the unique id"};
+}
+
+std::string job_id_of_secret(std::string_view secret) {
+  std::string id;
+  for (const std::uint8_t byte : tag_of(hmac_sha256("tutti job id", {secret}))) id += fmt::format("{:02x}", byte);
+  return id;
+}
+
+std::string words_of_other_key(wire::KeyKind here, wire::KeyKind there, std::string_view who) {
+  using wire::KeyKind;
+  if (here == KeyKind::kMachine && there == KeyKind::kMachine) {
+    return fmt::format("{} has another machine's key (or another user's, or another container's) and no job key: {}",
+                       who, how_to_give_a_key());
+  }
+  if (there == KeyKind::kMachine)
+    return fmt::format("{} has no job key, and here is one: {}", who, how_to_give_a_key());
+  if (here == KeyKind::kMachine) return fmt::format("{} has a job key, and here is none: {}", who, how_to_give_a_key());
+  return fmt::format("{} has another job key: give all ranks the same", who);
+}
+
+}  // namespace tutti
