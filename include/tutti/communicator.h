@@ -118,6 +118,24 @@ struct CallOptions {
   std::optional<void*> stream{};
 };
 
+// What a rank brings to agree().
+struct AgreeOptions {
+  std::int64_t value = INT64_MAX;         // the application's own; what comes out is the least of all survivors'
+  std::chrono::milliseconds patience{0};  // for ranks that live and do not come; 0: the set-up timeout
+};
+
+// What the survivors have agreed on.
+struct Agreement {
+  std::vector<std::int32_t> survivors;  // ranks of the communicator, ascending; the one that reads this is among them
+  // The least of the survivors' last good collectives: the number in messages ("all_reduce #7"), 0: none. It has ended
+  // well on every survivor, and so have those before it but for such as failed alone (scope kCall). A long call in
+  // pieces takes several numbers. Not counted: sends, receives, and calls that GPUs carry out.
+  std::uint64_t last_operation = 0;
+  std::int64_t value = 0;  // the least of the survivors'
+
+  bool operator==(const Agreement&) const = default;
+};
+
 // Lengths of the blocks of a v-variant, in elements, by rank, and where they start in the buffer, in elements from its
 // beginning; without displacements one follows the other. The spans are read during the call that takes them only.
 struct BlockCounts {
@@ -249,9 +267,30 @@ class TUTTI_API Communicator {
   // Errors, with ranks of this communicator, scope kCall: kInvalidArgument (a rank outside, this rank itself: nothing
   // was said to the others); kTimeout (ranks that did not come are named; where it is the lowest of all, only that
   // one), kPeerLost (a rank that was to remain has ended), kMismatch (another set on the rank that is named), kSystem.
-  // Without agreement among survivors nobody can be sure how the last message went: where the lowest rank ends in the
-  // very last round, some may have the new communicator, in which that rank is lost.
+  // Where the lowest rank ends in the very last round, some may have the new communicator, in which that rank is lost.
   Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
+
+  // Finds out together with all ranks that live which these are, and what they have in common. Nobody gives a list: a
+  // rank is out when its process has ended, or when it does not come before the patience of the others is over (the
+  // same on all; across machines a process that had ended before costs the patience, unless this communicator has
+  // noticed). In any state of this communicator, which stays as it is; nothing else of it is used. The n-th
+  // agreements of two ranks are equal, whoever dies when, the rank that leads included; or, where ranks that live could
+  // not hear each other for the patience (stopped, cut off), they have no survivor in common. Takes 4 patiences at
+  // most, some milliseconds where nobody is missing.
+  // Errors, scope kCall: kTimeout (ranks that hang in the middle are named; call again), kRefused (the others have
+  // agreed without this rank, which came too late; it may come to their next), kUnsupported.
+  Result<Agreement> agree(const AgreeOptions& options = {});
+  // agree(), and a communicator of the survivors, in the order of their ranks; every survivor gets it, or none does: if
+  // another rank dies meanwhile it begins again without it. Else as the other shrink(). Errors: those of both.
+  Result<std::unique_ptr<Communicator>> shrink();
+
+  // A new communicator of `size` ranks: those of this one, with the numbers that they have here, and newcomers with the
+  // numbers from size() on. Collective over this communicator, in the order of its calls. One rank, whichever, has made
+  // a unique id and gives it; newcomers call create() with that id, `size` and their number. To replace the dead:
+  // shrink(), then grow(). The new one has this one's settings, and shares nothing with it; this one works on, also
+  // where it fails. Waits for newcomers at most the set-up timeout. Errors: kInvalidArgument (too few ranks; nobody has
+  // given an id), kMismatch (several have; another size), those of create() and of a collective.
+  Result<std::unique_ptr<Communicator>> grow(std::int32_t size, const std::optional<UniqueId>& id = std::nullopt);
 
   // From now on calls of `plan`'s collective (and root) that leave the algorithm to Tutti, and whose block has
   // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit,

@@ -11,6 +11,7 @@
 #include "plan/collective.h"
 #include "runtime/choose.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/council_seat.h"
 #include "runtime/reunion.h"
 #include "runtime/user_plan.h"
 #include "transports/shm/mapping.h"
@@ -424,6 +425,11 @@ Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->
 Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const std::int32_t> excluded) {
   return impl_->shrink(excluded);
 }
+Result<std::unique_ptr<Communicator>> Communicator::shrink() { return impl_->shrink_to_survivors(); }
+Result<std::unique_ptr<Communicator>> Communicator::grow(std::int32_t size, const std::optional<UniqueId>& id) {
+  return impl_->grow(*this, size, id);
+}
+Result<Agreement> Communicator::agree(const AgreeOptions& options) { return impl_->agree(options); }
 Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
 Status Communicator::suspend() { return impl_->suspend(); }
 Status Communicator::resume() { return impl_->resume(); }

@@ -31,6 +31,7 @@
 
 namespace tutti::detail {
 
+class CouncilSeat;
 class Reunion;
 
 // One or several operations that a caller waits for together.
@@ -113,6 +114,10 @@ class CommunicatorImpl {
   // `name`: of the function that was called, for errors.
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key, std::string_view name);
   Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
+  Result<std::unique_ptr<Communicator>> shrink_to_survivors();
+  // `self`: the communicator that this is behind.
+  Result<std::unique_ptr<Communicator>> grow(Communicator& self, std::int32_t size, const std::optional<UniqueId>& id);
+  Result<Agreement> agree(const AgreeOptions& options);
   Status async_status();
   Status suspend();
   Status resume();
@@ -165,6 +170,7 @@ class CommunicatorImpl {
       const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
   Result<std::vector<std::uint32_t>> all_but(std::span<const std::int32_t> excluded) const;
   Result<std::unique_ptr<Communicator>> try_shrink(std::span<const std::int32_t> excluded);
+  Result<std::unique_ptr<Communicator>> shrink_to(const std::vector<std::uint32_t>& present);
   Result<std::unique_ptr<Communicator>> shrink_to_one();
   Result<std::unique_ptr<Communicator>> make_among(Reunion& reunion, const std::vector<std::uint32_t>& present);
   Collective collective_of(CollectiveKind kind) const;
@@ -182,6 +188,8 @@ class CommunicatorImpl {
   const std::uint64_t id_;
   std::mutex reunion_mutex_;
   std::unique_ptr<Reunion> reunion_;  // from the first shrink() on; ends before the fabric
+  std::mutex council_mutex_;
+  std::unique_ptr<CouncilSeat> council_;  // from the first agree() on; likewise
   World world_;
   std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;  // orders submissions; guards plans_ and what follows them

@@ -186,12 +186,17 @@ Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options,
                                              std::shared_ptr<const std::atomic<bool>> stop) {
   auto config = config_for(options, defaults);
   if (!config) return config.error();
-  auto rendezvous = resolve_rendezvous(options, *config, process_environment());
+  return create_with(*config, options, std::move(stop));
+}
+
+Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
+                                                  std::shared_ptr<const std::atomic<bool>> stop) {
+  auto rendezvous = resolve_rendezvous(options, config, process_environment());
   if (!rendezvous) return rendezvous.error();
   rendezvous->stop = std::move(stop);
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
-  Log(config->log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
+  Log(config.log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
   std::unique_ptr<Bootstrap> bootstrap;
   Gather gather = gather_alone;
   std::string address = "127.0.0.1";
@@ -200,13 +205,13 @@ Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options,
     if (!met) return met.error();
     bootstrap = std::move(*met);
     gather = [&](const std::string& blob) { return bootstrap->all_gather(blob); };
-    auto listen_at = data_address(*config, bootstrap->local_address());
+    auto listen_at = data_address(config, bootstrap->local_address());
     // An interface that does not exist must fail all ranks alike.
     auto agreed = gather_or_fail(gather, listen_at);
     if (!agreed) return agreed.error();
     address = *listen_at;
   }
-  auto fabric = make_fabric(*config, rank, ranks, address, rendezvous->timeout_ms, gather,
+  auto fabric = make_fabric(config, rank, ranks, address, rendezvous->timeout_ms, gather,
                             detail::RankDevice::find(options.device));
   if (!fabric) return fabric.error();
   return first_communicator(*fabric, rank, ranks, gather);
