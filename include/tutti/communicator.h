@@ -14,8 +14,12 @@
 // collective's in-place form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null
 // for a buffer that it has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of
 // every collective: kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. Ranks may end a failed call
-// differently: one that has all it needs ends it well while another gives up. After an error the output (in place: the
-// buffer) holds unspecified values.
+// differently: one that has all it needs ends it well while another gives up (unless CommunicatorOptions::uniform).
+// After an error other than kInvalidArgument the output holds unspecified values: of each element what stood there, a
+// partial result or the result. In place that is the input, too, which is lost then: keep a copy, or work out of place,
+// where a step may have to be done again. Out of place the input is as it was, and nothing outside of the output is
+// written. A failed call waits for peers that may be writing its output, at most 1 s: one that is stopped for longer
+// in the middle may write yet.
 //
 // Device memory: the buffers of a call may lie in the memory of one GPU instead. Such a call is ordered in a stream
 // (CallOptions::stream) and returns before it ran; its buffers belong to it until that stream is through with it. What
@@ -100,6 +104,11 @@ struct CommunicatorOptions {
   static constexpr std::int32_t kNoDevice = -1;
   std::optional<std::int32_t> device;
   std::string device_calls;
+  // Whether collectives on host memory end alike on all ranks that live: well, or with an error. Costs a short
+  // all-reduce after each blocking call (docs/elastic.md has numbers); start(), Group, sends and receives stay as they
+  // are. The same on all ranks. A call whose communicator breaks then lasts until the other ranks have come to theirs
+  // and have agreed, at most 4 set-up timeouts, also after abort(). Left alone: TUTTI_UNIFORM, then false.
+  std::optional<bool> uniform;
   std::vector<std::int32_t> devices;  // of create_all() alone: by rank, in place of `device`
   // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.

@@ -71,6 +71,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       world_(std::move(world)),
       timeout_(timeout),
       connections_(*world_.transport),
+      uniform_(fabric_ != nullptr && fabric_->config.uniform && ranks > 1),
       chooser_({.tuning = fabric_ == nullptr ? nullptr : fabric_->tuning,
                 .ranks = ranks,
                 .nodes = world_.nodes,
@@ -252,7 +253,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   return engine_.run_short(way, *plan, made, timeout_ns(options), lock);
 }
 
-Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& options) {
+Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions& options) {
   std::shared_ptr<Operation> operation;  // shared with the engine's queue
   {
     std::unique_lock lock(mutex_);

@@ -90,6 +90,8 @@ class CommunicatorImpl {
   bool runs_on_devices() const { return device_way_ != nullptr; }
   std::string transport_name() const { return std::string(world_.transport->name()); }
   Status run(const CollectiveCall& call, const CallOptions& options);
+  // The same where nothing is confirmed.
+  Status run_plain(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   Status transfer(Direction direction, const void* data, std::size_t count, DataType type, std::int32_t peer,
                   const CallOptions& options);
@@ -159,6 +161,7 @@ class CommunicatorImpl {
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;
+  Status confirm(const Status& own);
   template <class Checked>  // a call or an exchange
   Result<std::shared_ptr<Gate>> staged_for(Checked& checked, const CallOptions& options);
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
@@ -206,6 +209,9 @@ class CommunicatorImpl {
   };
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
   std::vector<ChosenPlan> user_plans_;
+  const bool uniform_;        // calls end alike
+  std::mutex uniform_mutex_;  // held during a call and its confirmation
+  std::int64_t calls_ = 0;    // that were confirmed, or could not be
   Chooser chooser_;
   std::atomic<bool> group_open_ = false;
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made
