@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kDrainAfterEnd{1000};  // for pipes that something unkillable still holds
 constexpr std::chrono::milliseconds kStalledOutput{2000};  // a failed job waits so long for a reader that takes nothing
+constexpr std::chrono::milliseconds kLookAgain{20};        // for the end of a rank that was killed
 constexpr std::size_t kReadBytes = 64 << 10;
 
 // The job's way down. It only ever moves to the right.
@@ -67,7 +68,9 @@ class Job {
         spared_(list_children()),
         output_(STDOUT_FILENO),
         own_errors_(STDERR_FILENO),
-        errors_(same_file(STDOUT_FILENO, STDERR_FILENO) ? &output_ : &own_errors_) {}
+        errors_(same_file(STDOUT_FILENO, STDERR_FILENO) ? &output_ : &own_errors_) {
+    if (options.elastic) elastic_.emplace(static_cast<std::size_t>(options.ranks));
+  }
 
   Status start();
   int run();
@@ -82,6 +85,9 @@ class Job {
   void flush_sinks();
   void handle_signals();
   void reap();
+  bool start_rank(std::int32_t rank);
+  bool replace(std::int32_t rank, int wait_status);
+  void serve_elastic();
   void rank_ended(std::int32_t rank, int wait_status);
   void all_ended();
   void check_deadlines();
@@ -95,6 +101,10 @@ class Job {
   Sink own_errors_;
   Sink* errors_;  // output_ when both are the same file: then lines must not be cut into each other
   Fd signals_;
+  RootSocket root_;
+  JobIdentity identity_;
+  std::optional<ElasticControl> elastic_;
+  std::int32_t restarts_ = 0;
   std::vector<pid_t> pids_;  // by rank; 0: has ended
   std::int32_t running_ = 0;
   std::vector<Source> sources_;
@@ -130,25 +140,80 @@ Status Job::start() {
   TUTTI_TRY(take_signals());
   Result<RootSocket> root = RootSocket::create();
   if (!root) return root.error();
-  Result<JobIdentity> identity = JobIdentity::create(options_.ranks, *root);
+  root_ = std::move(*root);
+  Result<JobIdentity> identity = JobIdentity::create(options_.ranks, root_);
   if (!identity) return identity.error();
+  identity_ = *identity;
   for (std::int32_t rank = 0; rank < options_.ranks; ++rank) {
-    int exit_status = 0;
-    Result<RankProcess> process = spawn_rank(*identity, rank, options_.command, exit_status);
-    if (!process) {
-      fail(exit_status, Stage::kTerminating, kKillAfter,
-           fmt::format("{}: {}\n", options_.name, process.error().message));
-      signal_ranks(SIGTERM);
-      break;
-    }
-    pids_.push_back(process->pid);
-    ++running_;
-    add_source(std::move(process->output), rank, output_, options_.prefix == Prefix::kAll);
-    add_source(std::move(process->errors), rank, *errors_, options_.prefix != Prefix::kNone);
+    pids_.push_back(0);
+    if (!start_rank(rank)) break;
   }
   if (running_ == 0) all_ended();
   if (options_.timeout.count() > 0 && stage_ == Stage::kRunning) stage_deadline_ = Clock::now() + options_.timeout;
   return {};
+}
+
+// False: it cannot be started, and the job ends.
+bool Job::start_rank(std::int32_t rank) {
+  int exit_status = 1;
+  Fd channel;  // the rank's end; closed here once it has it
+  std::optional<Error> trouble;
+  if (elastic_) {
+    Result<Fd> seat = elastic_->seat(static_cast<std::size_t>(rank));
+    if (seat) channel = std::move(*seat);
+    if (!seat) trouble = seat.error();
+  }
+  if (!trouble) {
+    Result<RankProcess> process = spawn_rank(identity_, rank, options_.command, exit_status, channel.get());
+    if (process) {
+      pids_[static_cast<std::size_t>(rank)] = process->pid;
+      ++running_;
+      add_source(std::move(process->output), rank, output_, options_.prefix == Prefix::kAll);
+      add_source(std::move(process->errors), rank, *errors_, options_.prefix != Prefix::kNone);
+      return true;
+    }
+    trouble = process.error();
+  }
+  fail(exit_status, Stage::kTerminating, kKillAfter, fmt::format("{}: {}\n", options_.name, trouble->message));
+  signal_ranks(SIGTERM);
+  return false;
+}
+
+// A rank of an elastic job has died. True: the job goes on, with another in its place or with fewer.
+bool Job::replace(std::int32_t rank, int wait_status) {
+  const ElasticBounds& bounds = *options_.elastic;
+  const std::string end = fmt::format("{}: rank {} {}", options_.name, rank, describe_end(wait_status));
+  if (restarts_ < bounds.restarts) {
+    ++restarts_;
+    errors_->append(fmt::format("{}; replaced ({} of {} times)\n", end, restarts_, bounds.restarts));
+    return start_rank(rank);
+  }
+  if (running_ < bounds.least) {
+    errors_->append(fmt::format("{}: {} rank(s) are left, {} are needed, and {} were replaced, which is the most\n",
+                                options_.name, running_, bounds.least, bounds.restarts));
+    return false;
+  }
+  errors_->append(fmt::format("{}; the job goes on with {}\n", end, running_));
+  return true;
+}
+
+// One that lives and does not come is ended: then it can be replaced.
+void Job::serve_elastic() {
+  if (!elastic_ || stage_ != Stage::kRunning) return;
+  const Clock::time_point now = Clock::now();
+  const Status served = elastic_->serve(now, options_.elastic->rejoin);
+  if (!served) {
+    fail(1, Stage::kTerminating, kKillAfter, fmt::format("{}: {}\n", options_.name, served.error().message));
+    signal_ranks(SIGTERM);
+    return;
+  }
+  if (!elastic_->deadline() || now < *elastic_->deadline()) return;
+  for (const std::size_t place : elastic_->missing()) {
+    if (pids_[place] == 0) continue;
+    errors_->append(fmt::format("{}: rank {} did not come within {} ms; ending it\n", options_.name, place,
+                                options_.elastic->rejoin.count()));
+    ::kill(pids_[place], SIGKILL);
+  }
 }
 
 int Job::run() {
@@ -156,6 +221,7 @@ int Job::run() {
     wait_for_events();
     read_sources();
     handle_signals();
+    serve_elastic();
     check_deadlines();
     flush_sinks();
   }
@@ -171,6 +237,9 @@ int Job::wait_ms() const {
     if (!next || deadline < *next) next = deadline;
   };
   if (drain_deadline_) consider(*drain_deadline_);
+  if (elastic_ && elastic_->deadline() && stage_ == Stage::kRunning) {
+    consider(std::max(*elastic_->deadline(), Clock::now() + kLookAgain));  // what was killed then is still to be reaped
+  }
   if (failure_status_ && running_ == 0 && (output_.pending() || own_errors_.pending())) {
     consider(last_progress_ + kStalledOutput);
   }
@@ -187,6 +256,9 @@ void Job::wait_for_events() {
   }
   for (const Source& source : sources_) {
     if (!source.sink->full()) entries.push_back({.fd = source.fd.get(), .events = POLLIN, .revents = 0});
+  }
+  if (elastic_) {
+    for (const int fd : elastic_->descriptors()) entries.push_back({.fd = fd, .events = POLLIN, .revents = 0});
   }
   ::poll(entries.data(), entries.size(), wait_ms());
 }
@@ -257,6 +329,10 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
   TUTTI_ASSERT(running_ > 0);
   --running_;
   const int status = exit_status_of(wait_status);
+  if (elastic_) {
+    elastic_->ended(static_cast<std::size_t>(rank));
+    if (status != 0 && stage_ == Stage::kRunning && replace(rank, wait_status)) return;
+  }
   if (status != 0 && stage_ == Stage::kRunning) {
     fail(status, Stage::kGrace, options_.grace,
          fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));

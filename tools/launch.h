@@ -7,9 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tools/elastic.h"
 #include "tutti/result.h"
 
 namespace tutti::tool {
@@ -24,6 +26,7 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{2000};  // what the others get to speak after a first failure
   std::chrono::milliseconds timeout{0};   // of the whole job; 0: none
   Prefix prefix = Prefix::kAll;
+  std::optional<ElasticBounds> elastic{};  // dead ranks are replaced
 };
 
 inline constexpr std::int32_t kMaxLocalRanks = 4096;

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "tools/exit_status.h"
@@ -20,19 +24,50 @@ struct RunOptions {
   std::int64_t grace_ms = 2000;
   double timeout_s = 0;
   bool no_prefix = false;
+  std::string elastic;  // "MIN:MAX"
+  ElasticBounds bounds;
+  double rejoin_s = 60;
 };
 
-int run(const RunOptions& options, const std::vector<std::string>& program) {
+// "2:4" into options; false: it is none.
+bool parse_elastic(RunOptions& options) {
+  const std::string& text = options.elastic;
+  std::int32_t most = 0;
+  const char* const end = text.data() + text.size();
+  const auto [colon, wrong] = std::from_chars(text.data(), end, options.bounds.least);
+  if (wrong != std::errc() || colon == end || *colon != ':') return false;
+  const auto [last, wrong_too] = std::from_chars(colon + 1, end, most);
+  if (wrong_too != std::errc() || last != end) return false;
+  if (options.ranks == 0) options.ranks = most;
+  return options.bounds.least >= 1 && options.bounds.least <= most && most <= kMaxLocalRanks && options.ranks == most;
+}
+
+int run(RunOptions options, const std::vector<std::string>& program) {
+  if (!options.elastic.empty() && !parse_elastic(options)) {
+    fmt::print(
+        stderr,
+        "tutti run: --elastic {}: write MIN:MAX, 1 <= MIN <= MAX <= {}; MAX ranks are started, and the job goes on "
+        "with MIN\n",
+        options.elastic, kMaxLocalRanks);
+    return kExitUsage;
+  }
+  if (options.ranks == 0) {
+    fmt::print(stderr, "tutti run: how many ranks? Write -n N or --elastic MIN:MAX\n");
+    return kExitUsage;
+  }
+  options.bounds.rejoin = std::chrono::milliseconds(std::int64_t(options.rejoin_s * 1000));
   if (program.empty()) {
     fmt::print(stderr, "tutti run: no program; write `tutti run -n {} -- PROGRAM ARGS...`\n", options.ranks);
     return kExitUsage;
   }
-  const Result<int> status = launch({.name = "tutti run",
-                                     .command = program,
-                                     .ranks = options.ranks,
-                                     .grace = std::chrono::milliseconds(options.grace_ms),
-                                     .timeout = std::chrono::milliseconds(std::int64_t(options.timeout_s * 1000)),
-                                     .prefix = options.no_prefix ? Prefix::kNone : Prefix::kAll});
+  const Result<int> status =
+      launch({.name = "tutti run",
+              .command = program,
+              .ranks = options.ranks,
+              .grace = std::chrono::milliseconds(options.grace_ms),
+              .timeout = std::chrono::milliseconds(std::int64_t(options.timeout_s * 1000)),
+              .prefix = options.no_prefix ? Prefix::kNone : Prefix::kAll,
+              .elastic = options.elastic.empty() ? std::nullopt : std::optional(options.bounds)});
   if (status) return *status;
   fmt::print(stderr, "tutti run: {}\n", status.error().message);
   return kExitFailure;
@@ -49,9 +84,17 @@ void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_
       "SIGTERM, then after 1 s SIGKILL. Exit status: that of the first rank that failed, 128 + N for signal N; 124 "
       "after\n"
       "--timeout-s; 127 or 126 where PROGRAM can't be found or executed.");
-  command->add_option("-n,--ranks", options->ranks, "Number of ranks")
-      ->required()
-      ->check(CLI::Range(1, kMaxLocalRanks));
+  command->add_option("-n,--ranks", options->ranks, "Number of ranks")->check(CLI::Range(1, kMaxLocalRanks));
+  command->add_option("--elastic", options->elastic,
+                      "MIN:MAX: start MAX ranks, replace those that die, go on while MIN live (docs/elastic.md)");
+  command->add_option("--max-restarts", options->bounds.restarts, "Dead ranks that are replaced, with --elastic")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  command
+      ->add_option("--rejoin-s", options->rejoin_s,
+                   "With --elastic: seconds after which a rank that lives and does not come to the others is replaced")
+      ->check(CLI::Range(0.01, kMaxTimeoutS))
+      ->capture_default_str();
   command
       ->add_option("--grace-ms", options->grace_ms, "What the other ranks get after a first failure, in milliseconds")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{3'600'000}))

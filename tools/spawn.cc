@@ -26,9 +26,9 @@ constexpr int kListenBacklog = 4096;
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
 // What the launcher sets; the caller's own values of these are dropped.
-constexpr std::array<std::string_view, 9> kRankVariables = {
-    "TUTTI_RANK",    "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",  "TUTTI_ROOT",
-    "TUTTI_ROOT_FD", "TUTTI_JOB_ID",     "TUTTI_JOB_KEY",    "TUTTI_JOB_KEY_FILE"};
+constexpr std::array<std::string_view, 10> kRankVariables = {
+    "TUTTI_RANK",    "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",   "TUTTI_ROOT",
+    "TUTTI_ROOT_FD", "TUTTI_JOB_ID",     "TUTTI_JOB_KEY",    "TUTTI_JOB_KEY_FILE", "TUTTI_ELASTIC_FD"};
 
 struct Pipe {
   Fd read_end;
@@ -41,7 +41,7 @@ struct Pipe {
   }
 };
 
-std::vector<std::string> rank_environment(const JobIdentity& job, std::int32_t rank) {
+std::vector<std::string> rank_environment(const JobIdentity& job, std::int32_t rank, int elastic_fd) {
   std::vector<std::string> environment;
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -56,7 +56,11 @@ std::vector<std::string> rank_environment(const JobIdentity& job, std::int32_t r
   environment.push_back(fmt::format("TUTTI_ROOT=127.0.0.1:{}", job.root_port));
   environment.push_back(fmt::format("TUTTI_JOB_ID={}", job.id));
   environment.push_back(fmt::format("TUTTI_JOB_KEY={}", job.key));
-  if (rank == 0) environment.push_back(fmt::format("TUTTI_ROOT_FD={}", job.root_fd));
+  if (elastic_fd >= 0) {
+    environment.push_back(fmt::format("TUTTI_ELASTIC_FD={}", elastic_fd));
+  } else if (rank == 0) {
+    environment.push_back(fmt::format("TUTTI_ROOT_FD={}", job.root_fd));
+  }
   return environment;
 }
 
@@ -138,7 +142,7 @@ Result<JobIdentity> JobIdentity::create(std::int32_t ranks, const RootSocket& ro
 }
 
 Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const std::vector<std::string>& command,
-                               int& exit_status) {
+                               int& exit_status, int elastic_fd) {
   TUTTI_ASSERT(!command.empty() && rank >= 0 && rank < job.ranks);
   exit_status = kNotExecutable;
   Result<Pipe> output = Pipe::create();
@@ -153,7 +157,7 @@ Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const 
     if (!input.valid()) return system_error("cannot open /dev/null", errno);
   }
   std::vector<std::string> arguments = command;
-  std::vector<std::string> environment = rank_environment(job, rank);
+  std::vector<std::string> environment = rank_environment(job, rank, elastic_fd);
   const std::vector<char*> argument_pointers = pointers(arguments);
   const std::vector<char*> environment_pointers = pointers(environment);
   const ChildSetup setup{.arguments = const_cast<char**>(argument_pointers.data()),
@@ -161,7 +165,9 @@ Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const 
                          .input_fd = input.get(),
                          .output_fd = output->write_end.get(),
                          .errors_fd = errors->write_end.get(),
-                         .inherited_fd = rank == 0 ? job.root_fd : -1,
+                         .inherited_fd = elastic_fd >= 0 ? elastic_fd
+                                         : rank == 0     ? job.root_fd
+                                                         : -1,
                          .failure_fd = failure->write_end.get(),
                          .launcher = ::getpid()};
   const pid_t pid = ::fork();

@@ -39,11 +39,12 @@ struct RankProcess {
   Fd errors;  // its stderr
 };
 
+// `elastic_fd`: the rank's socket of an elastic job, which it inherits in place of the root's; -1: none.
 // Starts `command` (looked up in PATH) as one rank, in our process group. Rank 0 has our stdin, the others an empty
 // one. The process is killed when the calling thread ends, however it ends. Returns after the program is running; where
 // it can't be started the error's `message` says why and `exit_status` is set to what shells use: 127 not found, 126
 // not executable.
 Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const std::vector<std::string>& command,
-                               int& exit_status);
+                               int& exit_status, int elastic_fd = -1);
 
 }  // namespace tutti::tool

@@ -14,8 +14,12 @@
 // collective's in-place form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null
 // for a buffer that it has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of
 // every collective: kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. Ranks may end a failed call
-// differently: one that has all it needs ends it well while another gives up. After an error the output (in place: the
-// buffer) holds unspecified values.
+// differently: one that has all it needs ends it well while another gives up (unless CommunicatorOptions::uniform).
+// After an error other than kInvalidArgument the output holds unspecified values: of each element what stood there, a
+// partial result or the result. In place that is the input, too, which is lost then: keep a copy, or work out of place,
+// where a step may have to be done again. Out of place the input is as it was, and nothing outside of the output is
+// written. A failed call waits for peers that may be writing its output, at most 1 s: one that is stopped for longer
+// in the middle may write yet.
 //
 // Device memory: the buffers of a call may lie in the memory of one GPU instead. Such a call is ordered in a stream
 // (CallOptions::stream) and returns before it ran; its buffers belong to it until that stream is through with it. What
@@ -102,6 +106,11 @@ struct CommunicatorOptions {
   static constexpr std::int32_t kNoDevice = -1;
   std::optional<std::int32_t> device;
   std::string device_calls;
+  // Whether collectives on host memory end alike on all ranks that live: well, or with an error. Costs a short
+  // all-reduce after each blocking call (docs/elastic.md has numbers); start(), Group, sends and receives stay as they
+  // are. The same on all ranks. A call whose communicator breaks then lasts until the other ranks have come to theirs
+  // and have agreed, at most 4 set-up timeouts, also after abort(). Left alone: TUTTI_UNIFORM, then false.
+  std::optional<bool> uniform;
   std::vector<std::int32_t> devices;  // of create_all() alone: by rank, in place of `device`
   // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.
@@ -118,6 +127,24 @@ struct CallOptions {
   // The CUstream of a call on device memory, of the buffers' context; null in it: that context's default stream. Calls
   // on host memory do not look at it. It may be capturing a graph where the GPUs carry the call out.
   std::optional<void*> stream{};
+};
+
+// What a rank brings to agree().
+struct AgreeOptions {
+  std::int64_t value = INT64_MAX;         // the application's own; what comes out is the least of all survivors'
+  std::chrono::milliseconds patience{0};  // for ranks that live and do not come; 0: the set-up timeout
+};
+
+// What the survivors have agreed on.
+struct Agreement {
+  std::vector<std::int32_t> survivors;  // ranks of the communicator, ascending; the one that reads this is among them
+  // The least of the survivors' last good collectives: the number in messages ("all_reduce #7"), 0: none. It has ended
+  // well on every survivor, and so have those before it but for such as failed alone (scope kCall). A long call in
+  // pieces takes several numbers. Not counted: sends, receives, and calls that GPUs carry out.
+  std::uint64_t last_operation = 0;
+  std::int64_t value = 0;  // the least of the survivors'
+
+  bool operator==(const Agreement&) const = default;
 };
 
 // Lengths of the blocks of a v-variant, in elements, by rank, and where they start in the buffer, in elements from its
@@ -251,9 +278,30 @@ class TUTTI_API Communicator {
   // Errors, with ranks of this communicator, scope kCall: kInvalidArgument (a rank outside, this rank itself: nothing
   // was said to the others); kTimeout (ranks that did not come are named; where it is the lowest of all, only that
   // one), kPeerLost (a rank that was to remain has ended), kMismatch (another set on the rank that is named), kSystem.
-  // Without agreement among survivors nobody can be sure how the last message went: where the lowest rank ends in the
-  // very last round, some may have the new communicator, in which that rank is lost.
+  // Where the lowest rank ends in the very last round, some may have the new communicator, in which that rank is lost.
   Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
+
+  // Finds out together with all ranks that live which these are, and what they have in common. Nobody gives a list: a
+  // rank is out when its process has ended, or when it does not come before the patience of the others is over (the
+  // same on all; across machines a process that had ended before costs the patience, unless this communicator has
+  // noticed). In any state of this communicator, which stays as it is; nothing else of it is used. The n-th
+  // agreements of two ranks are equal, whoever dies when, the rank that leads included; or, where ranks that live could
+  // not hear each other for the patience (stopped, cut off), they have no survivor in common. Takes 4 patiences at
+  // most, some milliseconds where nobody is missing.
+  // Errors, scope kCall: kTimeout (ranks that hang in the middle are named; call again), kRefused (the others have
+  // agreed without this rank, which came too late; it may come to their next), kUnsupported.
+  Result<Agreement> agree(const AgreeOptions& options = {});
+  // agree(), and a communicator of the survivors, in the order of their ranks; every survivor gets it, or none does: if
+  // another rank dies meanwhile it begins again without it. Else as the other shrink(). Errors: those of both.
+  Result<std::unique_ptr<Communicator>> shrink();
+
+  // A new communicator of `size` ranks: those of this one, with the numbers that they have here, and newcomers with the
+  // numbers from size() on. Collective over this communicator, in the order of its calls. One rank, whichever, has made
+  // a unique id and gives it; newcomers call create() with that id, `size` and their number. To replace the dead:
+  // shrink(), then grow(). The new one has this one's settings, and shares nothing with it; this one works on, also
+  // where it fails. Waits for newcomers at most the set-up timeout. Errors: kInvalidArgument (too few ranks; nobody has
+  // given an id), kMismatch (several have; another size), those of create() and of a collective.
+  Result<std::unique_ptr<Communicator>> grow(std::int32_t size, const std::optional<UniqueId>& id = std::nullopt);
 
   // From now on calls of `plan`'s collective (and root) that leave the algorithm to Tutti, and whose block has
   // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tutti/communicator.h"
+#include "tutti/elastic.h"
 #include "tutti/group.h"
 #include "tutti/plan.h"
 #include "tutti/result.h"

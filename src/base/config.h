@@ -56,6 +56,7 @@ struct Config {
   std::optional<std::int32_t> local_size;              // TUTTI_LOCAL_SIZE
   std::string root;                                    // TUTTI_ROOT, "host:port"
   std::optional<std::int32_t> root_fd;                 // TUTTI_ROOT_FD, rank 0's inherited listening socket
+  std::optional<std::int32_t> elastic_fd;              // TUTTI_ELASTIC_FD, the launcher's inherited socket
   std::string job_id;                                  // TUTTI_JOB_ID
   std::string job_key_file;                            // TUTTI_JOB_KEY_FILE, whose bytes are the job's key
   std::string job_key;                                 // TUTTI_JOB_KEY, hexadecimal; never shown
@@ -73,6 +74,7 @@ struct Config {
   std::uint32_t rdma_service_level = 0;                // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
   std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
   std::string node_id;                                 // TUTTI_NODE_ID: ranks share memory only with the same
+  bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: calls end alike on all ranks
   std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
   std::uint32_t slot_bytes = 128 * 1024;               // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096

@@ -47,34 +47,9 @@ Result<std::unique_ptr<Communicator>> split(Comm& parent, int colour, int key) {
   return (*whole)->split(colour, key);
 }
 
-// The id under which the ranks of a grown communicator meet, from the one that has it to those that have none.
-Result<UniqueId> share_growth(Comm& parent, const std::optional<UniqueId>& own) {
-  constexpr std::size_t kBytes = sizeof(UniqueId);
-  std::vector<std::byte> all((kBytes + 1) * static_cast<std::size_t>(parent.ranks));
-  std::vector<std::byte> mine(kBytes + 1);
-  if (own) {
-    mine[0] = std::byte{1};
-    std::memcpy(&mine[1], own->bytes.data(), kBytes);
-  }
-  TUTTI_TRY(parent.communicator->all_gather(mine.data(), all.data(), mine.size(), DataType::kUint8));
-  std::optional<UniqueId> found;
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(parent.ranks); ++rank) {
-    const std::byte* at = &all[rank * (kBytes + 1)];
-    if (at[0] == std::byte{0}) continue;
-    if (found) {
-      return Error{ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(rank),
-                   "several ranks gave a unique id: only the one that called ncclCommGetUniqueId() gives it"};
-    }
-    std::memcpy(found.emplace().bytes.data(), at + 1, kBytes);
-  }
-  if (found) return *found;
-  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-               "no rank gave a unique id: the one that called ncclCommGetUniqueId() gives it"};
-}
-
 Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& child, std::optional<UniqueId> id) {
   if (parent != nullptr) {
-    auto shared = share_growth(*parent, id);
+    auto shared = detail::share_unique_id(*parent->communicator, id, child.ranks);
     if (!shared) return shared.error();
     id = *shared;
   }

@@ -11,6 +11,7 @@
 #include "plan/collective.h"
 #include "runtime/choose.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/council_seat.h"
 #include "runtime/reunion.h"
 #include "runtime/user_plan.h"
 #include "transports/shm/mapping.h"
@@ -70,6 +71,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       world_(std::move(world)),
       timeout_(timeout),
       connections_(*world_.transport),
+      uniform_(fabric_ != nullptr && fabric_->config.uniform && ranks > 1),
       chooser_({.tuning = fabric_ == nullptr ? nullptr : fabric_->tuning,
                 .ranks = ranks,
                 .nodes = world_.nodes,
@@ -251,7 +253,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   return engine_.run_short(way, *plan, made, timeout_ns(options), lock);
 }
 
-Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& options) {
+Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions& options) {
   std::shared_ptr<Operation> operation;  // shared with the engine's queue
   {
     std::unique_lock lock(mutex_);
@@ -424,6 +426,11 @@ Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->
 Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const std::int32_t> excluded) {
   return impl_->shrink(excluded);
 }
+Result<std::unique_ptr<Communicator>> Communicator::shrink() { return impl_->shrink_to_survivors(); }
+Result<std::unique_ptr<Communicator>> Communicator::grow(std::int32_t size, const std::optional<UniqueId>& id) {
+  return impl_->grow(*this, size, id);
+}
+Result<Agreement> Communicator::agree(const AgreeOptions& options) { return impl_->agree(options); }
 Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
 Status Communicator::suspend() { return impl_->suspend(); }
 Status Communicator::resume() { return impl_->resume(); }

@@ -31,6 +31,7 @@
 
 namespace tutti::detail {
 
+class CouncilSeat;
 class Reunion;
 
 // One or several operations that a caller waits for together.
@@ -89,6 +90,8 @@ class CommunicatorImpl {
   bool runs_on_devices() const { return device_way_ != nullptr; }
   std::string transport_name() const { return std::string(world_.transport->name()); }
   Status run(const CollectiveCall& call, const CallOptions& options);
+  // The same where nothing is confirmed.
+  Status run_plain(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   Status transfer(Direction direction, const void* data, std::size_t count, DataType type, std::int32_t peer,
                   const CallOptions& options);
@@ -113,6 +116,10 @@ class CommunicatorImpl {
   // `name`: of the function that was called, for errors.
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key, std::string_view name);
   Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
+  Result<std::unique_ptr<Communicator>> shrink_to_survivors();
+  // `self`: the communicator that this is behind.
+  Result<std::unique_ptr<Communicator>> grow(Communicator& self, std::int32_t size, const std::optional<UniqueId>& id);
+  Result<Agreement> agree(const AgreeOptions& options);
   Status async_status();
   Status suspend();
   Status resume();
@@ -154,6 +161,7 @@ class CommunicatorImpl {
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;
+  Status confirm(const Status& own);
   template <class Checked>  // a call or an exchange
   Result<std::shared_ptr<Gate>> staged_for(Checked& checked, const CallOptions& options);
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
@@ -165,6 +173,7 @@ class CommunicatorImpl {
       const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, const Gather& among);
   Result<std::vector<std::uint32_t>> all_but(std::span<const std::int32_t> excluded) const;
   Result<std::unique_ptr<Communicator>> try_shrink(std::span<const std::int32_t> excluded);
+  Result<std::unique_ptr<Communicator>> shrink_to(const std::vector<std::uint32_t>& present);
   Result<std::unique_ptr<Communicator>> shrink_to_one();
   Result<std::unique_ptr<Communicator>> make_among(Reunion& reunion, const std::vector<std::uint32_t>& present);
   Collective collective_of(CollectiveKind kind) const;
@@ -182,6 +191,8 @@ class CommunicatorImpl {
   const std::uint64_t id_;
   std::mutex reunion_mutex_;
   std::unique_ptr<Reunion> reunion_;  // from the first shrink() on; ends before the fabric
+  std::mutex council_mutex_;
+  std::unique_ptr<CouncilSeat> council_;  // from the first agree() on; likewise
   World world_;
   std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;  // orders submissions; guards plans_ and what follows them
@@ -198,6 +209,9 @@ class CommunicatorImpl {
   };
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
   std::vector<ChosenPlan> user_plans_;
+  const bool uniform_;        // calls end alike
+  std::mutex uniform_mutex_;  // held during a call and its confirmation
+  std::int64_t calls_ = 0;    // that were confirmed, or could not be
   Chooser chooser_;
   std::atomic<bool> group_open_ = false;
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made

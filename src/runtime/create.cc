@@ -59,6 +59,7 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
     config->device_calls = *policy;
   }
   if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
+  if (options.uniform) config->uniform = *options.uniform;
   if (!options.node_id.empty()) config->node_id = options.node_id;
   if (!options.interface.empty()) config->interface = options.interface;
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
@@ -214,13 +215,18 @@ Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options,
                                              std::shared_ptr<const std::atomic<bool>> stop) {
   auto config = config_for(options, defaults);
   if (!config) return config.error();
-  auto rendezvous = resolve_rendezvous(options, *config, process_environment());
+  return create_with(*config, options, std::move(stop));
+}
+
+Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
+                                                  std::shared_ptr<const std::atomic<bool>> stop) {
+  auto rendezvous = resolve_rendezvous(options, config, process_environment());
   if (!rendezvous) return rendezvous.error();
   rendezvous->stop = std::move(stop);
-  if (rendezvous->size > 1) TUTTI_TRY(add_key(options, *config, *rendezvous));
+  if (rendezvous->size > 1) TUTTI_TRY(add_key(options, config, *rendezvous));
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
-  Log(config->log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
+  Log(config.log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
   std::unique_ptr<Bootstrap> bootstrap;
   Gather gather = gather_alone;
   std::string address = "127.0.0.1";
@@ -232,13 +238,13 @@ Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options,
     bootstrap = std::move(*met);
     key = bootstrap->key();
     gather = [&](const std::string& blob) { return bootstrap->all_gather(blob); };
-    auto listen_at = data_address(*config, bootstrap->local_address());
+    auto listen_at = data_address(config, bootstrap->local_address());
     // An interface that does not exist must fail all ranks alike.
     auto agreed = gather_or_fail(gather, listen_at);
     if (!agreed) return agreed.error();
     address = *listen_at;
   }
-  auto fabric = make_fabric(*config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
+  auto fabric = make_fabric(config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
                             detail::RankDevice::find(options.device));
   if (!fabric) return fabric.error();
   return first_communicator(*fabric, rank, ranks, gather);

@@ -387,6 +387,7 @@ void Engine::finish(Operation& operation, Status result) {
       marks_->note_all_entered(operation.call.tag.sequence);
     }
     world_.transport->leave_call(operation.call.tag, std::nullopt);
+    last_good_.store(operation.call.tag.sequence, std::memory_order_release);
   } else {
     last_failed_ = true;
     if (operation.started && operation.direct) direct_->give_up(operation.call.tag.sequence);

@@ -127,6 +127,8 @@ class Engine {
   Status finalize();
   // The error that made the communicator unusable, if one did.
   std::optional<Error> broken();
+  // The number of the last collective that has ended well here; 0: none.
+  std::uint64_t last_good() const { return last_good_.load(std::memory_order_acquire); }
 
  private:
   // When a drive ends: once an operation has ended; also when another thread wants to drive; after one poll.
@@ -180,6 +182,7 @@ class Engine {
       queue_;  // collectives; shared with the callers' Work, which may be dropped first
   std::vector<std::shared_ptr<Operation>> exchanges_;  // likewise
   std::uint64_t last_sequence_ = 0;
+  std::atomic<std::uint64_t> last_good_{0};  // written by the driver
   PairNumbers numbers_;
   bool driven_ = false;                      // some thread drives
   bool between_queues_ = false;              // what it drives is a call by slates that is not queued

@@ -64,6 +64,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   if (running_->done() && !(rooted && marks_->disagreement())) {
     if (!rooted) marks_->note_all_entered(numbered.tag.sequence);
     world_.transport->leave_call(numbered.tag, std::nullopt);
+    last_good_.store(numbered.tag.sequence, std::memory_order_release);
     if (recorder_ != nullptr) recorder_->end(recorded, waited_until);
     return Status();
   }

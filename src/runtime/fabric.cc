@@ -48,8 +48,8 @@ Result<std::string> machine_name(const Config& config) {
 // What must be the same on all ranks of a job.
 std::string common_settings(const Config& config) {
   constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp", "verbs", "ucx"};
-  return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={}", config.slots, config.slot_bytes,
-                     kPolicies[static_cast<std::size_t>(config.transport)]);
+  return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={}", config.slots,
+                     config.slot_bytes, kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0);
 }
 
 // Cuts the settings off the front of every blob. Errors: kMismatch, naming the first rank that differs from rank 0.

@@ -19,28 +19,7 @@ namespace {
 constexpr std::int64_t kMostMarginNs = 250'000'000;   // guests and host do not give up in the same moment
 constexpr std::int64_t kAllFailNs = 500'000'000;      // longest wait for the others where the attempt has failed
 constexpr std::int64_t kLastNotesNs = 1'000'000'000;  // longest wait until the last notes are on their way
-constexpr std::uint32_t kMostParts = 1 << 14;
-constexpr std::size_t kMostWords = 200;  // bytes of a list in a message
-
-// Sleeps, the longer the longer the wait has lasted.
-class Pause {
- public:
-  explicit Pause(Clock& clock) : clock_(clock), since_ns_(clock.now_ns()) {}
-  void operator()() {
-    const std::int64_t lasted_ns = clock_.now_ns() - since_ns_;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(std::clamp<std::int64_t>(lasted_ns / 16, 50'000, 2'000'000)));
-  }
-
- private:
-  Clock& clock_;
-  std::int64_t since_ns_;
-};
-
-std::optional<std::uint64_t> random_number() {  // never 0
-  std::uint64_t number = 0;
-  if (getrandom(&number, sizeof(number), 0) != static_cast<ssize_t>(sizeof(number))) return std::nullopt;
-  return number | 1;
-}
+constexpr std::size_t kMostWords = 200;               // bytes of a list in a message
 
 Error given_up(std::uint32_t peer) {
   return {ErrorCode::kTimeout, ErrorScope::kCall, static_cast<std::int32_t>(peer),
@@ -111,84 +90,39 @@ std::optional<std::vector<std::string>> unpack_blobs(std::string_view body, std:
 
 }  // namespace
 
+// The communicator itself has attached its number to the endpoint.
 Reunion::Reunion(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
                  std::uint64_t communicator)
-    : fabric_(std::move(fabric)),
-      members_(std::move(members)),
+    : mail_(std::move(fabric), std::move(members), rank, communicator, ~communicator),
       rank_(rank),
-      communicator_(communicator),
-      partial_(members_.size()),
-      guests_(members_.size()) {
-  std::vector<std::string> addresses(members_.size());
-  bool by_tcp = false;
-  for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
-    if (by_exchange(peer)) continue;
-    addresses[peer] = fabric_->tcp_addresses[members_[peer]];
-    by_tcp = true;
-  }
-  // The communicator itself has attached its number to the endpoint.
-  if (by_tcp) lines_ = std::make_unique<TcpNotes>(fabric_->endpoint, ~communicator, rank, std::move(addresses));
+      guests_(mail_.ranks()) {}
+
+std::int64_t Reunion::patience_ns() const { return std::int64_t{mail_.patience().count()} * 1'000'000; }
+
+void Reunion::send(std::uint32_t peer, const Header& header, std::string_view body) {
+  mail_.send(peer, std::string(reinterpret_cast<const char*>(&header), sizeof(header)).append(body));
 }
 
-std::int64_t Reunion::patience_ns() const { return std::int64_t{fabric_->config.setup_timeout.count()} * 1'000'000; }
-
-bool Reunion::by_exchange(std::uint32_t peer) const {
-  return fabric_->machines[members_[peer]] == fabric_->machines[members_[rank_]];
-}
-
-void Reunion::send(std::uint32_t peer, Header header, std::string_view body) {
-  constexpr std::size_t kMostBody = kMostNoteBytes - sizeof(Header);
-  header.parts = static_cast<std::uint32_t>(std::max<std::size_t>(1, (body.size() + kMostBody - 1) / kMostBody));
-  TUTTI_ASSERT(header.parts <= kMostParts);
-  for (header.part = 0; header.part < header.parts; ++header.part) {
-    std::string note(reinterpret_cast<const char*>(&header), sizeof(header));
-    note += body.substr(header.part * kMostBody, kMostBody);
-    if (by_exchange(peer)) {
-      fabric_->exchange->post(members_[peer], communicator_, note);
-    } else {
-      lines_->post(peer, note);
-    }
-  }
-}
-
-// The next whole message. What cannot be read is dropped: its sender is waited for in vain then.
 std::optional<Reunion::Message> Reunion::take(std::uint32_t peer) {
-  while (true) {
-    auto note = by_exchange(peer) ? fabric_->exchange->take_note(members_[peer], communicator_) : lines_->take(peer);
-    if (!note) return std::nullopt;
-    Header header;
-    if (note->size() < sizeof(header)) continue;
-    std::memcpy(&header, note->data(), sizeof(header));
-    Message& partial = partial_[peer];
-    if (header.part == 0) partial = {.header = header, .body = {}};
-    const Header& begun = partial.header;
-    const bool fits = begun.kind == header.kind && begun.coming == header.coming && begun.round == header.round &&
-                      begun.part == header.part && begun.parts == header.parts && header.part < header.parts &&
-                      header.parts <= kMostParts;
-    if (!fits) continue;
-    partial.body.append(*note, sizeof(header));
-    if (++partial.header.part == header.parts) return std::exchange(partial, {});
+  while (auto text = mail_.take(peer)) {
+    Message message;
+    if (text->size() < sizeof(message.header)) continue;
+    std::memcpy(&message.header, text->data(), sizeof(message.header));
+    message.body = text->substr(sizeof(message.header));
+    return message;
   }
-}
-
-bool Reunion::gone(std::uint32_t peer) {
-  return by_exchange(peer) ? fabric_->exchange->peer_gone(members_[peer]) : lines_->gone(peer);
-}
-
-void Reunion::pump() {
-  fabric_->exchange->pump();
-  if (lines_ != nullptr) lines_->pump();
+  return std::nullopt;
 }
 
 Result<std::uint64_t> Reunion::meet(const std::vector<std::uint32_t>& present) {
   TUTTI_ASSERT(present.size() > 1 && std::is_sorted(present.begin(), present.end()));
   present_ = present;
-  list_ = words_of_others(present, static_cast<std::uint32_t>(members_.size()));
+  list_ = words_of_others(present, mail_.ranks());
   round_ = 0;
   failed_.reset();
   met_.clear();
   auto met = hosts() ? meet_as_host() : meet_as_guest();
-  deadline_ns_ = fabric_->clock->now_ns() + patience_ns();
+  deadline_ns_ = mail_.clock().now_ns() + patience_ns();
   return met;
 }
 
@@ -207,20 +141,19 @@ Result<std::vector<std::string>> Reunion::gather(const std::string& blob) {
 
 // Only the guest hangs up: the host's end of the line may be that of the guest's next coming by now.
 void Reunion::leave() {
-  const std::int64_t until_ns = fabric_->clock->now_ns() + kLastNotesNs;
-  Pause pause(*fabric_->clock);
+  const std::int64_t until_ns = mail_.clock().now_ns() + kLastNotesNs;
+  Pause pause(mail_.clock());
   const auto on_its_way = [this](std::uint32_t peer) {
     if (peer == rank_) return true;
-    if (by_exchange(peer)) return fabric_->exchange->all_sent_to({&members_[peer], 1});
-    return lines_->all_sent_to(peer);
+    return mail_.all_sent_to(peer);
   };
   while (true) {
-    pump();
+    mail_.pump();
     if (std::all_of(present_.begin(), present_.end(), on_its_way)) break;
-    if (fabric_->clock->now_ns() >= until_ns) break;
+    if (mail_.clock().now_ns() >= until_ns) break;
     pause();
   }
-  if (!hosts() && !by_exchange(present_.front())) lines_->hang_up(present_.front());
+  if (!hosts()) mail_.hang_up(present_.front());
   for (std::size_t i = 0; i < present_.size(); ++i) {
     Guest& guest = guests_[present_[i]];
     const bool came_again = !met_.empty() && guest.coming != met_[i];
@@ -231,13 +164,13 @@ void Reunion::leave() {
 // As the host.
 
 Result<std::uint64_t> Reunion::meet_as_host() {
-  Clock& clock = *fabric_->clock;
+  Clock& clock = mail_.clock();
   const std::int64_t deadline_ns = clock.now_ns() + patience_ns();
   std::optional<Error> trouble;  // told when the others are there, too, so that all end alike
   std::int64_t trouble_until_ns = 0;
   Pause pause(clock);
   while (true) {
-    pump();
+    mail_.pump();
     const std::int64_t now_ns = clock.now_ns();
     auto found = find_lost();
     if (!found) found = find_disagreement();
@@ -293,12 +226,12 @@ std::optional<Error> Reunion::find_lost() {
   std::optional<Error> first;
   for (const std::uint32_t peer : present_) {
     if (peer == rank_) continue;
-    const bool ended = gone(peer);  // before we hear it: what it said before its end still counts
+    const bool ended = mail_.gone(peer);  // before we hear it: what it said before its end still counts
     hear(peer);
     Guest& guest = guests_[peer];
     guest.fresh = false;
     // The end of a line tells something only of a guest that is here.
-    guest.ended = ended && (by_exchange(peer) || guest.coming != 0);
+    guest.ended = ended && (mail_.by_exchange(peer) || guest.coming != 0);
     if (guest.ended && !first) first = lost(peer);
   }
   return first;
@@ -344,19 +277,19 @@ Error Reunion::nobody_came() const {
 }
 
 Error Reunion::lost(std::uint32_t peer) const {
-  const std::string trouble = by_exchange(peer) ? "" : lines_->trouble(peer);
+  const std::string trouble = mail_.trouble(peer);
   return {ErrorCode::kPeerLost, ErrorScope::kCall, static_cast<std::int32_t>(peer),
           fmt::format("rank {} {}; exclude it, too", peer,
                       trouble.empty() ? "has ended, or has dropped this communicator" : "is not reached: " + trouble)};
 }
 
 Result<std::vector<std::string>> Reunion::gather_as_host(const std::string& blob) {
-  Clock& clock = *fabric_->clock;
+  Clock& clock = mail_.clock();
   const std::int64_t deadline_ns = deadline_ns_ - std::min(patience_ns() / 8, kMostMarginNs);
   Pause pause(clock);
   std::vector<std::uint32_t> awaited;
   while (true) {
-    pump();
+    mail_.pump();
     if (auto error = find_lost()) return fail(*std::move(error));
     awaited.clear();
     for (std::size_t i = 0; i < present_.size(); ++i) {
@@ -412,9 +345,9 @@ Result<std::uint64_t> Reunion::meet_as_guest() {
   const auto coming = random_number();
   if (!coming) return no_random_number();
   coming_ = *coming;
-  if (!by_exchange(host)) lines_->hang_up(host);  // a line of before
+  mail_.hang_up(host);  // a line of before
   send(host, {.kind = Kind::kCome, .coming = coming_}, list_);
-  auto body = answer(Kind::kMet, fabric_->clock->now_ns() + patience_ns());
+  auto body = answer(Kind::kMet, mail_.clock().now_ns() + patience_ns());
   if (!body) return body.error();
   std::uint64_t id = 0;
   if (body->size() == sizeof(id)) std::memcpy(&id, body->data(), sizeof(id));
@@ -423,14 +356,14 @@ Result<std::uint64_t> Reunion::meet_as_guest() {
 
 // Waits for what the host has to say. Shortly before the deadline the guest gives up and asks for the reason.
 Result<std::string> Reunion::answer(Kind wanted, std::int64_t deadline_ns) {
-  Clock& clock = *fabric_->clock;
+  Clock& clock = mail_.clock();
   const std::uint32_t host = present_.front();
   const std::int64_t give_up_ns = deadline_ns - std::min(patience_ns() / 8, kMostMarginNs);
   bool asked = false;
   Pause pause(clock);
   while (true) {
-    pump();
-    const bool ended = gone(host);  // before the look: what it said before its end still counts
+    mail_.pump();
+    const bool ended = mail_.gone(host);  // before the look: what it said before its end still counts
     while (auto message = take(host)) {
       const Header& header = message->header;
       if (header.coming != coming_) continue;

@@ -8,11 +8,10 @@
 // to an attempt that it has given up are known as such. A rank that comes when the others have failed without it joins
 // those who try the same again; where they try something else, it is told how the first attempt ended.
 //
-// Notes go by the exchange inside a machine (in which the end of a process is noticed), by TCP lines across.
-// For one thread at a time. Nothing waits longer than the patience; it is counted for the coming and for the rounds.
+// They speak by Mail. For one thread at a time. Nothing waits longer than the patience; it is counted for the coming
+// and for the rounds.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,8 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/fabric.h"
-#include "transports/tcp/notes.h"
+#include "runtime/mail.h"
 
 namespace tutti::detail {
 
@@ -42,14 +40,12 @@ class Reunion {
 
  private:
   enum class Kind : std::uint32_t { kCome = 1, kGiveUp, kBlob, kMet, kAll, kRefused };
-  struct Header {  // of a note; a message is one note or several
+  struct Header {  // of a message
     Kind kind = Kind::kCome;
     std::uint32_t round = 0;
     std::uint64_t coming = 0;  // of the rank that has come and speaks, or is spoken to
-    std::uint32_t part = 0;
-    std::uint32_t parts = 1;
   };
-  static_assert(sizeof(Header) == 24);
+  static_assert(sizeof(Header) == 16);
   struct Message {
     Header header;
     std::string body;
@@ -65,11 +61,8 @@ class Reunion {
   };
   bool hosts() const { return present_.front() == rank_; }
   std::int64_t patience_ns() const;
-  bool by_exchange(std::uint32_t peer) const;
-  void send(std::uint32_t peer, Header header, std::string_view body);
+  void send(std::uint32_t peer, const Header& header, std::string_view body);
   std::optional<Message> take(std::uint32_t peer);
-  bool gone(std::uint32_t peer);
-  void pump();
 
   Result<std::uint64_t> meet_as_host();
   Result<std::uint64_t> meet_as_guest();
@@ -86,13 +79,9 @@ class Reunion {
   Error fail(Error error);
   Error give_up(Error error);
 
-  std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
-  const std::vector<std::uint32_t> members_;
+  Mail mail_;
   const std::uint32_t rank_;
-  const std::uint64_t communicator_;
-  std::unique_ptr<TcpNotes> lines_;  // once some peer is reached by TCP
-  std::vector<Message> partial_;     // by rank: parts that have come
-  std::vector<Guest> guests_;        // by rank; kept between meetings, for those who come early
+  std::vector<Guest> guests_;  // by rank; kept between meetings, for those who come early
 
   std::vector<std::uint32_t> present_;  // of this meeting
   std::string list_;                    // whom it leaves out, in words

@@ -11,6 +11,7 @@ namespace {
 [[gnu::used]] const auto kCollectives = &Communicator::barrier;
 [[gnu::used]] const auto kGroups = &Group::run;
 [[gnu::used]] const auto kUniqueId = &UniqueId::create;
+[[gnu::used]] const auto kElastic = &Elastic::join;
 [[gnu::used]] const auto kPlans = &UserPlan::parse_json;
 [[gnu::used]] const auto kBuiltPlans = &PlanBuilder::build;
 

@@ -47,10 +47,14 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_shrink(std::span<con
   }
   auto present = all_but(excluded);
   if (!present) return present.error();
-  if (present->size() == 1) return shrink_to_one();
+  return shrink_to(*present);
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to(const std::vector<std::uint32_t>& present) {
+  if (present.size() == 1) return shrink_to_one();
   const std::scoped_lock lock(reunion_mutex_);
   if (reunion_ == nullptr) reunion_ = std::make_unique<Reunion>(fabric_, members_, rank_, id_);
-  auto child = make_among(*reunion_, *present);
+  auto child = make_among(*reunion_, present);
   reunion_->leave();
   return child;
 }

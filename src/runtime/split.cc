@@ -43,7 +43,7 @@ Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::s
   TUTTI_ASSERT(blob.size() <= kMostBlobBytes);
   std::vector<std::uint64_t> lengths(ranks_);
   const std::uint64_t own = blob.size();
-  TUTTI_TRY(run({.kind = CollectiveKind::kAllGather,
+  TUTTI_TRY(run_plain({.kind = CollectiveKind::kAllGather,
                  .input = &own,
                  .output = lengths.data(),
                  .count = 1,
@@ -59,7 +59,7 @@ Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::s
   std::size_t total = 0;
   for (const std::size_t count : counts) total += count;
   std::string all(total, '\0');
-  TUTTI_TRY(run({.kind = CollectiveKind::kAllGather,
+  TUTTI_TRY(run_plain({.kind = CollectiveKind::kAllGather,
                  .input = blob.data(),
                  .output = all.data(),
                  .type = DataType::kUint8,

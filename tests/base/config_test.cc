@@ -28,6 +28,7 @@ TEST(Config, ReadsEveryVariable) {
                                     {"TUTTI_LOCAL_SIZE", "2"},
                                     {"TUTTI_ROOT", "127.0.0.1:5"},
                                     {"TUTTI_ROOT_FD", "9"},
+                                    {"TUTTI_ELASTIC_FD", "11"},
                                     {"TUTTI_JOB_ID", "job"},
                                     {"TUTTI_INTERFACE", "lo"},
                                     {"TUTTI_JOB_KEY_FILE", "/run/secrets/key"},
@@ -50,6 +51,7 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config->local_size, 2);
   EXPECT_EQ(config->root, "127.0.0.1:5");
   EXPECT_EQ(config->root_fd, 9);
+  EXPECT_EQ(config->elastic_fd, 11);
   EXPECT_EQ(config->job_id, "job");
   EXPECT_EQ(config->interface, "lo");
   EXPECT_EQ(config->unique_id, "00ff");

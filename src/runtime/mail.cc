@@ -1,0 +1,112 @@
+#include "runtime/mail.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::uint32_t kMostParts = 1 << 14;
+
+struct PartHeader {  // of a note; a message is one note or several
+  std::uint32_t part = 0;
+  std::uint32_t parts = 1;
+};
+static_assert(sizeof(PartHeader) == 8);
+
+}  // namespace
+
+Mail::Mail(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+           std::uint64_t exchange_channel, std::uint64_t tcp_channel)
+    : fabric_(std::move(fabric)),
+      members_(std::move(members)),
+      rank_(rank),
+      channel_(exchange_channel),
+      partial_(members_.size()) {
+  std::vector<std::string> addresses(members_.size());
+  bool by_tcp = false;
+  for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
+    if (by_exchange(peer)) continue;
+    addresses[peer] = fabric_->tcp_addresses[members_[peer]];
+    by_tcp = true;
+  }
+  if (by_tcp) lines_ = std::make_unique<TcpNotes>(fabric_->endpoint, tcp_channel, rank, std::move(addresses));
+}
+
+bool Mail::by_exchange(std::uint32_t peer) const {
+  return fabric_->machines[members_[peer]] == fabric_->machines[members_[rank_]];
+}
+
+void Mail::send(std::uint32_t peer, std::string_view message) {
+  constexpr std::size_t kMostBody = kMostNoteBytes - sizeof(PartHeader);
+  PartHeader header;
+  header.parts = static_cast<std::uint32_t>(std::max<std::size_t>(1, (message.size() + kMostBody - 1) / kMostBody));
+  TUTTI_ASSERT(header.parts <= kMostParts);
+  for (header.part = 0; header.part < header.parts; ++header.part) {
+    std::string note(reinterpret_cast<const char*>(&header), sizeof(header));
+    note += message.substr(header.part * kMostBody, kMostBody);
+    if (by_exchange(peer)) {
+      fabric_->exchange->post(members_[peer], channel_, note);
+    } else {
+      lines_->post(peer, note);
+    }
+  }
+}
+
+std::optional<std::string> Mail::take(std::uint32_t peer) {
+  while (true) {
+    auto note = by_exchange(peer) ? fabric_->exchange->take_note(members_[peer], channel_) : lines_->take(peer);
+    if (!note) return std::nullopt;
+    PartHeader header;
+    if (note->size() < sizeof(header)) continue;
+    std::memcpy(&header, note->data(), sizeof(header));
+    Partial& partial = partial_[peer];
+    if (header.part == 0) partial = {.parts = header.parts};
+    const bool fits = header.parts <= kMostParts && header.part < header.parts && header.part == partial.next &&
+                      header.parts == partial.parts;
+    if (!fits) {
+      partial = {};
+      continue;
+    }
+    partial.body.append(*note, sizeof(header));
+    if (++partial.next == partial.parts) return std::exchange(partial, {}).body;
+  }
+}
+
+bool Mail::gone(std::uint32_t peer) {
+  return by_exchange(peer) ? fabric_->exchange->peer_gone(members_[peer]) : lines_->gone(peer);
+}
+
+std::string Mail::trouble(std::uint32_t peer) const { return by_exchange(peer) ? "" : lines_->trouble(peer); }
+
+void Mail::pump() {
+  fabric_->exchange->pump();
+  if (lines_ != nullptr) lines_->pump();
+}
+
+bool Mail::all_sent_to(std::uint32_t peer) const {
+  return by_exchange(peer) ? fabric_->exchange->all_sent_to({&members_[peer], 1}) : lines_->all_sent_to(peer);
+}
+
+void Mail::hang_up(std::uint32_t peer) {
+  if (!by_exchange(peer)) lines_->hang_up(peer);
+}
+
+void Pause::operator()() const {
+  const std::int64_t lasted_ns = clock_.now_ns() - since_ns_;
+  std::this_thread::sleep_for(std::chrono::nanoseconds(std::clamp<std::int64_t>(lasted_ns / 16, 50'000, 2'000'000)));
+}
+
+std::optional<std::uint64_t> random_number() {
+  std::uint64_t number = 0;
+  if (getrandom(&number, sizeof(number), 0) != static_cast<ssize_t>(sizeof(number))) return std::nullopt;
+  return number | 1;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,70 @@
+// Mail: messages of any length between the ranks of a communicator, beside its connections, whatever has become of it.
+// They go as notes (transports/notes.h): by the exchange inside a machine, where the end of a process is noticed, by
+// TCP lines across. Kept in order between two ranks. Nothing blocks; who waits calls pump() now and then. For one
+// thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/fabric.h"
+#include "transports/tcp/notes.h"
+
+namespace tutti::detail {
+
+class Mail {
+ public:
+  // Of ranks of which rank i is the job rank members[i]; this one is `rank`. `exchange_channel` is the same on all, and
+  // so is `tcp_channel`, which nothing else has attached to the endpoint.
+  Mail(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+       std::uint64_t exchange_channel, std::uint64_t tcp_channel);
+
+  std::uint32_t ranks() const { return static_cast<std::uint32_t>(members_.size()); }
+  std::uint32_t rank() const { return rank_; }
+  Clock& clock() const { return *fabric_->clock; }
+  std::chrono::milliseconds patience() const { return fabric_->config.setup_timeout; }  // of set-up
+  bool by_exchange(std::uint32_t peer) const;
+  // Across machines the first message opens the line. Two ranks that open it at the same time lose it: of two, one
+  // speaks first.
+  void send(std::uint32_t peer, std::string_view message);
+  // The next whole message of the peer's. What cannot be read is dropped: its sender is waited for in vain then.
+  std::optional<std::string> take(std::uint32_t peer);
+  // The peer's process has ended. Across machines: it has hung up, or is not reached.
+  bool gone(std::uint32_t peer);
+  std::string trouble(std::uint32_t peer) const;  // why it is not reached; empty: it is, or was
+  void pump();
+  bool all_sent_to(std::uint32_t peer) const;
+  void hang_up(std::uint32_t peer);  // across machines: the line ends, the next message opens one
+
+ private:
+  struct Partial {
+    std::uint32_t parts = 0;
+    std::uint32_t next = 0;
+    std::string body{};
+  };
+  std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
+  const std::vector<std::uint32_t> members_;
+  const std::uint32_t rank_;
+  const std::uint64_t channel_;
+  std::unique_ptr<TcpNotes> lines_;  // null: no peer is reached by TCP
+  std::vector<Partial> partial_;     // by rank: of messages that have not come as a whole
+};
+
+// Sleeps, the longer the longer the wait has lasted.
+class Pause {
+ public:
+  explicit Pause(Clock& clock) : clock_(clock), since_ns_(clock.now_ns()) {}
+  void operator()() const;
+
+ private:
+  Clock& clock_;
+  std::int64_t since_ns_;
+};
+
+std::optional<std::uint64_t> random_number();  // never 0
+
+}  // namespace tutti::detail

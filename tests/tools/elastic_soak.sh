@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# elastic_soak.sh TUTTI PROGRAM SECONDS RANKS EVERY_MS: an elastic job of about that length, of which a random rank is
+# killed every so often. Fails where the job fails, hangs, or nobody was killed.
+set -u
+tutti=$1 program=$2 seconds=$3 ranks=$4 every_ms=$5
+step_us=4000
+# A quarter of the time is for meetings and for a busy machine.
+steps=$((seconds * 1000000 / step_us * 3 / 4))
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+start=$(date +%s%N)
+"$tutti" run --elastic "2:$ranks" --max-restarts 100000 --rejoin-s 20 --timeout-s $((seconds * 4 + 120)) -- \
+  "$program" "$steps" "$step_us" >"$log" 2>&1 &
+launcher=$!
+kills=0
+sleep 1
+while kill -0 "$launcher" 2>/dev/null; do
+  children=()
+  read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true  # it has no newline
+  elapsed_ms=$((($(date +%s%N) - start) / 1000000))
+  if [ ${#children[@]} -eq "$ranks" ] && [ "$elapsed_ms" -lt $((seconds * 1000)) ]; then
+    victims=1
+    [ $((RANDOM % 4)) -ne 0 ] || victims=2
+    for ((i = 0; i < victims; ++i)); do
+      kill -9 "${children[RANDOM % ranks]}" 2>/dev/null && kills=$((kills + 1))
+    done
+  fi
+  sleep "$(awk "BEGIN { srand($RANDOM); print $every_ms * 2 * rand() / 1000 }")"
+done
+wait "$launcher"
+status=$?
+echo "$kills kills in $((($(date +%s%N) - start) / 1000000)) ms of a job of $ranks ranks and $steps steps; status $status"
+grep -v 'replaced (' "$log" | tail -n 20
+if [ "$status" -ne 0 ] || [ "$kills" -eq 0 ]; then
+  head -c 20000 "$log"
+  exit 1
+fi
+[ "$(grep -c 'every sum right' "$log")" -eq "$ranks" ]
