@@ -44,11 +44,11 @@ Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::s
   std::vector<std::uint64_t> lengths(ranks_);
   const std::uint64_t own = blob.size();
   TUTTI_TRY(run_plain({.kind = CollectiveKind::kAllGather,
-                 .input = &own,
-                 .output = lengths.data(),
-                 .count = 1,
-                 .type = DataType::kUint64},
-                {}));
+                       .input = &own,
+                       .output = lengths.data(),
+                       .count = 1,
+                       .type = DataType::kUint64},
+                      {}));
   std::vector<std::size_t> counts(lengths.begin(), lengths.end());
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     if (counts[rank] > kMostBlobBytes) {
@@ -60,12 +60,12 @@ Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::s
   for (const std::size_t count : counts) total += count;
   std::string all(total, '\0');
   TUTTI_TRY(run_plain({.kind = CollectiveKind::kAllGather,
-                 .input = blob.data(),
-                 .output = all.data(),
-                 .type = DataType::kUint8,
-                 .variable = true,
-                 .output_counts = {.counts = counts}},
-                {}));
+                       .input = blob.data(),
+                       .output = all.data(),
+                       .type = DataType::kUint8,
+                       .variable = true,
+                       .output_counts = {.counts = counts}},
+                      {}));
   std::vector<std::string> blobs;
   std::size_t at = 0;
   for (const std::size_t count : counts) {

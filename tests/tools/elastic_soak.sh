@@ -29,7 +29,8 @@ while kill -0 "$launcher" 2>/dev/null; do
 done
 wait "$launcher"
 status=$?
-echo "$kills kills in $((($(date +%s%N) - start) / 1000000)) ms of a job of $ranks ranks and $steps steps; status $status"
+elapsed_ms=$((($(date +%s%N) - start) / 1000000))
+echo "$kills kills in $elapsed_ms ms of a job of $ranks ranks and $steps steps; status $status"
 grep -v 'replaced (' "$log" | tail -n 20
 if [ "$status" -ne 0 ] || [ "$kills" -eq 0 ]; then
   head -c 20000 "$log"

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# What `tutti run --elastic` promises (docs/elastic.md), one function each: elastic_test.sh TUTTI ELASTIC_SUM PROMISE
+set -u
+tutti=$1
+program=$2
+promise=$3
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+
+fail() {
+  echo "FAILED: $*"
+  head -c 5000 "$here/log"
+  exit 1
+}
+begin() { # begin ARGS...: the job in the background, its number in $launcher
+  "$tutti" run --timeout-s 60 "$@" >"$here/log" 2>&1 &
+  launcher=$!
+}
+rank_pids() { # once COUNT ranks are there, in the order of their start
+  children=()
+  for _ in $(seq 200); do
+    read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true
+    [ ${#children[@]} -ne "$1" ] || break
+    sleep 0.05
+  done
+  [ ${#children[@]} -eq "$1" ] || fail "there are not $1 ranks"
+  sleep 0.7 # they are at work then
+}
+ends_with() { # ends_with STATUS
+  wait "$launcher"
+  local status=$?
+  [ "$status" -eq "$1" ] || fail "status $status, not $1"
+}
+expect_lines() { # expect_lines COUNT REGEX
+  local lines
+  lines=$(grep -cE -- "$2" "$here/log")
+  [ "$lines" -eq "$1" ] || fail "$lines lines match '$2', not $1"
+}
+
+dead_ranks_are_replaced() {
+  begin --elastic 3:3 -- "$program" 600 4000
+  rank_pids 3
+  kill -9 "${children[1]}"
+  rank_pids 3
+  kill -9 "${children[0]}"
+  ends_with 0
+  expect_lines 1 'rank 1 was killed by signal 9 \(Killed\); replaced \(1 of 10 times\)'
+  expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); replaced \(2 of 10 times\)'
+  expect_lines 3 '600 steps in 3 meetings, every sum right'
+}
+
+it_goes_on_with_fewer() {
+  begin --elastic 2:3 --max-restarts 0 -- "$program" 600 4000
+  rank_pids 3
+  kill -9 "${children[0]}"
+  ends_with 0
+  expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); the job goes on with 2'
+  expect_lines 2 '600 steps in 2 meetings, every sum right'
+}
+
+too_few_are_an_end() {
+  begin --elastic 3:3 --max-restarts 0 --grace-ms 200 -- "$program" 100000 4000
+  rank_pids 3
+  kill -9 "${children[2]}"
+  ends_with 137
+  expect_lines 1 '2 rank\(s\) are left, 3 are needed'
+}
+
+a_stopped_rank_is_replaced() {
+  TUTTI_TIMEOUT_MS=500 begin --elastic 3:3 --rejoin-s 1 -- "$program" 600 4000
+  rank_pids 3
+  kill -STOP "${children[1]}"
+  ends_with 0
+  expect_lines 1 'rank 1 did not come within 1000 ms; ending it'
+  expect_lines 1 'rank 1 was killed by signal 9 \(Killed\); replaced'
+  expect_lines 3 'every sum right'
+}
+
+all_at_once_begin_anew() {
+  begin --elastic 2:2 -- "$program" 600 4000
+  rank_pids 2
+  kill -9 "${children[@]}"
+  ends_with 0
+  expect_lines 2 'replaced'
+  expect_lines 2 '600 steps in [0-9]+ meetings, every sum right'
+}
+
+what_always_fails_ends() {
+  begin --elastic 2:2 --max-restarts 5 -- bash -c 'exit 3'
+  ends_with 3
+  expect_lines 5 '; replaced '
+}
+
+command_line_is_checked() {
+  local arguments
+  for arguments in "--elastic 3:2" "--elastic 0:2" "--elastic 2" "--elastic 2:x" "--elastic 2:3:" "-n 2 --elastic 2:3" \
+    '--elastic 1:5000' '--elastic 1:2 --max-restarts -1' '--elastic 1:2 --rejoin-s 0' ''; do
+    # shellcheck disable=SC2086
+    begin $arguments -- true
+    ends_with 2
+    [ -s "$here/log" ] || fail "'$arguments' is refused without a word"
+  done
+}
+
+without_a_launcher_it_is_an_ordinary_job() {
+  "$tutti" run -n 2 -- "$program" 50 >"$here/log" 2>&1 || fail "an ordinary job: $?"
+  expect_lines 2 '50 steps in 1 meetings, every sum right'
+  TUTTI_ELASTIC_FD=0 "$program" 5 >"$here/log" 2>&1 </dev/null && fail 'a wrong descriptor is taken'
+  expect_lines 1 'TUTTI_ELASTIC_FD=0 is no launcher'
+}
+
+"$promise"
