@@ -390,30 +390,44 @@ TEST(JobKey, FilesThatOthersMayReadOrThatAreShortAreRefused) {
 
 TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
   const Place place;
-  const std::vector<std::string> folders = {place.path("not/there"), place.path("keys")};
-  auto* seen =
-      static_cast<Key*>(mmap(nullptr, 16 * sizeof(Key), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  constexpr int kRounds = 40;  // folders, for each of which all come anew
+  constexpr int kChildren = 8;
+  struct Shared {
+    std::atomic<int> there[kRounds];
+    Key seen[kChildren][kRounds];
+  };
+  auto* shared =
+      new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
   std::vector<pid_t> children;
-  for (int i = 0; i < 16; ++i) {
-    children.push_back(start([&, i] {
-      auto key = machine_key(folders);
-      if (key) seen[i] = key->key;
-      return key && key->kind == wire::KeyKind::kMachine ? 0 : 1;
+  for (int child = 0; child < kChildren; ++child) {
+    children.push_back(start([&, child] {
+      for (int round = 0; round < kRounds; ++round) {
+        const std::vector<std::string> folders = {place.path("not/there"), place.path(fmt::format("keys{}", round))};
+        ++shared->there[round];
+        while (shared->there[round] < kChildren) sched_yield();
+        auto key = machine_key(folders);
+        if (!key || key->kind != wire::KeyKind::kMachine) return 1;
+        shared->seen[child][round] = key->key;
+      }
+      return 0;
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
-  for (int i = 0; i < 16; ++i) EXPECT_EQ(seen[i], seen[0]);
+  for (int round = 0; round < kRounds; ++round) {
+    for (int child = 0; child < kChildren; ++child)
+      EXPECT_EQ(shared->seen[child][round], shared->seen[0][round]) << round;
+  }
   struct stat about {};
-  ASSERT_EQ(stat(place.path("keys/machine.key").c_str(), &about), 0);
+  ASSERT_EQ(stat(place.path("keys0/machine.key").c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 0777, 0600u);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(place.path("keys")), {}), 1) << "nothing else is left";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(place.path("keys0")), {}), 1) << "nothing else is left";
   // Where others may put files, or have put one.
-  const std::vector<std::string> only = {place.path("keys")};
+  const std::vector<std::string> only = {place.path("keys0")};
   chmod(only[0].c_str(), 0777);
   TUTTI_EXPECT_WORDS(to_string(machine_key(only).error()), "others may write to it");
   TUTTI_EXPECT_WORDS(to_string(machine_key(only).error()), "TUTTI_JOB_KEY_FILE");
   chmod(only[0].c_str(), 0700);
-  place.key("keys/machine.key", "short");
+  place.key("keys0/machine.key", "short");
   TUTTI_EXPECT_WORDS(to_string(machine_key(only).error()), "is no key of this machine: remove it");
 }
 

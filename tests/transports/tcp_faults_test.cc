@@ -374,6 +374,23 @@ TEST(TcpEndpoint, KnowsEveryOneOfItsLastThousandConnectionsByNumber) {
   EXPECT_TRUE(comes(3977)) << "the last one of the window";
 }
 
+// One of ours whose first bytes are late, and behind it more strangers than there are places: it has its time.
+TEST(TcpEndpoint, AConnectionHasAMomentToSpeakHoweverManyComeBehindIt) {
+  World world;
+  auto receive = world.receive(0, 1);
+  RawPeer late(world.addresses[1]);
+  world.endpoints[1]->service();
+  std::vector<std::unique_ptr<RawPeer>> silent;
+  for (int i = 0; i < 400; ++i) {
+    silent.push_back(std::make_unique<RawPeer>(world.addresses[1]));
+    if (i % 50 == 0) world.endpoints[1]->service();
+  }
+  world.endpoints[1]->service();
+  late.write(late.preamble(world.options(1), 0));
+  late.write(message(0, call(1)));
+  EXPECT_EQ(await(*receive, call(1)), Arrival::kMessage);
+}
+
 // More silent connections than there are places: who has the key comes in all the same, with no try in vain.
 TEST(TcpEndpoint, ManySilentConnectionsKeepNobodyOut) {
   World world;
