@@ -12,6 +12,8 @@
 
 namespace tutti {
 
+inline constexpr std::byte kEndedMemory{0xdd};  // what stands in a window that has ended
+
 struct SimWorld::Network {
   struct Packet {
     CallTag tag;
@@ -36,12 +38,16 @@ struct SimWorld::Network {
     std::byte* output = nullptr;  // on offer for call `entered`
     std::map<std::uint64_t, CallFailure> failures;
   };
+  struct Ended {
+    std::vector<std::byte> memory;
+    bool watched = true;  // nobody may write to it any more
+  };
   using WireKey = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // from, to, lane
 
   std::map<WireKey, Wire> wires;
   std::vector<Board> boards;
   std::map<const std::byte*, std::size_t> windows;  // all ranks' registered memory: start, bytes
-  std::vector<std::vector<std::byte>> ended;        // memory of windows that have ended, see late_stores()
+  std::vector<Ended> ended;                         // windows
   std::size_t memory_left = 0;                      // for windows
   std::size_t connections = 0;                      // open ends
 };

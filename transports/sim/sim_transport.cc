@@ -118,27 +118,33 @@ class SimReceive final : public ReceiveConnection {
 
 class SimWindow final : public Window {
  public:
-  SimWindow(SimWorld& world, std::size_t bytes) : network_(*world.network_), bytes_(bytes), memory_(bytes) {
+  SimWindow(SimWorld& world, std::uint32_t rank, std::size_t bytes)
+      : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), memory_(bytes) {
     network_.memory_left -= bytes;
     network_.windows[data()] = bytes;
   }
   // Also memory of the caller's own: everything is in one process here.
-  SimWindow(SimWorld& world, std::byte* data, std::size_t bytes)
-      : network_(*world.network_), bytes_(bytes), adopted_(data) {
+  SimWindow(SimWorld& world, std::uint32_t rank, std::byte* data, std::size_t bytes)
+      : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), adopted_(data) {
     network_.windows[data] = bytes;
   }
-  // Its memory stays, so that what peers do with it afterwards is seen.
+  // Its memory stays, so that what peers do with it afterwards is seen; a dead process' is theirs as long as they map
+  // it.
   ~SimWindow() override {
     network_.windows.erase(data());
     network_.memory_left += memory_.size();
-    std::fill(memory_.begin(), memory_.end(), std::byte{0xdd});
-    if (!memory_.empty()) network_.ended.push_back(std::move(memory_));
+    if (memory_.empty()) return;
+    const bool dead = world_.dead(rank_);
+    if (!dead) std::fill(memory_.begin(), memory_.end(), kEndedMemory);
+    network_.ended.push_back({.memory = std::move(memory_), .watched = !dead});
   }
   std::byte* data() const override { return adopted_ != nullptr ? adopted_ : const_cast<std::byte*>(memory_.data()); }
   std::size_t size() const override { return bytes_; }
 
  private:
+  SimWorld& world_;
   SimWorld::Network& network_;
+  std::uint32_t rank_;
   std::size_t bytes_;
   std::vector<std::byte> memory_;
   std::byte* adopted_ = nullptr;
@@ -217,10 +223,10 @@ class SimTransport final : public Transport {
     if (bytes > world_.network_->memory_left) {
       return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the simulated machine is out of memory"};
     }
-    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, bytes));
+    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, rank_, bytes));
   }
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override {
-    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, static_cast<std::byte*>(data), bytes));
+    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, rank_, static_cast<std::byte*>(data), bytes));
   }
   void pump() override {}
   void announce_leave() override {

@@ -11,7 +11,6 @@
 namespace tutti {
 namespace {
 
-constexpr std::byte kEndedMemory{0xdd};
 constexpr std::uint64_t kMostGhostPauses = 1'000'000;  // of a dead rank; then its code would never have ended
 
 thread_local SimWorld* current_world = nullptr;
@@ -107,8 +106,9 @@ std::size_t SimWorld::open_windows() const { return network_->windows.size(); }
 std::size_t SimWorld::open_connections() const { return network_->connections; }
 std::size_t SimWorld::late_stores() const {
   return static_cast<std::size_t>(
-      std::count_if(network_->ended.begin(), network_->ended.end(), [](const std::vector<std::byte>& memory) {
-        return std::any_of(memory.begin(), memory.end(), [](std::byte byte) { return byte != kEndedMemory; });
+      std::count_if(network_->ended.begin(), network_->ended.end(), [](const Network::Ended& each) {
+        const auto written = [](std::byte byte) { return byte != kEndedMemory; };
+        return each.watched && std::any_of(each.memory.begin(), each.memory.end(), written);
       }));
 }
 
