@@ -131,6 +131,16 @@ Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerL
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
 }
 
+// Of a peer that makes no more calls: the failure of its last one, where that has cost it the communicator and names
+// another.
+std::optional<CallFailure> Diagnostician::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
+  if (status.life != PeerLife::kLeft && status.life != PeerLife::kAborted) return std::nullopt;
+  auto failure = transport_.peer_failure(peer, status.left);
+  if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
+  const bool broken = failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted;
+  return broken ? failure : std::nullopt;
+}
+
 // A death is the cause of what other ranks did after it, so the reasons are sought in the order in which they explain
 // each other.
 std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
@@ -148,6 +158,8 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
     } else if ((status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) &&
                status.left < call.tag.sequence) {
       if (!lost || lost->second == PeerLife::kUnreachable) lost = {peer, status.life};
+    } else if (const auto earlier = reason_to_go(peer, status); earlier && status.left < call.tag.sequence) {
+      if (!named) named = relayed(call, peer, *earlier);
     } else if (status.life == PeerLife::kAborted ||
                (status.life == PeerLife::kLeft && status.left < call.tag.sequence)) {
       if (!gone_away || status.life == PeerLife::kAborted) gone_away = {peer, status.life};

@@ -44,6 +44,7 @@ class Diagnostician {
     std::vector<std::uint32_t> absent, inside, finished;
   };
   Whereabouts whereabouts(const Call& call) const;
+  std::optional<CallFailure> reason_to_go(std::uint32_t peer, const PeerStatus& status) const;
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
   Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life) const;
 

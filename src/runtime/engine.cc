@@ -311,7 +311,8 @@ std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation)
 // Opens connections where that has not happened yet. On an error the peers of a collective are told.
 std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
-  operation.deadline_ns = world_.clock->now_ns() + operation.timeout_ns;
+  last_clock_ns_ = world_.clock->now_ns();
+  operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
   if (recorder_ != nullptr) record_begin(operation);
   if (operation.plan == nullptr) {
     for (Transfer& transfer : operation.transfers) {
@@ -384,13 +385,16 @@ Engine::Ended Engine::pause(Idle& idle) {
 // At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
 Engine::Ended Engine::look_around() {
   const std::int64_t now_ns = world_.clock->now_ns();
+  const std::int64_t away_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) continue;
     if (std::exchange(operation->progressed, false)) {
       operation->deadline_ns = now_ns + operation->timeout_ns;
+      operation->excused = false;
       if (recorder_ != nullptr) recorder_->moved();
     }
+    if (now_ns >= operation->deadline_ns) excuse(*operation, now_ns, away_ns);
     late |= now_ns >= operation->deadline_ns;
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
@@ -402,6 +406,14 @@ Engine::Ended Engine::look_around() {
   }
   if (recorder_ != nullptr && recorder_->tells_waits(now_ns)) record_waits(now_ns);
   return {};
+}
+
+// A rank that was stopped itself, or whose clock has leapt, knows nothing yet of what its peers did meanwhile: they get
+// their time anew, once.
+void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away_ns) {
+  if (operation.excused || away_ns < std::max(2 * kMaxSleepNs, operation.timeout_ns / 2)) return;
+  operation.excused = true;
+  operation.deadline_ns = now_ns + operation.timeout_ns;
 }
 
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {

@@ -12,8 +12,9 @@ namespace {
 
 thread_local SimKernel* current_kernel = nullptr;
 
-constexpr std::size_t kLeastBuffer = 600;
+constexpr std::size_t kLeastBuffer = 4'600;  // as Linux has it
 constexpr std::size_t kMostBuffer = 16'000;
+constexpr std::size_t kWholeBytes = 256;  // what is as short is not cut, as long as there is room
 
 int fail(int error) {
   errno = error;
@@ -166,7 +167,7 @@ ssize_t SimKernel::send(int fd, const iovec* parts, std::size_t count) {
   world_.step(stream->owner);
   if (const ssize_t result = refused(); result != 0) return result;
   std::size_t room = stream->capacity - stream->outstanding;
-  if (world_.draw(8) == 0) room = std::min<std::size_t>(room, 1 + world_.draw(64));  // a short write
+  if (world_.draw(8) == 0) room = std::min<std::size_t>(room, kWholeBytes + world_.draw(64));  // a short write
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < count && bytes.size() < room; ++i) {
     const auto* data = static_cast<const std::byte*>(parts[i].iov_base);

@@ -118,6 +118,10 @@ void TcpEndpoint::service() {
     accept_again_ns_ = 0;
     (void)watch(listener_.get());
   }
+  // Who could not be heard, because nobody has listened, gets the time anew.
+  if (now_ns - std::exchange(serviced_ns_, now_ns) > options_.patience_ns / 2) {
+    for (auto& [fd, greeting] : greetings_) greeting.since_ns = now_ns;
+  }
   evict(now_ns);
   while (true) {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);

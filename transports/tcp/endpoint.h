@@ -111,6 +111,7 @@ class TcpEndpoint {
   std::map<Key, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<Departure> departures_;
+  std::int64_t serviced_ns_ = 0;      // when service() was called last
   std::int64_t accept_again_ns_ = 0;  // 0: accepting; else the time until which the listener is left alone
   Refusals refusals_;
 };

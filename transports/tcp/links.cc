@@ -126,12 +126,30 @@ void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
     return;
   }
   if (known.ended_since_ns == 0) known.ended_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
+  describe_end(peer, reply);
+}
+
+void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
+  Peer& known = peers_[peer];
   if (reply.kind == Reply::Kind::kRefused) {
     known.trouble = fmt::format("rank {} refused a connection of this rank: {}", peer, to_string(reply.refusal));
   } else if (known.trouble.empty()) {
     known.trouble = fmt::format("a connection to rank {} ended: {}", peer,
                                 reply.error == 0 ? "end of file" : std::strerror(reply.error));
   }
+}
+
+// A process that has ended takes no connection, however it has ended. That it died follows only where it still owes
+// this rank something; where a connection to it is open, that will say.
+void TcpLinks::note_deaf(std::uint32_t peer, const Reply& reply) {
+  if (reply.kind != Reply::Kind::kEnded) return note_reply(peer, reply);
+  peers_[peer].deaf = true;
+  describe_end(peer, reply);
+}
+
+bool TcpLinks::misses(std::uint32_t peer) const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [=](const TcpLink* link) { return link->peer() == peer && link->missing(); });
 }
 
 bool TcpLinks::flush() {
@@ -157,7 +175,7 @@ void TcpLinks::look() {
     waiting.ended = reply.kind != Reply::Kind::kNothing;
     note_reply(static_cast<std::uint32_t>(lane >> 16), reply);
   }
-  for (const StatePusher::News& news : pusher_->news()) note_reply(news.peer, news.reply);
+  for (const StatePusher::News& news : pusher_->news()) note_deaf(news.peer, news.reply);
 }
 
 void TcpLinks::listen_to_boards() {
@@ -201,6 +219,8 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
     if (!wait) status.life = PeerLife::kLost;
+  } else if (known.deaf && misses(peer)) {
+    status.life = PeerLife::kLost;
   }
   return status;
 }
