@@ -12,15 +12,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kLookEveryNs = 5'000'000;  // at the peers' boards, while nothing moves
 constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
 constexpr std::int64_t kLetGoNs =
-    1'000'000'000;  // longest wait for peers that may still store into a failed call's output
-constexpr std::int64_t kAllEnterNs =
-    200'000'000;  // longest wait for all ranks' arguments before a mismatch is reported
-constexpr std::int64_t kSuspicionNs = 100'000'000;  // how long a transfer must look hopeless before it is given up
-constexpr std::size_t kMaxQueued = 4096;            // operations under way on one communicator
-constexpr std::uint32_t kRoundsPerClock = 64;       // pauses between two looks at the clock
+    1'000'000'000;                        // longest wait for peers that may still store into a failed call's output
+constexpr std::size_t kMaxQueued = 4096;  // operations under way on one communicator
+constexpr std::uint32_t kRoundsPerClock = 64;  // pauses between two looks at the clock
 
 Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
@@ -380,77 +376,6 @@ Engine::Ended Engine::pause(Idle& idle) {
   world_.waiter->pause(idle, world_.transport->doorbell(), kMaxSleepNs);
   if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
   return look_around();
-}
-
-// At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
-Engine::Ended Engine::look_around() {
-  const std::int64_t now_ns = world_.clock->now_ns();
-  const std::int64_t away_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
-  bool late = false;
-  for (const std::shared_ptr<Operation>& operation : active_) {
-    if (!operation->started) continue;
-    if (std::exchange(operation->progressed, false)) {
-      operation->deadline_ns = now_ns + operation->timeout_ns;
-      operation->excused = false;
-      if (recorder_ != nullptr) recorder_->moved();
-    }
-    if (now_ns >= operation->deadline_ns) excuse(*operation, now_ns, away_ns);
-    late |= now_ns >= operation->deadline_ns;
-  }
-  if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
-  last_look_ns_ = now_ns;
-  world_.transport->pump();
-  for (const std::shared_ptr<Operation>& operation : active_) {
-    if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_gate(*operation))
-      return {.operation = operation, .error = std::move(error)};
-  }
-  if (recorder_ != nullptr && recorder_->tells_waits(now_ns)) record_waits(now_ns);
-  return {};
-}
-
-// A rank that was stopped itself, or whose clock has leapt, knows nothing yet of what its peers did meanwhile: they get
-// their time anew, once.
-void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away_ns) {
-  if (operation.excused || away_ns < std::max(2 * kMaxSleepNs, operation.timeout_ns / 2)) return;
-  operation.excused = true;
-  operation.deadline_ns = now_ns + operation.timeout_ns;
-}
-
-std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
-  const bool late = now_ns >= operation.deadline_ns;
-  const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
-  const Diagnostician doctor(rank_, ranks_, *world_.transport);
-  if (operation.plan == nullptr) {
-    std::optional<Diagnosis> diagnosis = doctor.look(*operation.exchange);
-    if (!diagnosis) operation.suspected_ns = 0;
-    // A connection that the peer opened before it went away may not have come yet, though its goodbye has.
-    if (diagnosis && operation.suspected_ns == 0) operation.suspected_ns = now_ns;
-    if (diagnosis && now_ns - operation.suspected_ns < kSuspicionNs) diagnosis.reset();
-    if (!diagnosis && late) diagnosis = doctor.timed_out(*operation.exchange, timeout_ms);
-    return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
-  }
-  connections_.drop_stale(operation.call.tag);
-  std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
-  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, running_->waits_for());
-  if (!diagnosis) return std::nullopt;
-  if (auto error = own_abort(operation)) return error;
-  return give_up(operation, std::move(*diagnosis));
-}
-
-// Tells the peers and returns the error. Who is to blame for a mismatch is said best when all ranks have shown their
-// arguments, and then all ranks say the same; so that is waited for, within bounds.
-Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
-  if (diagnosis.failure.code == ErrorCode::kMismatch) {
-    const std::uint64_t sequence = operation.call.tag.sequence;
-    const std::int64_t latest_ns = std::min(world_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
-    wait_for_peers(latest_ns, [&](const PeerStatus& status) {
-      return status.life != PeerLife::kLive || status.entered >= sequence;
-    });
-    if (auto settled = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call))
-      diagnosis = std::move(*settled);
-  }
-  world_.transport->leave_call(operation.call.tag, diagnosis.failure);
-  return std::move(diagnosis.error);
 }
 
 void Engine::finish(Operation& operation, Status result) {

@@ -54,7 +54,7 @@ class Judge {
       const std::int64_t most_ns = scenario_.timeout.count() * 1'000'000 * 5 / 4 + kGraceNs + delay_ns(scenario_);
       if (took_ns > most_ns) blame(fmt::format("{} took {} ms", what, took_ns / 1'000'000));
       if (!end.calls[i].right) blame(what + " gave a wrong result and no error");
-      if (end.calls[i].error) judge(what, *end.calls[i].error);
+      if (end.calls[i].error) judge(rank, what, *end.calls[i].error);
     }
     if (end.refused) {
       if (!end.refused->error || end.refused->error->scope < ErrorScope::kConnection) {
@@ -68,7 +68,7 @@ class Judge {
     }
   }
 
-  void judge(const std::string& what, const Error& error) {
+  void judge(std::uint32_t rank, const std::string& what, const Error& error) {
     if (error.message.empty()) blame(what + " failed without a word");
     if (!harmed_) return blame(fmt::format("{} failed though nothing was wrong: {}", what, to_string(error)));
     if (error.rank < 0) {
@@ -76,6 +76,9 @@ class Judge {
       if (error.code != ErrorCode::kTimeout && error.code != ErrorCode::kAborted) blame(what + " names no culprit");
       return;
     }
+    // Who passes something else than all others need not know that it is alone.
+    const bool misused = error.code == ErrorCode::kMismatch && scenario_.misuse == Misuse::kMismatch;
+    if (misused && rank == scenario_.misuser) return;
     if (!guilty_.contains(static_cast<std::uint32_t>(error.rank))) {
       blame(fmt::format("{} names rank {}, which is innocent: {}", what, error.rank, to_string(error)));
     }

@@ -219,8 +219,9 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
     if (!wait) status.life = PeerLife::kLost;
-  } else if (known.deaf && misses(peer)) {
-    status.life = PeerLife::kLost;
+  } else if (known.deaf) {
+    status.ended = true;
+    if (misses(peer)) status.life = PeerLife::kLost;
   }
   return status;
 }
