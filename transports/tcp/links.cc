@@ -143,7 +143,7 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
 // this rank something; where a connection to it is open, that will say.
 void TcpLinks::note_deaf(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded) return note_reply(peer, reply);
-  peers_[peer].deaf = true;
+  if (peers_[peer].deaf_since_ns == 0) peers_[peer].deaf_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
   describe_end(peer, reply);
 }
 
@@ -219,9 +219,10 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
     if (!wait) status.life = PeerLife::kLost;
-  } else if (known.deaf) {
+  } else if (known.deaf_since_ns != 0) {
     status.ended = true;
-    if (misses(peer)) status.life = PeerLife::kLost;
+    // Its connection may be here, and the first words on it under way.
+    if (now_ns - known.deaf_since_ns >= kReadOnNs && misses(peer)) status.life = PeerLife::kLost;
   }
   return status;
 }

@@ -141,7 +141,7 @@ class TcpLinks {
     PeerBoard board;
     bool goodbye = false;
     std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a goodbye; 0: none has
-    bool deaf = false;                // it takes no state: it may also have ended well, and had no way to say so
+    std::int64_t deaf_since_ns = 0;   // it takes no state: it may also have ended well, and had no way to say so
     std::string trouble;              // why, in words
   };
   struct Waiting {
