@@ -202,11 +202,12 @@ class SimTransport final : public Transport {
   bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
     return world_.network_->boards.at(peer).left >= sequence;
   }
-  std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t) override {
+  std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) override {
     world_.step(rank_);
     const SimWorld::Network::Board& theirs = world_.network_->boards.at(peer);
     if (world_.dead(rank_) || theirs.entered < sequence) return std::nullopt;
-    return theirs.entered == sequence ? theirs.output : nullptr;
+    const bool offered = theirs.entered == sequence && theirs.output != nullptr;
+    return offered && find_window(theirs.output, bytes).window != 0 ? theirs.output : nullptr;
   }
   // A place is named by its address: all ranks live in one process.
   WindowRef find_window(const void* data, std::size_t bytes) override {
