@@ -67,7 +67,7 @@ struct Operation {
   std::uint64_t recorded = 0;     // its serial in the recording; 0: it is not in it
   std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress
   std::int64_t suspected_ns = 0;  // when an exchange first looked as if its peer had gone; 0: not
-  bool excused = false;           // its deadline has been moved on because this rank was not running, see excuse()
+  std::uint32_t excuses = 0;      // how often its deadline was moved on since this rank was not running, see excuse()
   bool progressed = false;        // since the driver last looked at the clock; the driver's
   Status result;                  // valid once done
   std::atomic<bool> done = false;

@@ -14,6 +14,8 @@ constexpr std::int64_t kSuspicionNs = 100'000'000;  // how long a transfer must 
 constexpr std::int64_t kAllEnterNs =
     200'000'000;  // longest wait for all ranks' arguments before a mismatch is reported
 
+constexpr std::uint32_t kMostExcuses = 3;  // without progress between: bounded, also where the caller looks rarely
+
 }  // namespace
 
 // At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
@@ -25,10 +27,10 @@ Engine::Ended Engine::look_around() {
     if (!operation->started) continue;
     if (std::exchange(operation->progressed, false)) {
       operation->deadline_ns = now_ns + operation->timeout_ns;
-      operation->excused = false;
+      operation->excuses = 0;
       if (recorder_ != nullptr) recorder_->moved();
     }
-    if (now_ns >= operation->deadline_ns) excuse(*operation, now_ns, away_ns);
+    excuse(*operation, now_ns, away_ns);
     late |= now_ns >= operation->deadline_ns;
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
@@ -43,10 +45,10 @@ Engine::Ended Engine::look_around() {
 }
 
 // A rank that was stopped itself, or whose clock has leapt, knows nothing yet of what its peers did meanwhile: they get
-// their time anew, once.
+// their time anew, a few times.
 void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away_ns) {
-  if (operation.excused || away_ns < std::max(kAwayNs, operation.timeout_ns / 2)) return;
-  operation.excused = true;
+  if (away_ns < std::max(kAwayNs, operation.timeout_ns / 4) || operation.excuses == kMostExcuses) return;
+  ++operation.excuses;
   operation.deadline_ns = now_ns + operation.timeout_ns;
 }
 

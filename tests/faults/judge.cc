@@ -16,7 +16,9 @@ class Judge {
   Judge(const Scenario& scenario, const Outcome& outcome) : scenario_(scenario), outcome_(outcome) {
     for (std::size_t i = 0; i < scenario.sim.faults.size(); ++i) {
       const SimFault& fault = scenario.sim.faults[i];
-      if (!outcome.fired[i] || !harms(fault, scenario.timeout)) continue;
+      if (!outcome.fired[i]) continue;
+      if (fault.kind == SimFaultKind::kCut) cut_.insert({fault.rank, fault.peer});
+      if (!harms(fault, scenario.timeout)) continue;
       harmed_ = true;
       stopped_ |= fault.kind == SimFaultKind::kStop;
       guilty_.insert(fault.rank);
@@ -81,6 +83,8 @@ class Judge {
     // Who passes something else than all others need not know that it is alone.
     const bool misused = error.code == ErrorCode::kMismatch && scenario_.misuse == Misuse::kMismatch;
     if (misused && rank == scenario_.misuser) return;
+    // One end of a link that was cut for a while may have left because of another's death, and could not say so.
+    if (error.code == ErrorCode::kPeerLost && cut_.contains(static_cast<std::uint32_t>(error.rank))) return;
     if (!guilty_.contains(static_cast<std::uint32_t>(error.rank))) {
       blame(fmt::format("{} names rank {}, which is innocent: {}", what, error.rank, to_string(error)));
     }
@@ -91,6 +95,7 @@ class Judge {
   bool harmed_ = false;
   bool stopped_ = false;
   std::set<std::uint32_t> guilty_;
+  std::set<std::uint32_t> cut_;  // ends of links that were cut, however shortly
   std::vector<std::string> found_;
 };
 

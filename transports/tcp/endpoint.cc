@@ -90,13 +90,13 @@ std::shared_ptr<TcpMailbox> TcpEndpoint::attach(std::uint64_t communicator, std:
   return mailbox;
 }
 
-void TcpEndpoint::detach(const TcpMailbox& mailbox, std::uint64_t entered, std::uint64_t left) {
+void TcpEndpoint::detach(const TcpMailbox& mailbox, const FrameHeader& goodbye) {
   const std::scoped_lock lock(mutex_);
   const auto found = mailboxes_.find({mailbox.communicator, mailbox.rank});
   TUTTI_ASSERT(found != mailboxes_.end());
   const std::shared_ptr<TcpMailbox> own = found->second.lock();
   mailboxes_.erase(found);
-  departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .entered = entered, .left = left});
+  departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .goodbye = goodbye});
   if (departures_.size() > kMaxDepartures) departures_.pop_front();
   if (own == nullptr) return;
   for (auto& link : own->links) route(std::move(link));  // which says goodbye to them
@@ -210,7 +210,7 @@ void TcpEndpoint::route(AcceptedLink link) {
   const auto departed =
       std::find_if(departures_.begin(), departures_.end(), [&](const Departure& d) { return d.key == key; });
   if (departed == departures_.end()) return park(std::move(link));
-  FrameHeader goodbye = goodbye_frame(departed->entered, departed->left);
+  FrameHeader goodbye = departed->goodbye;
   iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
   send_some(link.socket.get(), {&part, 1});
 }

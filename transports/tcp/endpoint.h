@@ -62,8 +62,8 @@ class TcpEndpoint {
 
   // Once per (communicator, rank). What was parked for it is in the mailbox at once.
   std::shared_ptr<TcpMailbox> attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& bell);
-  // The rank destroys its communicator: who connects later is told so, with the last call entered and left.
-  void detach(const TcpMailbox& mailbox, std::uint64_t entered, std::uint64_t left);
+  // The rank destroys its communicator: who connects later is told so, by that frame.
+  void detach(const TcpMailbox& mailbox, const FrameHeader& goodbye);
   std::vector<AcceptedLink> take(TcpMailbox& mailbox);
 
   void service();  // admits what has arrived; never blocks
@@ -87,8 +87,7 @@ class TcpEndpoint {
   };
   struct Departure {
     Key key;
-    std::uint64_t entered = 0;
-    std::uint64_t left = 0;
+    FrameHeader goodbye;
   };
 
   explicit TcpEndpoint(const TcpEndpointOptions& options);

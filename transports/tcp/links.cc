@@ -123,6 +123,7 @@ void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
   if (reply.kind == Reply::Kind::kGoodbye) {
     known.goodbye = true;
     known.board.note_progress(reply.entered, reply.left);
+    if (reply.failure) known.board.note_failure(reply.left, *reply.failure);
     return;
   }
   if (known.ended_since_ns == 0) known.ended_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
@@ -251,7 +252,13 @@ void TcpLinks::say_goodbye() {
   flush();
   pusher_->goodbye();
   const StateRecord record = pusher_->record();
-  FrameHeader goodbye = goodbye_frame(record.entered, record.left);
+  std::optional<CallFailure> failure;
+  if (record.failed != 0 && record.failed == record.left) {
+    failure = {.code = static_cast<ErrorCode>(record.code),
+               .culprit = record.culprit,
+               .argument = static_cast<CallArgument>(record.argument)};
+  }
+  FrameHeader goodbye = goodbye_frame(record.entered, record.left, failure);
   iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
   const auto say = [&](const Socket& socket) {
     part = {.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
@@ -268,7 +275,7 @@ void TcpLinks::say_goodbye() {
   orphans_.clear();
   waiting_.clear();
   for (auto& [key, lane] : lanes_) lane.common.reset();
-  endpoint_->detach(*mailbox_, record.entered, record.left);
+  endpoint_->detach(*mailbox_, goodbye);
   mailbox_ = nullptr;
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/call_tag.h"
 #include "transports/tcp/socket.h"
+#include "transports/transport.h"
 
 namespace tutti {
 
@@ -52,7 +53,7 @@ static_assert(sizeof(Preamble) == 56 && alignof(Preamble) == 8);
 
 enum class FrameKind : std::uint32_t {
   kMessage = 1,  // `bytes` of payload follow
-  kGoodbye = 2,  // the other end has destroyed its communicator; tag.sequence: call entered last, tag.count: left last
+  kGoodbye = 2,  // the other end has destroyed its communicator; tag: see goodbye_frame()
   kRefusal = 3,  // the preamble was not accepted; tag.kind: Refusal
   kState = 4,    // a StateRecord follows; tag: the call entered last
   kMoved = 5,    // the next message of this lane comes on the other connection that the higher rank may use for it
@@ -83,7 +84,9 @@ struct StateRecord {
 };
 static_assert(sizeof(StateRecord) == 40 && alignof(StateRecord) == 8);
 
-FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left);
+// tag.sequence: call entered last; tag.count: left last. How that one failed, if it did: tag.type: ErrorCode and one,
+// tag.op: CallArgument, tag.root: the culprit.
+FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure = {});
 FrameHeader refusal_frame(Refusal refusal);
 
 // Where a rank listens and how it knows that it was meant: what TcpEndpoint::address() prints. A value.
@@ -100,6 +103,7 @@ struct Reply {
   enum class Kind : std::uint8_t { kNothing, kGoodbye, kRefused, kEnded } kind = Kind::kNothing;
   std::uint64_t entered = 0;
   std::uint64_t left = 0;
+  std::optional<CallFailure> failure{};  // of that call
   Refusal refusal = Refusal::kNone;
   int error = 0;  // kEnded: errno, 0 for end of file
 };
