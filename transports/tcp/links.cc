@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -192,7 +193,14 @@ void TcpLinks::listen_to_boards() {
 }
 
 void TcpLinks::pump() {
-  pumped_ns_ = clock_.now_ns();
+  const std::int64_t now_ns = clock_.now_ns();
+  const std::int64_t away_ns = now_ns - std::exchange(pumped_ns_, now_ns);
+  if (away_ns > kReadOnNs / 2) {  // what came meanwhile could not be read
+    for (Peer& peer : peers_) {
+      if (peer.ended_since_ns != 0) peer.ended_since_ns += away_ns;
+      if (peer.deaf_since_ns != 0) peer.deaf_since_ns += away_ns;
+    }
+  }
   admit();
   flush();
   listen_to_boards();
