@@ -108,6 +108,9 @@ struct Reply {
   int error = 0;  // kEnded: errno, 0 for end of file
 };
 
+// Of a goodbye or a refusal.
+Reply reply_of(const FrameHeader& frame);
+
 // What a connection that may carry data to us ends with, though none of it has been read yet but `stashed`: kNothing
 // while it is open, else what its last frame is. Looks at all that is unread, so ask once after an answer.
 Reply last_words(int fd, std::span<const std::byte> stashed);
