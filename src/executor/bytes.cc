@@ -159,6 +159,15 @@ bool Execution::Domain::may_publish(const Step& step, const kernels::Reduction& 
          (!execution_.call_.in_place || execution_.plan_.shape.windows_in_place);
 }
 
+// Whether the peer means the same call: its output is as long as it says, whatever else lies in that memory.
+bool Execution::agrees_with(std::uint32_t peer) {
+  std::uint64_t& agreed = agreed_[peer];
+  if (agreed == call_.tag.sequence) return true;
+  if (transport_.peer_call(peer, call_.tag.sequence) != call_.tag) return false;
+  agreed = call_.tag.sequence;
+  return true;
+}
+
 Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,
                                       const Value& value) const {
   if (rule.carry == Carry::kPublish && value.may_publish && window(step.source, tile).window != 0) {
@@ -171,7 +180,7 @@ Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rul
     // Not offered, or not known yet: a slot will do.
     std::byte* output =
         execution_.transport_.peer_output(port.peer, execution_.call_.tag.sequence, whole_bytes).value_or(nullptr);
-    if (output != nullptr) {
+    if (output != nullptr && execution_.agrees_with(port.peer)) {
       const std::uint64_t offset = layout.output_of(port.peer, tile, rule.peer_sink.chunk).offset * element_bytes();
       return {.carrier = Carrier::kDelivered, .from_memory = false, .destination = output + offset};
     }
@@ -266,6 +275,7 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
 }
 
 Execution::Execution(const BoundPlan& plan, Transport& transport) : plan_(plan), transport_(transport) {
+  agreed_.resize(plan.shape.collective.ranks);
   cursors_.resize(plan.channels.size());
   published_to_.reserve(plan.most_sends * plan.channels.size());
   sources_.reserve(plan.most_operands);

@@ -47,9 +47,12 @@ class Execution final : public Running {
     Message over{};                    // kReplied: what the value is stored over
   };
 
+  bool agrees_with(std::uint32_t peer);
+
   const BoundPlan& plan_;
   Transport& transport_;
   Call call_;
+  std::vector<std::uint64_t> agreed_;  // by peer: the last call that it was seen to enter as this rank did
   std::optional<Layout> layout_;
   std::vector<Cursor> cursors_;                // by channel
   std::vector<SendConnection*> published_to_;  // must be drained before the call may end

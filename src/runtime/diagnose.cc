@@ -131,6 +131,16 @@ Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerL
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
 }
 
+// Of a peer that makes no more calls: the failure of its last one, where that has cost it the communicator and names
+// another.
+std::optional<CallFailure> Diagnostician::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
+  if (status.life != PeerLife::kLeft && status.life != PeerLife::kAborted) return std::nullopt;
+  auto failure = transport_.peer_failure(peer, status.left);
+  if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
+  const bool broken = failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted;
+  return broken ? failure : std::nullopt;
+}
+
 // A death is the cause of what other ranks did after it, so the reasons are sought in the order in which they explain
 // each other.
 std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
@@ -148,6 +158,8 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
     } else if ((status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) &&
                status.left < call.tag.sequence) {
       if (!lost || lost->second == PeerLife::kUnreachable) lost = {peer, status.life};
+    } else if (const auto earlier = reason_to_go(peer, status); earlier && status.left < call.tag.sequence) {
+      if (!named) named = relayed(call, peer, *earlier);
     } else if (status.life == PeerLife::kAborted ||
                (status.life == PeerLife::kLeft && status.left < call.tag.sequence)) {
       if (!gone_away || status.life == PeerLife::kAborted) gone_away = {peer, status.life};
@@ -238,6 +250,7 @@ Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
     if (peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
     auto& list = status.left >= call.tag.sequence      ? peers.finished
+                 : status.ended                        ? peers.ended
                  : status.entered >= call.tag.sequence ? peers.inside
                                                        : peers.absent;
     list.push_back(peer);
@@ -245,18 +258,50 @@ Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
   return peers;
 }
 
-Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, const std::string& waits_for) const {
-  const auto [absent, inside, finished] = whereabouts(call);
+// Whom the others wait for, as far as the boards say: the rank that is furthest behind; -1 where that is no single one.
+// A rank inside an earlier call may wait itself for the one that holds up all; one between two calls waits for nobody.
+std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::vector<std::uint32_t>& waited) const {
+  const auto is_waited = [&](std::uint32_t peer) {
+    return std::find(waited.begin(), waited.end(), peer) != waited.end();
+  };
+  if (peers.absent.empty()) {
+    // What a rank that has finished sent is under way, and does not come.
+    const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
+    if (sent != peers.finished.end()) return static_cast<std::int32_t>(*sent);
+    return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
+  }
+  const auto place = [&](std::uint32_t peer) {  // 2 * calls that it left, one more inside the next
+    const PeerStatus status = transport_.peer_status(peer);
+    return status.entered > status.left ? 2 * status.entered - 1 : 2 * status.left;
+  };
+  std::vector<std::uint32_t> last;
+  std::uint64_t least = ~std::uint64_t{0};
+  for (const std::uint32_t peer : peers.absent) {
+    const std::uint64_t at = place(peer);
+    if (at < least) last.clear();
+    least = std::min(least, at);
+    if (at == least) last.push_back(peer);
+  }
+  if (last.size() == 1) return static_cast<std::int32_t>(last.front());
+  if (least % 2 != 0) return -1;
+  if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
+  // Of these some may only have had nothing to tell this rank.
+  std::erase_if(last, [&](std::uint32_t peer) { return !is_waited(peer); });
+  return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
+}
+
+Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Running& running) const {
+  const Whereabouts peers = whereabouts(call);
+  const auto& [absent, inside, finished, ended] = peers;
   std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
   if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
   if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));
   if (!finished.empty()) text += fmt::format(" finished by {};", rank_list(finished));
-  text += fmt::format(" this rank ({}) waits at {}", rank_, waits_for);
+  if (!ended.empty()) text += fmt::format(" {} ended before or in it;", rank_list(ended));
+  text += fmt::format(" this rank ({}) waits at {}", rank_, running.waits_for());
   if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
-  const std::int32_t culprit = !absent.empty()      ? static_cast<std::int32_t>(absent.front())
-                               : inside.size() == 1 ? static_cast<std::int32_t>(inside.front())
-                                                    : -1;
-  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, culprit, std::move(text));
+  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, missing_rank(peers, running.waits_for_ranks()),
+                   std::move(text));
 }
 
 std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {

@@ -33,8 +33,8 @@ class Diagnostician {
   std::optional<Diagnosis> mismatch(const Call& call) const;
   // A message arrived that does not fit.
   Diagnosis bad_message(const Call& call, const BadMessage& message) const;
-  // The deadline has passed; says who is missing. `waits_for` is what this rank waits for.
-  Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, const std::string& waits_for) const;
+  // The deadline has passed; says who is missing, and what this rank waits for.
+  Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, Running& running) const;
 
   // The same for sends and receives: only the peers of transfers that have not ended matter.
   std::optional<Diagnosis> look(const Exchange& exchange) const;
@@ -44,9 +44,11 @@ class Diagnostician {
  private:
   // The peers by how far they have come with `call`, as far as this rank knows.
   struct Whereabouts {
-    std::vector<std::uint32_t> absent, inside, finished;
+    std::vector<std::uint32_t> absent, inside, finished, ended;
   };
   Whereabouts whereabouts(const Call& call) const;
+  std::optional<CallFailure> reason_to_go(std::uint32_t peer, const PeerStatus& status) const;
+  std::int32_t missing_rank(const Whereabouts& peers, const std::vector<std::uint32_t>& waited) const;
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
   Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life) const;
   std::optional<CallFailure> later_failure(const Call& call, std::uint32_t peer) const;

@@ -307,7 +307,8 @@ std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation)
 // Opens connections where that has not happened yet. On an error the peers of a collective are told.
 std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
-  operation.deadline_ns = world_.clock->now_ns() + operation.timeout_ns;
+  last_clock_ns_ = world_.clock->now_ns();
+  operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
   if (recorder_ != nullptr) record_begin(operation);
   if (operation.plan == nullptr) {
     for (Transfer& transfer : operation.transfers) {

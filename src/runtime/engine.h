@@ -67,6 +67,7 @@ struct Operation {
   std::uint64_t recorded = 0;     // its serial in the recording; 0: it is not in it
   std::int64_t deadline_ns = 0;   // set when it starts, moved on when it has made progress
   std::int64_t suspected_ns = 0;  // when it first looked as if nothing more could come; 0: it does not
+  std::uint32_t excuses = 0;      // how often its deadline was moved on since this rank was not running, see excuse()
   bool progressed = false;        // since the driver last looked at the clock; the driver's
   Status result;                  // valid once done
   std::atomic<bool> done = false;
@@ -157,6 +158,7 @@ class Engine {
   bool falls_with_call(const Operation& operation) const { return operation.follows && last_error_.has_value(); }
   Error drop(const Operation& operation);
   void weigh(const Operation& operation, Error& error);
+  static void excuse(Operation& operation, std::int64_t now_ns, std::int64_t away_ns);
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   Ended pause(Idle& idle);
   void finish(Operation& operation, Status result);
@@ -203,6 +205,7 @@ class Engine {
   bool last_failed_ = false;         // the driver's
   std::optional<Error> last_error_;  // why the collective that ended last failed; the driver's
   std::int64_t last_look_ns_ = 0;    // the driver's
+  std::int64_t last_clock_ns_ = 0;   // when it looked at the clock; the driver's
 };
 
 }  // namespace tutti

@@ -13,7 +13,9 @@ constexpr std::int64_t kAllEnterNs =
     200'000'000;  // longest wait for all ranks' arguments before a mismatch is reported
 constexpr std::int64_t kSuspicionNs = 100'000'000;  // how long a transfer must look hopeless before it is given up
 constexpr std::int64_t kLostNs = 2'000'000'000;     // how long what a peer that is gone has sent may take to arrive
-constexpr std::int64_t kLookEveryNs = 5'000'000;    // at the peers' boards, while nothing moves
+constexpr std::int64_t kAwayNs = 100'000'000;       // the longest that a rank that runs does not look at the clock
+constexpr std::uint32_t kMostExcuses = 3;  // without progress between: bounded, also where the caller looks rarely
+constexpr std::int64_t kLookEveryNs = 5'000'000;  // at the peers' boards, while nothing moves
 
 // A suspicion that has lasted so long without any progress; else nothing.
 std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis> suspicion, std::int64_t now_ns,
@@ -29,14 +31,17 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 // At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
 Engine::Ended Engine::look_around() {
   const std::int64_t now_ns = world_.clock->now_ns();
+  const std::int64_t away_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) continue;
     if (std::exchange(operation->progressed, false)) {
       operation->deadline_ns = now_ns + operation->timeout_ns;
+      operation->excuses = 0;
       operation->suspected_ns = 0;
       if (recorder_ != nullptr) recorder_->moved();
     }
+    excuse(*operation, now_ns, away_ns);
     late |= now_ns >= operation->deadline_ns;
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
@@ -48,6 +53,14 @@ Engine::Ended Engine::look_around() {
   }
   if (recorder_ != nullptr && recorder_->tells_waits(now_ns)) record_waits(now_ns);
   return {};
+}
+
+// A rank that was stopped itself, or whose clock has leapt, knows nothing yet of what its peers did meanwhile: they get
+// their time anew, a few times.
+void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away_ns) {
+  if (away_ns < std::max(kAwayNs, operation.timeout_ns / 4) || operation.excuses == kMostExcuses) return;
+  ++operation.excuses;
+  operation.deadline_ns = now_ns + operation.timeout_ns;
 }
 
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
@@ -64,7 +77,7 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
   if (!diagnosis)
     diagnosis = confirmed(operation, doctor.bereft(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
-  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, running_->waits_for());
+  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, *running_);
   if (!diagnosis) return std::nullopt;
   if (auto error = own_abort(operation)) return error;
   return give_up(operation, std::move(*diagnosis));

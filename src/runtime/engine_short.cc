@@ -74,7 +74,8 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   operation->direct = direct;
   operation->call = std::move(numbered);
   operation->timeout_ns = timeout_ns;
-  operation->deadline_ns = world_.clock->now_ns() + timeout_ns;
+  last_clock_ns_ = world_.clock->now_ns();
+  operation->deadline_ns = last_clock_ns_ + timeout_ns;
   operation->started = true;
   operation->recorded = recorded;
   queue_.push_front(operation);  // before what was submitted meanwhile

@@ -173,9 +173,6 @@ CaseShape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks) {
   return {0, 0, 0, 0};
 }
 
-namespace {
-
-// What element i of block `block` of rank `rank`'s output must be.
 double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::size_t block, std::size_t i) {
   const auto r = static_cast<std::size_t>(rank);
   const auto q = static_cast<std::int32_t>(block);
@@ -193,6 +190,8 @@ double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::si
   }
   return 0;
 }
+
+namespace {
 
 // Memory of either kind.
 class Buffer {

@@ -86,6 +86,8 @@ struct CaseShape {
   std::size_t out_offset = 0;
 };
 CaseShape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks);
+// What element i of block `block` of rank `rank`'s output must be.
+double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::size_t block, std::size_t i);
 // A test failure for the first element of `blocks` blocks of a rank's output that is not what the collective gives.
 void check_output(const Communicator& rank, const Case& each, const std::byte* output, std::size_t blocks);
 

@@ -180,5 +180,36 @@ TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
   }
 }
 
+// The root takes the others' outputs to be longer than they are, and they lie in windows that have the room.
+TEST(Simulated, RanksThatDisagreeStoreNothingBehindEachOthersOutputs) {
+  constexpr std::size_t kCount = 5;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimWorld sim({.seed = seed, .ranks = 4});
+    const auto prover = std::make_shared<Prover>(true);
+    sim.run([&](std::uint32_t rank) {
+      World world{.clock = sim.clock(),
+                  .waiter = sim.waiter(rank),
+                  .transport = sim.transport(rank),
+                  .prover = prover,
+                  .log = Log(LogLevel::kOff, 0)};
+      detail::CommunicatorImpl communicator(rank, 4, std::move(world), std::chrono::seconds(10));
+      const Memory memory = communicator.allocate(64 * sizeof(double)).value();
+      auto* const data = reinterpret_cast<double*>(memory.data());
+      std::fill_n(data, 64, -1.0);
+      const std::vector<double> input(4 * (kCount + 1), 1.0);
+      const Status status = communicator.run({.kind = CollectiveKind::kScatter,
+                                              .input = rank == 3 ? input.data() : nullptr,
+                                              .output = data,
+                                              .count = rank == 3 ? kCount + 1 : kCount,
+                                              .type = DataType::kFloat64,
+                                              .root = 3},
+                                             with(Algorithm::kBinomial));
+      if (rank == 3) return;
+      EXPECT_FALSE(status.ok());
+      EXPECT_EQ(data[kCount], -1.0) << "seed " << seed << " rank " << rank;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

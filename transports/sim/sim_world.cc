@@ -1,232 +1,124 @@
 #include "transports/sim/sim_world.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <iterator>
 #include <thread>
 
 #include "base/assert.h"
+#include "transports/sim/sim_network.h"
 
 namespace tutti {
+namespace {
+
+constexpr std::uint64_t kMostGhostPauses = 1'000'000;  // of a dead rank; then its code would never have ended
+
+thread_local SimWorld* current_world = nullptr;
+thread_local std::uint32_t current_world_rank = 0;
+
+std::int64_t later(std::int64_t time_ns, std::int64_t by_ns) {
+  return by_ns >= kForeverNs - time_ns ? kForeverNs : time_ns + by_ns;
+}
+
+std::string lasting(std::int64_t ns) {
+  return ns == kForeverNs ? "for ever" : fmt::format("for {:.3f} ms", static_cast<double>(ns) / 1e6);
+}
+
+}  // namespace
+
+std::string describe(const SimFault& fault) {
+  const std::string when = fault.at_step > 0 ? fmt::format("before step {} of rank {}", fault.at_step, fault.rank)
+                                             : fmt::format("at {:.3f} ms", static_cast<double>(fault.at_ns) / 1e6);
+  const double amount_ms = static_cast<double>(fault.amount_ns) / 1e6;
+  switch (fault.kind) {
+    case SimFaultKind::kKill: return fmt::format("{}: rank {} is killed", when, fault.rank);
+    case SimFaultKind::kStop:
+      return fmt::format("{}: rank {} is stopped {}", when, fault.rank, lasting(fault.lasts_ns));
+    case SimFaultKind::kSlow:
+      return fmt::format("{}: each step of rank {} takes {} ms more, {}", when, fault.rank, amount_ms,
+                         lasting(fault.lasts_ns));
+    case SimFaultKind::kJump: return fmt::format("{}: rank {}'s clock jumps by {} ms", when, fault.rank, amount_ms);
+    case SimFaultKind::kCut:
+      return fmt::format("{}: nothing comes from rank {} to rank {}, {}", when, fault.rank, fault.peer,
+                         lasting(fault.lasts_ns));
+    case SimFaultKind::kReset:
+      return fmt::format("{}: connections between ranks {} and {} are reset", when, fault.rank, fault.peer);
+  }
+  return "unknown";
+}
 
 class SimClock final : public Clock {
  public:
-  explicit SimClock(SimWorld& world) : world_(world) {}
-  std::int64_t now_ns() override { return world_.now_ns_; }
+  SimClock(SimWorld& world, std::uint32_t rank) : world_(world), rank_(rank) {}
+  std::int64_t now_ns() override { return world_.now_ns(rank_); }
 
  private:
   SimWorld& world_;
+  std::uint32_t rank_;
 };
 
 class SimWaiter final : public Waiter {
  public:
   SimWaiter(SimWorld& world, std::uint32_t rank) : world_(world), rank_(rank) {}
-  void pause(Idle& idle, Doorbell&, std::int64_t max_sleep_ns) override {
+  void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override {
     ++idle.rounds;
     ++idle.sleeps;
+    doorbell.arm();
     world_.pause(rank_, max_sleep_ns);
+    doorbell.sleep(0);
   }
 
  private:
   SimWorld& world_;
   std::uint32_t rank_;
-};
-
-// The turn is the doorbell: whoever acts makes all paused ranks look again.
-class SimDoorbell final : public Doorbell {
- public:
-  void arm() override {}
-  void disarm() override {}
-  void sleep(std::int64_t) override {}
-  void ring() override {}
-};
-
-class SimSend final : public SendConnection {
- public:
-  SimSend(SimWorld& world, SimWorld::Wire& wire) : world_(world), wire_(wire), slot_(world.options_.slot_bytes) {}
-  bool ready() override { return wire_.sent - wire_.released < world_.options_.slots; }
-  std::byte* slot() override { return slot_.data(); }
-  void send_slot(std::uint64_t bytes, const CallTag& tag) override {
-    TUTTI_ASSERT(bytes <= slot_.size());
-    send({.tag = tag,
-          .carrier = Carrier::kSlot,
-          .bytes = bytes,
-          .slot = {slot_.begin(), slot_.begin() + static_cast<std::ptrdiff_t>(bytes)},
-          .published = nullptr});
-  }
-  void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override {
-    send({.tag = tag,
-          .carrier = Carrier::kPublished,
-          .bytes = bytes,
-          .slot = {},
-          .published = SimWorld::memory_of(place)});
-  }
-  void send_delivered(std::uint64_t bytes, const CallTag& tag) override {
-    send({.tag = tag, .carrier = Carrier::kDelivered, .bytes = bytes, .slot = {}, .published = nullptr});
-  }
-  bool drained() override { return wire_.sent == wire_.released; }
-  bool handed_over() override { return true; }
-
- private:
-  void send(SimWorld::Packet packet) {
-    TUTTI_ASSERT(ready());
-    ++wire_.sent;
-    world_.after_latency(wire_, [&wire = wire_, packet = std::move(packet)] { wire.arrived.push_back(packet); });
-  }
-
-  SimWorld& world_;
-  SimWorld::Wire& wire_;
-  std::vector<std::byte> slot_;
-};
-
-class SimReceive final : public ReceiveConnection {
- public:
-  SimReceive(SimWorld& world, SimWorld::Wire& wire) : world_(world), wire_(wire) {}
-  Arrival arrival(const CallTag& call, std::span<std::byte>) override {
-    while (!wire_.arrived.empty() && wire_.arrived.front().tag.sequence < call.sequence) release();
-    if (wire_.arrived.empty() || wire_.arrived.front().tag.sequence > call.sequence) return Arrival::kNothing;
-    return wire_.arrived.front().tag == call ? Arrival::kMessage : Arrival::kMismatch;
-  }
-  CallTag mismatched_tag() const override { return wire_.arrived.empty() ? CallTag{} : wire_.arrived.front().tag; }
-  Message front() override {
-    const SimWorld::Packet& packet = wire_.arrived.front();
-    const std::byte* data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
-    return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes};
-  }
-  void release() override {
-    wire_.arrived.pop_front();
-    world_.after_latency(wire_, [&wire = wire_] { ++wire.released; });
-  }
-
- private:
-  SimWorld& world_;
-  SimWorld::Wire& wire_;
-};
-
-class SimWindow final : public Window {
- public:
-  SimWindow(SimWorld& world, std::size_t bytes) : world_(world), bytes_(bytes), memory_(bytes) {
-    world_.memory_left_ -= bytes;
-    world_.windows_[data()] = bytes;
-  }
-  // Also memory of the caller's own: everything is in one process here.
-  SimWindow(SimWorld& world, std::byte* data, std::size_t bytes) : world_(world), bytes_(bytes), adopted_(data) {
-    world_.windows_[data] = bytes;
-  }
-  ~SimWindow() override {
-    world_.windows_.erase(data());
-    world_.memory_left_ += memory_.size();
-  }
-  std::byte* data() const override { return adopted_ != nullptr ? adopted_ : const_cast<std::byte*>(memory_.data()); }
-  std::size_t size() const override { return bytes_; }
-
- private:
-  SimWorld& world_;
-  std::size_t bytes_;
-  std::vector<std::byte> memory_;
-  std::byte* adopted_ = nullptr;
-};
-
-class SimTransport final : public Transport {
- public:
-  SimTransport(SimWorld& world, std::uint32_t rank) : world_(world), rank_(rank) {}
-  ~SimTransport() override {
-    if (board().life == PeerLife::kLive) board().life = PeerLife::kLeft;
-  }
-
-  std::string_view name() const override { return "sim"; }
-  std::uint32_t slots() const override { return world_.options_.slots; }
-  std::uint64_t slot_bytes() const override { return world_.options_.slot_bytes; }
-  std::uint32_t lanes() const override { return 8; }
-  Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override {
-    return std::unique_ptr<SendConnection>(std::make_unique<SimSend>(world_, world_.wires_[{rank_, peer, lane}]));
-  }
-  Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override {
-    return std::unique_ptr<ReceiveConnection>(std::make_unique<SimReceive>(world_, world_.wires_[{peer, rank_, lane}]));
-  }
-  Doorbell& doorbell() override { return doorbell_; }
-  void enter_call(const CallTag& tag, const WindowRef& output) override {
-    board().calls[tag.sequence] = tag;
-    board().entered = tag.sequence;
-    board().output = output.window == 0 ? nullptr : SimWorld::memory_of(output);
-  }
-  void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override {
-    if (failure) board().failures[tag.sequence] = *failure;
-    board().left = tag.sequence;
-    board().output = nullptr;
-  }
-  PeerStatus peer_status(std::uint32_t peer) override {
-    const SimWorld::Board& theirs = world_.boards_.at(peer);
-    return {.life = theirs.life, .entered = theirs.entered, .left = theirs.left};
-  }
-  std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override {
-    const auto& calls = world_.boards_.at(peer).calls;
-    const auto found = calls.find(sequence);
-    return found == calls.end() ? std::nullopt : std::optional(found->second);
-  }
-  std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override {
-    const auto& failures = world_.boards_.at(peer).failures;
-    const auto found = failures.find(sequence);
-    return found == failures.end() ? std::nullopt : std::optional(found->second);
-  }
-  bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
-    return world_.boards_.at(peer).left >= sequence;
-  }
-  std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t) override {
-    const SimWorld::Board& theirs = world_.boards_.at(peer);
-    if (theirs.entered < sequence) return std::nullopt;
-    return theirs.entered == sequence ? theirs.output : nullptr;
-  }
-  // A place is named by its address: all ranks live in one process.
-  WindowRef find_window(const void* data, std::size_t bytes) override {
-    const auto* start = static_cast<const std::byte*>(data);
-    auto after = world_.windows_.upper_bound(start);
-    if (after == world_.windows_.begin()) return {};
-    const auto& [window, window_bytes] = *std::prev(after);
-    const auto offset = static_cast<std::size_t>(start - window);
-    if (offset > window_bytes || bytes > window_bytes - offset) return {};
-    return {.window = 1, .offset = reinterpret_cast<std::uintptr_t>(data)};
-  }
-  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override {
-    if (bytes > world_.memory_left_) {
-      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the simulated machine is out of memory"};
-    }
-    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, bytes));
-  }
-  Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override {
-    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, static_cast<std::byte*>(data), bytes));
-  }
-  void pump() override {}
-  void announce_leave() override { board().life = PeerLife::kLeft; }
-  void announce_abort() override { board().life = PeerLife::kAborted; }
-
- private:
-  SimWorld::Board& board() { return world_.boards_.at(rank_); }
-
-  SimWorld& world_;
-  std::uint32_t rank_;
-  SimDoorbell doorbell_;
 };
 
 SimWorld::SimWorld(const SimOptions& options)
-    : options_(options),
-      random_(options.seed),
-      boards_(options.ranks),
-      memory_left_(options.memory_bytes),
-      states_(options.ranks, State::kReady),
-      wake_at_ns_(options.ranks, 0) {
+    : options_(options), random_(options.seed), fired_(options.faults.size()), network_(std::make_unique<Network>()) {
   TUTTI_ASSERT(options.ranks > 0 && options.min_latency_ns >= 0 && options.min_latency_ns <= options.max_latency_ns);
+  network_->boards.resize(options.ranks);
+  network_->memory_left = options.memory_bytes;
+  for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
+    Rank& made = ranks_.emplace_back();
+    made.noticed_ns.assign(options.ranks, kForeverNs);
+    made.cut_until_ns.assign(options.ranks, 0);
+  }
+  for (std::size_t i = 0; i < options.faults.size(); ++i) {
+    const SimFault& fault = options_.faults[i];
+    TUTTI_ASSERT(fault.rank < options.ranks && fault.peer < options.ranks);
+    if (fault.at_step > 0) continue;
+    at(fault.at_ns, [this, i] {
+      fired_[i] = true;
+      happen(options_.faults[i]);
+    });
+  }
 }
 
-// NOLINTBEGIN(performance-no-int-to-ptr): here a place is named by its address
-std::byte* SimWorld::memory_of(const WindowRef& place) {
-  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(place.offset));
-}
-// NOLINTEND(performance-no-int-to-ptr)
+SimWorld::~SimWorld() = default;
 
-std::shared_ptr<Clock> SimWorld::clock() { return std::make_shared<SimClock>(*this); }
+std::shared_ptr<Clock> SimWorld::clock(std::uint32_t rank) { return std::make_shared<SimClock>(*this, rank); }
 std::unique_ptr<Waiter> SimWorld::waiter(std::uint32_t rank) { return std::make_unique<SimWaiter>(*this, rank); }
-std::unique_ptr<Transport> SimWorld::transport(std::uint32_t rank) {
-  return std::make_unique<SimTransport>(*this, rank);
+
+SimWorld* SimWorld::current() { return current_world; }
+std::uint32_t SimWorld::current_rank() { return current_world_rank; }
+
+std::size_t SimWorld::open_windows() const { return network_->windows.size(); }
+std::size_t SimWorld::open_connections() const { return network_->connections; }
+std::size_t SimWorld::late_stores() const {
+  return static_cast<std::size_t>(
+      std::count_if(network_->ended.begin(), network_->ended.end(), [](const Network::Ended& each) {
+        const auto written = [](std::byte byte) { return byte != kEndedMemory; };
+        return each.watched && std::any_of(each.memory.begin(), each.memory.end(), written);
+      }));
+}
+
+// By the clock of that rank.
+std::int64_t SimWorld::now_ns(std::uint32_t rank) const {
+  const Rank& own = ranks_[rank];
+  std::int64_t time_ns = now_ns_ + own.ghost_ns + own.jumped_ns;
+  if (!options_.clock_offsets_ns.empty()) time_ns += options_.clock_offsets_ns[rank];
+  if (!options_.clock_drifts_ppm.empty()) time_ns += now_ns_ / 1'000'000 * options_.clock_drifts_ppm[rank];
+  return time_ns;
 }
 
 std::uint64_t SimWorld::draw(std::uint64_t bound) {
@@ -235,67 +127,176 @@ std::uint64_t SimWorld::draw(std::uint64_t bound) {
   return drawn;
 }
 
-void SimWorld::after_latency(Wire& wire, std::function<void()> happen) {
+void SimWorld::at(std::int64_t time_ns, std::function<void()> happen) {
+  if (time_ns == kForeverNs) return;
+  events_[{std::max(time_ns, now_ns_), next_order_++}] = std::move(happen);
+}
+
+std::int64_t SimWorld::arrival_ns(std::uint32_t from, std::uint32_t to) {
   const auto spread = static_cast<std::uint64_t>(options_.max_latency_ns - options_.min_latency_ns) + 1;
-  const std::int64_t arrival_ns = now_ns_ + options_.min_latency_ns + static_cast<std::int64_t>(draw(spread));
-  wire.last_arrival_ns = std::max(wire.last_arrival_ns, arrival_ns);
-  events_[{wire.last_arrival_ns, next_order_++}] = std::move(happen);
+  const std::int64_t latency_ns = options_.min_latency_ns + static_cast<std::int64_t>(draw(spread));
+  return later(std::max(now_ns_, ranks_[from].cut_until_ns[to]), latency_ns);
+}
+
+bool SimWorld::seen_dead(std::uint32_t observer, std::uint32_t rank) const {
+  return ranks_[rank].noticed_ns[observer] <= now_ns_;
+}
+
+void SimWorld::wake(std::uint32_t rank) {
+  if (ranks_[rank].state == State::kPaused) ranks_[rank].state = State::kReady;
 }
 
 void SimWorld::wake_all() {
-  for (State& state : states_) {
-    if (state == State::kPaused) state = State::kReady;
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) wake(rank);
+}
+
+void SimWorld::happen(const SimFault& fault) {
+  Rank& rank = ranks_[fault.rank];
+  if (rank.dead || rank.state == State::kEnded) return;
+  switch (fault.kind) {
+    case SimFaultKind::kKill: return kill(fault.rank);
+    case SimFaultKind::kStop:
+      rank.stopped_until_ns = std::max(rank.stopped_until_ns, later(now_ns_, fault.lasts_ns));
+      return;
+    case SimFaultKind::kSlow:
+      rank.slow_until_ns = later(now_ns_, fault.lasts_ns);
+      rank.slow_ns = fault.amount_ns;
+      return;
+    case SimFaultKind::kJump: rank.jumped_ns += fault.amount_ns; return;
+    case SimFaultKind::kCut: rank.cut_until_ns[fault.peer] = later(now_ns_, fault.lasts_ns); return;
+    case SimFaultKind::kReset:
+      if (reset_) reset_(fault.rank, fault.peer);
+      return;
   }
 }
 
-// Picks who runs next. When all are paused, time passes: the next arrival, or the end of the shortest sleep.
-void SimWorld::hand_on(std::unique_lock<std::mutex>&) {
-  std::vector<std::uint32_t> ready;
-  while (true) {
-    std::int64_t next_wake_ns = INT64_MAX;
-    for (std::uint32_t rank = 0; rank < states_.size(); ++rank) {
-      if (states_[rank] == State::kReady) ready.push_back(rank);
-      if (states_[rank] == State::kPaused) next_wake_ns = std::min(next_wake_ns, wake_at_ns_[rank]);
-    }
-    if (!ready.empty()) break;
-    if (next_wake_ns == INT64_MAX) return;  // all have ended
-    if (!events_.empty() && events_.begin()->first.first <= next_wake_ns) {
-      now_ns_ = std::max(now_ns_, events_.begin()->first.first);
-      const auto happen = std::move(events_.begin()->second);
-      events_.erase(events_.begin());
-      happen();
-    } else {
-      now_ns_ = std::max(now_ns_, next_wake_ns);
-    }
-    wake_all();
+void SimWorld::kill(std::uint32_t rank) {
+  Rank& own = ranks_[rank];
+  if (own.dead) return;
+  own.dead = true;
+  own.stopped_until_ns = 0;
+  wake(rank);  // as a ghost
+  for (std::uint32_t observer = 0; observer < ranks_.size(); ++observer) {
+    own.noticed_ns[observer] =
+        now_ns_ + static_cast<std::int64_t>(draw(static_cast<std::uint64_t>(options_.max_notice_ns) + 1));
+    at(own.noticed_ns[observer], [this, observer] { wake(observer); });
   }
-  turn_ = ready[draw(ready.size())];
-  turn_changed_.notify_all();
+  if (killed_) killed_(rank);
+}
+
+void SimWorld::step(std::uint32_t rank) {
+  Rank& own = ranks_[rank];
+  if (own.dead) return;
+  ++own.steps;
+  for (std::size_t i = 0; i < options_.faults.size(); ++i) {
+    const SimFault& fault = options_.faults[i];
+    if (fault.at_step != own.steps || fault.rank != rank) continue;
+    fired_[i] = true;
+    happen(fault);
+  }
+  if (own.dead) return;
+  if (own.slow_until_ns > now_ns_) own.stopped_until_ns = std::max(own.stopped_until_ns, now_ns_ + own.slow_ns);
+  if (own.stopped_until_ns <= now_ns_) return;
+  std::unique_lock lock(mutex_);
+  hand_on();
+  give_turn(lock, rank);
+}
+
+void SimWorld::stop(std::uint32_t rank, std::int64_t lasts_ns) {
+  ranks_[rank].stopped_until_ns = later(now_ns_, lasts_ns);
+  step(rank);
 }
 
 void SimWorld::pause(std::uint32_t rank, std::int64_t max_sleep_ns) {
-  std::unique_lock lock(mutex_);
-  states_[rank] = State::kPaused;
-  wake_at_ns_[rank] = now_ns_ + std::max<std::int64_t>(max_sleep_ns, 1);
-  hand_on(lock);
-  turn_changed_.wait(lock, [&] { return turn_ == rank && states_[rank] == State::kReady; });
+  step(rank);
+  Rank& own = ranks_[rank];
+  if (!own.dead) {
+    std::unique_lock lock(mutex_);
+    own.state = State::kPaused;
+    own.wake_at_ns = now_ns_ + std::max<std::int64_t>(max_sleep_ns, 1);
+    hand_on();
+    give_turn(lock, rank);
+    return;
+  }
+  own.ghost_ns += std::max<std::int64_t>(max_sleep_ns, 1'000'000);
+  TUTTI_ASSERT(++own.ghost_pauses < kMostGhostPauses, "seed {}: the code of rank {} never ends", options_.seed, rank);
+}
+
+// Waits until this rank has the turn.
+void SimWorld::give_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank) {
+  Rank& own = ranks_[rank];
+  own.turn_changed.wait(lock, [&] { return turn_ == rank && own.state == State::kReady; });
+}
+
+// The next event, or the end of the shortest sleep. False: neither.
+bool SimWorld::let_time_pass(std::int64_t next_wake_ns) {
+  const bool event = !events_.empty() && events_.begin()->first.first <= next_wake_ns;
+  if (!event && next_wake_ns == kForeverNs) return false;
+  now_ns_ = std::max(now_ns_, event ? events_.begin()->first.first : next_wake_ns);
+  if (event) {
+    const auto happen = std::move(events_.begin()->second);
+    events_.erase(events_.begin());
+    happen();
+  }
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].wake_at_ns <= now_ns_) wake(rank);
+  }
+  return true;
+}
+
+// Nobody else is left, or the time is over.
+void SimWorld::end_the_stopped() {
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].state != State::kEnded) kill(rank);
+  }
+}
+
+// Picks who runs next. When all are paused or stopped, time passes.
+void SimWorld::hand_on() {
+  std::vector<std::uint32_t> ready;
+  while (true) {
+    std::int64_t next_wake_ns = kForeverNs;
+    bool all_ended = true;
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      const Rank& each = ranks_[rank];
+      if (each.state == State::kEnded) continue;
+      all_ended = false;
+      const bool stopped = each.stopped_until_ns > now_ns_;
+      if (each.state == State::kReady && !stopped) ready.push_back(rank);
+      const std::int64_t sleeps_until_ns = each.state == State::kPaused ? each.wake_at_ns : now_ns_;
+      next_wake_ns = std::min(next_wake_ns, std::max(sleeps_until_ns, each.stopped_until_ns));
+    }
+    if (!ready.empty()) break;
+    if (all_ended) return;
+    if (next_wake_ns == kForeverNs) {
+      end_the_stopped();
+    } else if (now_ns_ > options_.limit_ns) {
+      overran_ = true;
+      end_the_stopped();
+    } else {
+      let_time_pass(next_wake_ns);
+    }
+  }
+  turn_ = ready[draw(ready.size())];
+  ranks_[turn_].turn_changed.notify_all();
 }
 
 void SimWorld::run(const std::function<void(std::uint32_t rank)>& body) {
   std::vector<std::thread> threads;
-  std::fill(states_.begin(), states_.end(), State::kReady);
-  turn_ = static_cast<std::uint32_t>(draw(states_.size()));
-  for (std::uint32_t rank = 0; rank < states_.size(); ++rank) {
+  turn_ = static_cast<std::uint32_t>(draw(ranks_.size()));
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     threads.emplace_back([this, rank, &body] {
+      current_world = this;
+      current_world_rank = rank;
       {
         std::unique_lock lock(mutex_);
-        turn_changed_.wait(lock, [&] { return turn_ == rank; });
+        give_turn(lock, rank);
       }
       body(rank);
       std::unique_lock lock(mutex_);
-      states_[rank] = State::kEnded;
+      ranks_[rank].state = State::kEnded;
       wake_all();  // what it did last may be what the others wait for
-      hand_on(lock);
+      hand_on();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -82,6 +82,9 @@ class PeerBoard {
   bool receive(bool& ended);
   void note_call(const CallTag& tag);
   void note_progress(std::uint64_t entered, std::uint64_t left);
+  void note_failure(std::uint64_t sequence, const CallFailure& failure) {
+    failures_[sequence % kFailures] = {.sequence = sequence, .failure = failure};
+  }
   const PeerStatus& status() const { return status_; }
   void set_left() { status_.life = status_.life == PeerLife::kAborted ? PeerLife::kAborted : PeerLife::kLeft; }
   std::optional<CallTag> call(std::uint64_t sequence) const;

@@ -115,13 +115,13 @@ std::shared_ptr<TcpMailbox> TcpEndpoint::attach(std::uint64_t communicator, std:
   return mailbox;
 }
 
-void TcpEndpoint::detach(const TcpMailbox& mailbox, std::uint64_t entered, std::uint64_t left) {
+void TcpEndpoint::detach(const TcpMailbox& mailbox, const FrameHeader& goodbye) {
   const std::scoped_lock lock(mutex_);
   const auto found = mailboxes_.find({mailbox.communicator, mailbox.rank});
   TUTTI_ASSERT(found != mailboxes_.end());
   const std::shared_ptr<TcpMailbox> own = found->second.lock();
   mailboxes_.erase(found);
-  departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .entered = entered, .left = left});
+  departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .goodbye = goodbye});
   if (departures_.size() > kMaxDepartures) departures_.pop_front();
   if (own == nullptr) return;
   for (auto& link : own->links) route(std::move(link));  // which says goodbye to them
@@ -142,6 +142,10 @@ void TcpEndpoint::service() {
   if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
     accept_again_ns_ = 0;
     (void)watch(listener_.get());
+  }
+  // Who could not be heard, because nobody has listened, gets the time anew.
+  if (now_ns - std::exchange(serviced_ns_, now_ns) > options_.patience_ns / 2) {
+    for (auto& [fd, greeting] : greetings_) greeting.since_ns = now_ns;
   }
   evict(now_ns);
   for (int look = 0; look < kLooksAtOnce; ++look) {  // no longer, however many connect: our own calls wait behind
@@ -238,7 +242,7 @@ void TcpEndpoint::route(AcceptedLink link) {
   const auto departed =
       std::find_if(departures_.begin(), departures_.end(), [&](const Departure& d) { return d.key == key; });
   if (departed == departures_.end()) return park(std::move(link));
-  FrameHeader goodbye = goodbye_frame(departed->entered, departed->left);
+  FrameHeader goodbye = departed->goodbye;
   iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
   send_some(link.socket.get(), {&part, 1});
 }

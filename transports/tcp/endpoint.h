@@ -65,8 +65,8 @@ class TcpEndpoint {
 
   // Once per (communicator, rank). What was parked for it is in the mailbox at once.
   std::shared_ptr<TcpMailbox> attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& bell);
-  // The rank destroys its communicator: who connects later is told so, with the last call entered and left.
-  void detach(const TcpMailbox& mailbox, std::uint64_t entered, std::uint64_t left);
+  // The rank destroys its communicator: who connects later is told so, by that frame.
+  void detach(const TcpMailbox& mailbox, const FrameHeader& goodbye);
   std::vector<AcceptedLink> take(TcpMailbox& mailbox);
 
   // Makes the preamble of a new connection from here one that its receiver, whose nonce it has, lets in, once.
@@ -93,8 +93,7 @@ class TcpEndpoint {
   };
   struct Departure {
     Place key;
-    std::uint64_t entered = 0;
-    std::uint64_t left = 0;
+    FrameHeader goodbye;
   };
 
   // Which of an endpoint's connections have come, of the last kWindow that it has made. They may come in any order.
@@ -128,6 +127,7 @@ class TcpEndpoint {
   std::map<Place, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<Departure> departures_;
+  std::int64_t serviced_ns_ = 0;      // when service() was called last
   std::int64_t accept_again_ns_ = 0;  // 0: accepting; else the time until which the listener is left alone
   Refusals refusals_;
   std::map<std::uint64_t, Come> come_;          // by source; only who has the key adds one

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -125,15 +126,34 @@ void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
   if (reply.kind == Reply::Kind::kGoodbye) {
     known.goodbye = true;
     known.board.note_progress(reply.entered, reply.left);
+    if (reply.failure) known.board.note_failure(reply.left, *reply.failure);
     return;
   }
   if (known.ended_since_ns == 0) known.ended_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
+  describe_end(peer, reply);
+}
+
+void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
+  Peer& known = peers_[peer];
   if (reply.kind == Reply::Kind::kRefused) {
     known.trouble = fmt::format("rank {} refused a connection of this rank: {}", peer, to_string(reply.refusal));
   } else if (known.trouble.empty()) {
     known.trouble = fmt::format("a connection to rank {} ended: {}", peer,
                                 reply.error == 0 ? "end of file" : std::strerror(reply.error));
   }
+}
+
+// A process that has ended takes no connection, however it has ended. That it died follows only where it still owes
+// this rank something; where a connection to it is open, that will say.
+void TcpLinks::note_deaf(std::uint32_t peer, const Reply& reply) {
+  if (reply.kind != Reply::Kind::kEnded) return note_reply(peer, reply);
+  if (peers_[peer].deaf_since_ns == 0) peers_[peer].deaf_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
+  describe_end(peer, reply);
+}
+
+bool TcpLinks::misses(std::uint32_t peer) const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [=](const TcpLink* link) { return link->peer() == peer && link->missing(); });
 }
 
 bool TcpLinks::flush() {
@@ -159,7 +179,7 @@ void TcpLinks::look() {
     waiting.ended = reply.kind != Reply::Kind::kNothing;
     note_reply(static_cast<std::uint32_t>(lane >> 16), reply);
   }
-  for (const StatePusher::News& news : pusher_->news()) note_reply(news.peer, news.reply);
+  for (const StatePusher::News& news : pusher_->news()) note_deaf(news.peer, news.reply);
 }
 
 void TcpLinks::listen_to_boards() {
@@ -175,7 +195,14 @@ void TcpLinks::listen_to_boards() {
 }
 
 void TcpLinks::pump() {
-  pumped_ns_ = clock_.now_ns();
+  const std::int64_t now_ns = clock_.now_ns();
+  const std::int64_t away_ns = now_ns - std::exchange(pumped_ns_, now_ns);
+  if (away_ns > kReadOnNs / 2) {  // what came meanwhile could not be read
+    for (Peer& peer : peers_) {
+      if (peer.ended_since_ns != 0) peer.ended_since_ns += away_ns;
+      if (peer.deaf_since_ns != 0) peer.deaf_since_ns += away_ns;
+    }
+  }
   admit();
   flush();
   listen_to_boards();
@@ -203,6 +230,10 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
     if (!wait) status.life = PeerLife::kLost;
+  } else if (known.deaf_since_ns != 0) {
+    status.ended = true;
+    // Its connection may be here, and the first words on it under way.
+    if (now_ns - known.deaf_since_ns >= kReadOnNs && misses(peer)) status.life = PeerLife::kLost;
   }
   return status;
 }
@@ -231,7 +262,13 @@ void TcpLinks::say_goodbye() {
   flush();
   pusher_->goodbye();
   const StateRecord record = pusher_->record();
-  FrameHeader goodbye = goodbye_frame(record.entered, record.left);
+  std::optional<CallFailure> failure;
+  if (record.failed != 0 && record.failed == record.left) {
+    failure = {.code = static_cast<ErrorCode>(record.code),
+               .culprit = record.culprit,
+               .argument = static_cast<CallArgument>(record.argument)};
+  }
+  FrameHeader goodbye = goodbye_frame(record.entered, record.left, failure);
   iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
   const auto say = [&](const Socket& socket) {
     part = {.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
@@ -248,7 +285,7 @@ void TcpLinks::say_goodbye() {
   orphans_.clear();
   waiting_.clear();
   for (auto& [key, lane] : lanes_) lane.common.reset();
-  endpoint_->detach(*mailbox_, record.entered, record.left);
+  endpoint_->detach(*mailbox_, goodbye);
   mailbox_ = nullptr;
 }
 

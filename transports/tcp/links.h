@@ -68,6 +68,8 @@ class TcpLink {
   // What the peer has sent and its owner has not had yet; after kSome the connection's end has come, without a goodbye.
   enum class Unread : std::uint8_t { kNone, kSome, kMore };
   virtual Unread unread() const { return Unread::kNone; }
+  // The peer would have to make the connection, and has not.
+  virtual bool missing() const { return false; }
   // Sends what is left; true when nothing is.
   virtual bool push() { return true; }
   // Says goodbye where that can be said.
@@ -124,6 +126,7 @@ class TcpLinks {
   }
   void note_call(std::uint32_t peer, const CallTag& tag) { peers_[peer].board.note_call(tag); }
   void note_reply(std::uint32_t peer, const Reply& reply);
+  void note_deaf(std::uint32_t peer, const Reply& reply);
 
   // For the transport.
   bool flush();
@@ -138,6 +141,7 @@ class TcpLinks {
     PeerBoard board;
     bool goodbye = false;
     std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a goodbye; 0: none has
+    std::int64_t deaf_since_ns = 0;   // it takes no state: it may also have ended well, and had no way to say so
     std::string trouble;              // why, in words
   };
   struct Waiting {
@@ -152,6 +156,8 @@ class TcpLinks {
   void admit(AcceptedLink link);
   void look();
   void listen_to_boards();
+  void describe_end(std::uint32_t peer, const Reply& reply);
+  bool misses(std::uint32_t peer) const;
 
   const pid_t process_;
   TcpTransportOptions options_;

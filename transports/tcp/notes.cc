@@ -28,7 +28,7 @@ TcpNotes::TcpNotes(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel,
 TcpNotes::~TcpNotes() {
   if (getpid() != process_) return;
   for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) hang_up(peer);
-  endpoint_->detach(*mailbox_, 0, 0);
+  endpoint_->detach(*mailbox_, goodbye_frame(0, 0));
 }
 
 void TcpNotes::dial(std::uint32_t peer) {

@@ -141,8 +141,7 @@ bool TcpReceiveConnection::take_header() {
   side_.begin += kHeaderBytes;
   if (header_.magic == kFrameMagic && header_.kind == FrameKind::kGoodbye && header_.bytes == 0) {
     goodbye_ = true;
-    links_->note_reply(peer(),
-                       {.kind = Reply::Kind::kGoodbye, .entered = header_.tag.sequence, .left = header_.tag.count});
+    links_->note_reply(peer(), reply_of(header_));
     return false;
   }
   if (header_.magic == kFrameMagic && header_.kind == FrameKind::kMoved && header_.bytes == 0 && follow()) return false;

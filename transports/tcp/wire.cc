@@ -13,14 +13,6 @@ namespace tutti {
 namespace {
 constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;  // in which a goodbye is looked for; more than kernels hold
 
-Reply reply_of(const FrameHeader& frame) {
-  if (frame.magic == kFrameMagic && frame.kind == FrameKind::kGoodbye) {
-    return {.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
-  }
-  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kSilence));
-  return {.kind = Reply::Kind::kRefused, .refusal = static_cast<Refusal>(reason)};
-}
-
 }  // namespace
 
 std::string_view to_string(Refusal refusal) {
@@ -44,10 +36,15 @@ Tag proof_of(const Preamble& preamble, const Key& key) {
   return tag_of(hmac_sha256(bytes_of(key), {"tutti connection", before}));
 }
 
-FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left) {
+FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure) {
   FrameHeader frame{.kind = FrameKind::kGoodbye};
   frame.tag.sequence = entered;
   frame.tag.count = left;
+  if (failure) {
+    frame.tag.type = static_cast<std::uint8_t>(static_cast<int>(failure->code) + 1);
+    frame.tag.op = static_cast<std::uint8_t>(failure->argument);
+    frame.tag.root = static_cast<std::uint32_t>(failure->culprit);
+  }
   return frame;
 }
 
@@ -55,6 +52,22 @@ FrameHeader refusal_frame(Refusal refusal) {
   FrameHeader frame{.kind = FrameKind::kRefusal};
   frame.tag.kind = static_cast<std::uint8_t>(refusal);
   return frame;
+}
+
+Reply reply_of(const FrameHeader& frame) {
+  if (frame.magic == kFrameMagic && frame.kind == FrameKind::kGoodbye) {
+    Reply reply{.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
+    const CallTag& tag = frame.tag;
+    if (tag.type > 0 && tag.type - 1 <= static_cast<int>(ErrorCode::kDevice) &&
+        tag.op <= static_cast<std::uint8_t>(CallArgument::kDigest)) {
+      reply.failure = {.code = static_cast<ErrorCode>(tag.type - 1),
+                       .culprit = static_cast<std::int32_t>(tag.root),
+                       .argument = static_cast<CallArgument>(tag.op)};
+    }
+    return reply;
+  }
+  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kSilence));
+  return {.kind = Reply::Kind::kRefused, .refusal = static_cast<Refusal>(reason)};
 }
 
 std::string PeerAddress::text() const { return fmt::format("{}/{:02x}", socket.text(), fmt::join(nonce, "")); }

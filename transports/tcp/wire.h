@@ -21,6 +21,7 @@
 #include "base/call_tag.h"
 #include "base/hmac.h"
 #include "transports/tcp/socket.h"
+#include "transports/transport.h"
 
 namespace tutti {
 
@@ -60,7 +61,7 @@ Tag proof_of(const Preamble& preamble, const Key& key);
 
 enum class FrameKind : std::uint32_t {
   kMessage = 1,  // `bytes` of payload follow
-  kGoodbye = 2,  // the other end has destroyed its communicator; tag.sequence: call entered last, tag.count: left last
+  kGoodbye = 2,  // the other end has destroyed its communicator; tag: see goodbye_frame()
   kRefusal = 3,  // the preamble was not accepted; tag.kind: Refusal
   kState = 4,    // a StateRecord follows; tag: the call entered last
   kMoved = 5,    // the next message of this lane comes on the other connection that the higher rank may use for it
@@ -102,7 +103,9 @@ struct StateRecord {
 };
 static_assert(sizeof(StateRecord) == 40 && alignof(StateRecord) == 8);
 
-FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left);
+// tag.sequence: call entered last; tag.count: left last. How that one failed, if it did: tag.type: ErrorCode and one,
+// tag.op: CallArgument, tag.root: the culprit.
+FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure = {});
 FrameHeader refusal_frame(Refusal refusal);
 
 // Where a rank listens and how it knows that it was meant: what TcpEndpoint::address() prints. A value.
@@ -119,9 +122,13 @@ struct Reply {
   enum class Kind : std::uint8_t { kNothing, kGoodbye, kRefused, kEnded } kind = Kind::kNothing;
   std::uint64_t entered = 0;
   std::uint64_t left = 0;
+  std::optional<CallFailure> failure{};  // of that call
   Refusal refusal = Refusal::kNone;
   int error = 0;  // kEnded: errno, 0 for end of file
 };
+
+// Of a goodbye or a refusal.
+Reply reply_of(const FrameHeader& frame);
 
 // What a connection that may carry data to us ends with, though none of it has been read yet but `stashed`: kNothing
 // while it is open, else what its last frame is. Looks at all that is unread, so ask once after an answer.

@@ -1,0 +1,173 @@
+// fault_seeds: runs scenarios of faults from seeds and judges them (docs/reliability.md).
+//
+//   --seed N         one seed, with its story
+//   --seeds A..B     many; every 16th twice, to see that a seed replays exactly
+//   --every-step A..B   of these seeds the calls only: a rank is killed, then stopped for ever, before each of its
+//   steps
+//   --verbose        every story
+// Ends with status 1 where the invariant was broken, and says how to see it again.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "faults/run.h"
+
+namespace tutti::faults {
+namespace {
+
+constexpr unsigned kMostSecondsPerRun = 100;  // of the machine's time; a loop that never pauses lasts longer
+constexpr int kMostFailures = 5;              // told
+constexpr std::uint64_t kReplayEvery = 16;
+
+std::uint64_t seed_at_work = 0;
+
+void too_long(int) {
+  char text[96];
+  const int bytes = std::snprintf(text, sizeof(text), "seed %llu does not end: code that never pauses\n",
+                                  static_cast<unsigned long long>(seed_at_work));
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<std::size_t>(bytes));
+  _exit(1);
+}
+
+struct Options {
+  std::uint64_t first = 1;
+  std::uint64_t last = 0;  // 0: none given
+  bool every_step = false;
+  bool verbose = false;
+};
+
+struct Counts {
+  std::uint64_t runs = 0;
+  std::uint64_t failures = 0;
+  std::uint64_t right = 0;    // calls
+  std::uint64_t errors = 0;   // calls
+  std::uint64_t unnamed = 0;  // of these, without a culprit
+};
+
+class Runner {
+ public:
+  explicit Runner(const Options& options) : options_(options), prover_(std::make_shared<Prover>(true)) {}
+
+  Counts run() {
+    for (std::uint64_t seed = options_.first; seed <= options_.last && counts_.failures < kMostFailures; ++seed) {
+      Scenario scenario = draw_scenario(seed);
+      const Outcome calm = check(scenario, "");
+      if (options_.every_step) {
+        every_step(scenario, calm.extent);
+        continue;
+      }
+      draw_faults(scenario, calm.extent);
+      const Outcome outcome = check(scenario, "");
+      if (seed % kReplayEvery == 0 && !(outcome == run_once(scenario))) {
+        tell(scenario, outcome, {"the same seed gave another run"}, "");
+      }
+    }
+    return counts_;
+  }
+
+ private:
+  Outcome run_once(const Scenario& scenario) {
+    seed_at_work = scenario.seed;
+    alarm(kMostSecondsPerRun);
+    Outcome outcome = faults::run(scenario, prover_);
+    alarm(0);
+    ++counts_.runs;
+    return outcome;
+  }
+
+  Outcome check(const Scenario& scenario, const std::string& note) {
+    Outcome outcome = run_once(scenario);
+    for (const RankEnd& rank : outcome.ranks) {
+      for (const CallEnd& call : rank.calls) {
+        ++(call.error ? counts_.errors : counts_.right);
+        if (call.error && call.error->rank < 0) ++counts_.unnamed;
+      }
+    }
+    const std::vector<std::string> found = judge(scenario, outcome);
+    if (!found.empty()) {
+      tell(scenario, outcome, found, note);
+    } else if (options_.verbose) {
+      fmt::print("{}", describe(scenario, outcome));
+    }
+    return outcome;
+  }
+
+  void tell(const Scenario& scenario, const Outcome& outcome, const std::vector<std::string>& found,
+            const std::string& note) {
+    ++counts_.failures;
+    fmt::print("{}", describe(scenario, outcome));
+    for (const std::string& what : found) fmt::print("  BROKEN: {}\n", what);
+    fmt::print("  again: fault_seeds --{} {}{}\n", options_.every_step ? "every-step" : "seed", scenario.seed, note);
+    std::fflush(stdout);
+  }
+
+  void every_step(const Scenario& calm, const Extent& extent) {
+    for (std::uint32_t rank = 0; rank < calm.sim.ranks; ++rank) {
+      for (std::uint64_t step = 1; step <= extent.steps[rank]; ++step) {
+        for (const SimFaultKind kind : {SimFaultKind::kKill, SimFaultKind::kStop}) {
+          if (counts_.failures >= kMostFailures) return;
+          Scenario scenario = calm;
+          scenario.sim.faults = {{.kind = kind, .rank = rank, .at_step = step, .lasts_ns = kForeverNs}};
+          check(scenario, "");
+        }
+      }
+    }
+  }
+
+  Options options_;
+  std::shared_ptr<Prover> prover_;  // shared by all runs: a plan is proved once
+  Counts counts_;
+};
+
+bool read_range(std::string_view text, Options& options) {
+  const auto number = [](std::string_view digits, std::uint64_t& value) {
+    const char* const end = digits.data() + digits.size();
+    const auto [stopped, error] = std::from_chars(digits.data(), end, value);
+    return error == std::errc() && stopped == end && value > 0;
+  };
+  const std::size_t dots = text.find("..");
+  if (dots == std::string_view::npos) return number(text, options.first) && number(text, options.last);
+  return number(text.substr(0, dots), options.first) && number(text.substr(dots + 2), options.last) &&
+         options.first <= options.last;
+}
+
+std::optional<Options> read_options(int count, char** words) {
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = words[i];
+    const bool takes_seeds = word == "--seed" || word == "--seeds" || word == "--every-step";
+    if (word == "--verbose") {
+      options.verbose = true;
+    } else if (takes_seeds && i + 1 < count && read_range(words[++i], options)) {
+      options.verbose |= word == "--seed";
+      options.every_step |= word == "--every-step";
+    } else {
+      fmt::print(stderr, "fault_seeds: {} is no option, or lacks a seed from 1 or a range A..B\n", word);
+      return std::nullopt;
+    }
+  }
+  if (options.last != 0) return options;
+  fmt::print(stderr, "fault_seeds: give --seed N, --seeds A..B or --every-step A..B\n");
+  return std::nullopt;
+}
+
+}  // namespace
+}  // namespace tutti::faults
+
+int main(int count, char** words) {
+  const auto options = tutti::faults::read_options(count, words);
+  if (!options) return 2;
+  std::signal(SIGALRM, tutti::faults::too_long);
+  const tutti::faults::Counts counts = tutti::faults::Runner(*options).run();
+  fmt::print("{} runs, {} failed; calls: {} right, {} ended in an error, {} of these without a culprit\n", counts.runs,
+             counts.failures, counts.right, counts.errors, counts.unnamed);
+  return counts.failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,108 @@
+// The invariant: every survivor's call ends in bounded time, with the right result or an error that names a culprit,
+// and nothing is left over.
+#include <fmt/format.h>
+
+#include <set>
+
+#include "faults/run.h"
+
+namespace tutti::faults {
+namespace {
+
+constexpr std::int64_t kGraceNs = 4'000'000'000;  // beyond the deadline: looks, waits for peers' arguments and leaving
+
+class Judge {
+ public:
+  Judge(const Scenario& scenario, const Outcome& outcome) : scenario_(scenario), outcome_(outcome) {
+    for (std::size_t i = 0; i < scenario.sim.faults.size(); ++i) {
+      const SimFault& fault = scenario.sim.faults[i];
+      if (!outcome.fired[i]) continue;
+      if (fault.kind == SimFaultKind::kCut) cut_.insert({fault.rank, fault.peer});
+      if (!harms(fault, scenario.timeout)) continue;
+      harmed_ = true;
+      stopped_ |= fault.kind == SimFaultKind::kStop;
+      guilty_.insert(fault.rank);
+      const bool link = fault.kind == SimFaultKind::kCut || fault.kind == SimFaultKind::kReset;
+      if (link) guilty_.insert(fault.peer);  // nobody can know which end it was
+    }
+    if (scenario.misuse != Misuse::kNone) {
+      harmed_ = true;
+      guilty_.insert(scenario.misuser);
+    }
+    // Two that disagree are both right to blame the other.
+    if (scenario.misuse == Misuse::kMismatch && scenario.sim.ranks == 2) guilty_.insert({0, 1});
+    for (std::uint32_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+      if (outcome.ranks[rank].left_early) guilty_.insert(rank);  // of its own free will
+    }
+  }
+
+  std::vector<std::string> judge() {
+    if (outcome_.overran) blame("some rank had not ended when the world's time was over");
+    if (outcome_.open_windows > 0) blame(fmt::format("{} windows are left", outcome_.open_windows));
+    if (outcome_.open_connections > 0) blame(fmt::format("{} connections are left", outcome_.open_connections));
+    // A rank that is stopped in the middle of a step may finish it when it is continued (decision 0003).
+    if (outcome_.late_stores > 0 && !stopped_)
+      blame(fmt::format("{} windows were written to after their end", outcome_.late_stores));
+    for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) judge(rank);
+    return std::move(found_);
+  }
+
+ private:
+  void blame(const std::string& what) { found_.push_back(what); }
+
+  void judge(std::uint32_t rank) {
+    const RankEnd& end = outcome_.ranks[rank];
+    for (std::size_t i = 0; i < end.calls.size(); ++i) {
+      const std::string what = fmt::format("rank {} call {}", rank, i + 1);
+      const std::int64_t took_ns = end.calls[i].end_ns - end.calls[i].start_ns;
+      const std::int64_t most_ns = scenario_.timeout.count() * 1'000'000 * 5 / 4 + kGraceNs + delay_ns(scenario_);
+      if (took_ns > most_ns) blame(fmt::format("{} took {} ms", what, took_ns / 1'000'000));
+      if (!end.calls[i].right) blame(what + " gave a wrong result and no error");
+      if (end.calls[i].error) judge(rank, what, *end.calls[i].error);
+    }
+    if (end.refused) {
+      if (!end.refused->error || end.refused->error->scope < ErrorScope::kConnection) {
+        blame(fmt::format("rank {}: a broken communicator took one more call", rank));
+      } else if (end.refused->error->message.empty() || end.refused->end_ns - end.refused->start_ns > 1'000'000'000) {
+        blame(fmt::format("rank {}: a broken communicator refused one more call late or without a word", rank));
+      }
+    }
+    if (end.finalize && end.calls.size() == scenario_.calls.size()) {
+      blame(fmt::format("rank {}: finalize() failed though all calls were good or cost one call only", rank));
+    }
+  }
+
+  void judge(std::uint32_t rank, const std::string& what, const Error& error) {
+    if (error.message.empty()) blame(what + " failed without a word");
+    if (!harmed_) return blame(fmt::format("{} failed though nothing was wrong: {}", what, to_string(error)));
+    if (error.rank < 0) {
+      // Where several ranks are inside a call, which of them holds up the others cannot be known from outside.
+      if (error.code != ErrorCode::kTimeout && error.code != ErrorCode::kAborted) blame(what + " names no culprit");
+      return;
+    }
+    // Who passes something else than all others need not know that it is alone.
+    const bool misused = error.code == ErrorCode::kMismatch && scenario_.misuse == Misuse::kMismatch;
+    if (misused && rank == scenario_.misuser) return;
+    // One end of a link that was cut for a while may have left because of another's death, and could not say so.
+    if (error.code == ErrorCode::kPeerLost && cut_.contains(static_cast<std::uint32_t>(error.rank))) return;
+    if (!guilty_.contains(static_cast<std::uint32_t>(error.rank))) {
+      blame(fmt::format("{} names rank {}, which is innocent: {}", what, error.rank, to_string(error)));
+    }
+  }
+
+  const Scenario& scenario_;
+  const Outcome& outcome_;
+  bool harmed_ = false;
+  bool stopped_ = false;
+  std::set<std::uint32_t> guilty_;
+  std::set<std::uint32_t> cut_;  // ends of links that were cut, however shortly
+  std::vector<std::string> found_;
+};
+
+}  // namespace
+
+std::vector<std::string> judge(const Scenario& scenario, const Outcome& outcome) {
+  return Judge(scenario, outcome).judge();
+}
+
+}  // namespace tutti::faults

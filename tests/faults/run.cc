@@ -1,0 +1,165 @@
+#include "faults/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "faults/tcp_network.h"
+#include "runtime/communicator_impl.h"
+#include "transports/sim/sim_world.h"
+
+namespace tutti::faults {
+namespace {
+
+using test::Case;
+
+// One rank's part of a scenario.
+class Actor {
+ public:
+  Actor(const Scenario& scenario, SimWorld& sim, TcpNetwork* tcp, std::shared_ptr<Prover> prover, std::uint32_t rank,
+        RankEnd& end)
+      : scenario_(scenario), sim_(sim), tcp_(tcp), prover_(std::move(prover)), rank_(rank), end_(end) {}
+
+  void run() {
+    std::shared_ptr<Clock> clock = sim_.clock(rank_);  // shared with the world
+    auto transport = tcp_ == nullptr ? sim_.transport(rank_) : tcp_->transport(rank_, *clock);
+    end_.died = sim_.dead(rank_);
+    if (transport == nullptr) return;
+    World world{.clock = clock,
+                .waiter = sim_.waiter(rank_),
+                .transport = std::move(transport),
+                .prover = prover_,
+                .log = Log(LogLevel::kOff, 0)};
+    communicator_ = detail::CommunicatorImpl::wrap(
+        std::make_unique<detail::CommunicatorImpl>(rank_, scenario_.sim.ranks, std::move(world), scenario_.timeout));
+    make_calls();
+    communicator_.reset();
+    end_.died = sim_.dead(rank_);
+  }
+
+ private:
+  bool misuses(std::size_t call, Misuse how) const {
+    return scenario_.misuse == how && scenario_.misuser == rank_ && scenario_.misused_call == call;
+  }
+
+  void make_calls() {
+    for (std::size_t i = 0; i < scenario_.calls.size(); ++i) {
+      if (misuses(i, Misuse::kLeaves)) return;
+      if (misuses(i, Misuse::kAbsent)) sim_.stop(rank_, kForeverNs);
+      if (misuses(i, Misuse::kAborts)) communicator_->abort();
+      Case call = scenario_.calls[i];
+      if (misuses(i, Misuse::kMismatch)) ++call.count;
+      const CallEnd ended = make_call(call);
+      if (sim_.dead(rank_)) return;
+      end_.calls.push_back(ended);
+      if (!ended.error) continue;
+      if (ended.error->scope >= ErrorScope::kConnection) {
+        end_.refused = make_call({.kind = CollectiveKind::kBarrier, .count = 0});
+        return;
+      }
+      if (scenario_.go_on) continue;
+      end_.left_early = i + 1 < scenario_.calls.size();
+      return;
+    }
+    if (!scenario_.finalizes) return;
+    if (const Status status = communicator_->finalize(); !status.ok()) end_.finalize = status.error();
+  }
+
+  // Registered where the call says so and there is memory.
+  std::byte* buffer(std::size_t bytes, bool registered, Memory& memory, std::vector<std::byte>& plain) {
+    if (registered && bytes > 0) {
+      if (auto made = communicator_->allocate(bytes)) memory = std::move(*made);
+    }
+    plain.assign(memory.data() == nullptr ? bytes + 1 : 0, std::byte{0x5a});
+    return memory.data() != nullptr ? memory.data() : plain.data();
+  }
+
+  CallEnd make_call(const Case& call) {
+    const auto ranks = static_cast<std::int32_t>(scenario_.sim.ranks);
+    const auto own = static_cast<std::int32_t>(rank_);
+    const test::CaseShape shape = test::shape_of(call, own, ranks);
+    const std::size_t width = size_of(call.type);
+    const std::size_t block = call.count * width;
+    const bool in_place = call.in_place && shape.in > 0 && shape.out > 0;
+    Memory memories[2];
+    std::vector<std::byte> plain[2];
+    std::byte* const first =
+        buffer(std::max(shape.in, in_place ? shape.out : 0) * block, call.registered, memories[0], plain[0]);
+    std::byte* const second = buffer(in_place ? 0 : shape.out * block, call.registered, memories[1], plain[1]);
+    std::byte* const input = first + (in_place ? shape.in_offset * block : 0);
+    std::byte* const output = in_place ? first + shape.out_offset * block : second;
+    for (std::size_t i = 0; i < shape.in * call.count; ++i) {
+      test::put(input + i * width, call.type, test::given(own, i, call.type, call.op));
+    }
+    CallEnd end{.error = {}, .right = true, .start_ns = sim_.now_ns(), .end_ns = 0};
+    const Status status = communicator_->run({.kind = call.kind,
+                                              .input = shape.in > 0 ? input : nullptr,
+                                              .output = shape.out > 0 ? output : nullptr,
+                                              .count = call.count,
+                                              .type = call.type,
+                                              .op = call.op,
+                                              .root = call.root},
+                                             test::with(call.algorithm));
+    end.end_ns = sim_.now_ns();
+    if (!status.ok()) {
+      end.error = status.error();
+      return end;
+    }
+    for (std::size_t i = 0; i < shape.out * call.count && end.right; ++i) {
+      end.right =
+          test::get(output + i * width, call.type) == test::expected(call, own, ranks, i / call.count, i % call.count);
+    }
+    return end;
+  }
+
+  const Scenario& scenario_;
+  SimWorld& sim_;
+  TcpNetwork* tcp_;
+  std::shared_ptr<Prover> prover_;  // shared by all ranks
+  std::uint32_t rank_;
+  RankEnd& end_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+std::string in_ms(std::int64_t ns) { return fmt::format("{:.3f} ms", static_cast<double>(ns) / 1e6); }
+
+}  // namespace
+
+Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover) {
+  SimWorld sim(scenario.sim);
+  std::unique_ptr<TcpNetwork> tcp;
+  if (scenario.network == Network::kTcp) tcp = std::make_unique<TcpNetwork>(sim);
+  Outcome outcome;
+  outcome.ranks.resize(scenario.sim.ranks);
+  sim.run([&](std::uint32_t rank) { Actor(scenario, sim, tcp.get(), prover, rank, outcome.ranks[rank]).run(); });
+  for (std::uint32_t rank = 0; rank < scenario.sim.ranks; ++rank) outcome.extent.steps.push_back(sim.steps(rank));
+  for (std::size_t i = 0; i < scenario.sim.faults.size(); ++i) outcome.fired.push_back(sim.fired(i));
+  outcome.extent.end_ns = sim.now_ns();
+  outcome.fingerprint = sim.fingerprint();
+  outcome.overran = sim.overran();
+  outcome.open_windows = sim.open_windows();
+  outcome.open_connections = sim.open_connections() + (tcp == nullptr ? 0 : tcp->open_descriptors());
+  outcome.late_stores = sim.late_stores();
+  return outcome;
+}
+
+std::string describe(const Scenario& scenario, const Outcome& outcome) {
+  std::string text = describe(scenario);
+  for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+    const RankEnd& end = outcome.ranks[rank];
+    const auto add = [&](const std::string& what, const CallEnd& call) {
+      text += fmt::format("  rank {} {}: {} to {}: {}\n", rank, what, in_ms(call.start_ns), in_ms(call.end_ns),
+                          call.error   ? to_string(*call.error)
+                          : call.right ? "right"
+                                       : "WRONG RESULT");
+    };
+    for (std::size_t i = 0; i < end.calls.size(); ++i) add(fmt::format("call {}", i + 1), end.calls[i]);
+    if (end.refused) add("one more call", *end.refused);
+    if (end.finalize) text += fmt::format("  rank {} finalize(): {}\n", rank, to_string(*end.finalize));
+    if (end.died) text += fmt::format("  rank {} died\n", rank);
+  }
+  return text;
+}
+
+}  // namespace tutti::faults

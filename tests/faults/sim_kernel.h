@@ -1,0 +1,86 @@
+// SimKernel: TCP sockets, epolls and eventfds of the ranks of a SimWorld, as Linux shows them to a program: transfers
+// are short now and then, buffers fill up, connections come about, end and break after the world's latencies, and what
+// a closed or reset connection carried may be lost. The system calls of the program come here (sim_calls.cc) when they
+// are made by a rank, or name a descriptor of it; so the production code runs on it as it is.
+//
+// Belongs to the rank that has the turn.
+#pragma once
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "transports/sim/sim_world.h"
+
+namespace tutti::faults {
+
+inline constexpr int kFirstDescriptor = 1 << 24;  // beyond any real one
+
+class SimKernel {
+ public:
+  explicit SimKernel(SimWorld& world);
+  ~SimKernel();
+  SimKernel(const SimKernel&) = delete;
+  SimKernel& operator=(const SimKernel&) = delete;
+
+  // The kernel of the rank that this thread is; null: it is none.
+  static SimKernel* current();
+  void adopt_thread();  // by each rank, first
+
+  std::size_t open_descriptors() const { return table_.size(); }
+
+  // As the system calls: -1 and errno.
+  int socket();
+  int epoll();
+  int event();
+  int bind_listener(int fd);
+  int accept(int fd);
+  int connect(int fd, std::uint16_t port);
+  ssize_t send(int fd, const iovec* parts, std::size_t count);
+  ssize_t receive(int fd, const iovec* parts, std::size_t count, bool peek);
+  int poll(pollfd* descriptors, std::size_t count, int timeout_ms);
+  int unread(int fd);
+  std::uint16_t port(int fd, bool remote);
+  int epoll_control(int fd, int operation, int target, const epoll_event* event);
+  int epoll_wait(int fd, epoll_event* events, int most);
+  ssize_t ring(int fd);
+  int close(int fd);
+
+ private:
+  struct Stream;
+  struct Object;
+  using StreamPtr = std::shared_ptr<Stream>;  // shared by the descriptor, the other end and what is on its way
+
+  int add(Object object);
+  Object* find(int fd);
+  StreamPtr stream_of(int fd);
+  StreamPtr make_stream(std::uint32_t owner, std::uint32_t peer);
+  void arrive(const StreamPtr& from, std::function<void()> happen);
+  void deliver(const StreamPtr& from, std::vector<std::byte> bytes);
+  void acknowledge(const StreamPtr& reader, std::size_t bytes);
+  void break_off(const StreamPtr& stream, int error);
+  void reset_peer_of(const StreamPtr& stream);
+  void close_stream(const StreamPtr& stream);
+  void end_of(std::uint32_t rank);
+  void reset_between(std::uint32_t a, std::uint32_t b);
+  bool readable(int fd);
+  static short state_of(const Stream& stream);
+
+  SimWorld& world_;
+  std::map<int, Object> table_;
+  std::map<std::uint16_t, int> listeners_;  // by port
+  std::vector<std::weak_ptr<Stream>> streams_;
+  int next_descriptor_ = kFirstDescriptor;
+  std::uint16_t next_port_ = 20000;
+};
+
+}  // namespace tutti::faults

@@ -1,0 +1,43 @@
+#include "faults/tcp_network.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace tutti::faults {
+namespace {
+
+constexpr std::int64_t kSetUpNs = 30'000'000'000;                                // longer than every fault that ends
+constexpr const char* kNobody = "127.0.0.1:1/00000000000000000000000000000000";  // nobody listens there
+
+}  // namespace
+
+std::unique_ptr<Transport> TcpNetwork::transport(std::uint32_t rank, Clock& clock) {
+  kernel_.adopt_thread();
+  auto endpoint = TcpEndpoint::listen({.address = "127.0.0.1", .clock = &clock});
+  TUTTI_ASSERT(endpoint.ok(), "{}", to_string(endpoint.error()));
+  addresses_[rank] = (*endpoint)->address();
+  world_.wake_all();
+  const auto missing = [](const std::string& address) { return address.empty(); };
+  const std::int64_t latest_ns = world_.now_ns() + kSetUpNs;
+  while (std::any_of(addresses_.begin(), addresses_.end(), missing) && world_.now_ns() < latest_ns) {
+    if (world_.dead(rank)) break;
+    world_.pause(rank, 1'000'000'000);
+  }
+  std::vector<std::string> addresses = addresses_;
+  std::replace_if(addresses.begin(), addresses.end(), missing, std::string(kNobody));
+  addresses[rank].clear();
+  const SimOptions& sim = world_.options();
+  auto made = TcpTransport::create({.rank = rank,
+                                    .ranks = sim.ranks,
+                                    .communicator = 1,
+                                    .slots = sim.slots,
+                                    .slot_bytes = static_cast<std::uint32_t>(sim.slot_bytes),
+                                    .clock = &clock},
+                                   std::move(*endpoint), addresses);
+  TUTTI_ASSERT(made.ok(), "{}", to_string(made.error()));
+  return std::move(*made);
+}
+
+}  // namespace tutti::faults

@@ -1,0 +1,259 @@
+// The transport of a simulated machine with shared memory. Registered memory is reached in place: what a peer publishes
+// is read when the receiver gets to it, and what is pushed is there at once; so are the boards. Messages and their
+// credits take a random time, and longer where the world's faults say so; a dead process is noticed after a while.
+#include <algorithm>
+#include <iterator>
+
+#include "base/assert.h"
+#include "transports/sim/sim_network.h"
+#include "transports/sim/sim_world.h"
+
+namespace tutti {
+
+// The turn is the doorbell: what a rank waits for wakes it by itself.
+class SimDoorbell final : public Doorbell {
+ public:
+  void arm() override {}
+  void disarm() override {}
+  void sleep(std::int64_t) override {}
+  void ring() override {}
+};
+
+// Where a transport's own rank, its peer and the way between them meet.
+struct SimEnd {
+  SimWorld& world;
+  SimWorld::Network::Wire& wire;
+  std::uint32_t rank;
+  std::uint32_t peer;
+
+  void after_latency(std::int64_t& last_ns, std::function<void()> happen) const {
+    last_ns = std::max(last_ns, world.arrival_ns(rank, peer));
+    world.at(last_ns, [world = &world, peer = peer, happen = std::move(happen)] {
+      happen();
+      world->wake(peer);
+    });
+  }
+};
+
+namespace {
+
+// NOLINTBEGIN(performance-no-int-to-ptr): here a place is named by its address
+std::byte* memory_of(const WindowRef& place) {
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(place.offset));
+}
+// NOLINTEND(performance-no-int-to-ptr)
+
+}  // namespace
+
+class SimSend final : public SendConnection {
+ public:
+  explicit SimSend(const SimEnd& end) : end_(end), slot_(end.world.options().slot_bytes) {
+    ++end_.world.network_->connections;
+  }
+  ~SimSend() override { --end_.world.network_->connections; }
+  bool ready() override {
+    return !end_.world.dead(end_.rank) && end_.wire.sent - end_.wire.released < end_.world.options().slots;
+  }
+  std::byte* slot() override { return slot_.data(); }
+  void send_slot(std::uint64_t bytes, const CallTag& tag) override {
+    TUTTI_ASSERT(bytes <= slot_.size());
+    send({.tag = tag,
+          .carrier = Carrier::kSlot,
+          .bytes = bytes,
+          .slot = {slot_.begin(), slot_.begin() + static_cast<std::ptrdiff_t>(bytes)},
+          .published = nullptr});
+  }
+  void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override {
+    send({.tag = tag, .carrier = Carrier::kPublished, .bytes = bytes, .slot = {}, .published = memory_of(place)});
+  }
+  void send_delivered(std::uint64_t bytes, const CallTag& tag) override {
+    send({.tag = tag, .carrier = Carrier::kDelivered, .bytes = bytes, .slot = {}, .published = nullptr});
+  }
+  bool drained() override { return end_.wire.sent == end_.wire.released; }
+  bool handed_over() override { return true; }
+
+ private:
+  void send(SimWorld::Network::Packet packet) {
+    end_.world.step(end_.rank);
+    if (end_.world.dead(end_.rank)) return;
+    TUTTI_ASSERT(ready());
+    ++end_.wire.sent;
+    end_.after_latency(end_.wire.last_arrival_ns,
+                       [wire = &end_.wire, packet = std::move(packet)] { wire->arrived.push_back(packet); });
+  }
+
+  SimEnd end_;
+  std::vector<std::byte> slot_;
+};
+
+class SimReceive final : public ReceiveConnection {
+ public:
+  explicit SimReceive(const SimEnd& end) : end_(end) { ++end_.world.network_->connections; }
+  ~SimReceive() override { --end_.world.network_->connections; }
+  Arrival arrival(const CallTag& call, std::span<std::byte>) override {
+    if (end_.world.dead(end_.rank)) return Arrival::kNothing;
+    std::deque<SimWorld::Network::Packet>& arrived = end_.wire.arrived;
+    while (!arrived.empty() && arrived.front().tag.sequence < call.sequence) release();
+    if (arrived.empty() || arrived.front().tag.sequence > call.sequence) return Arrival::kNothing;
+    return arrived.front().tag == call ? Arrival::kMessage : Arrival::kMismatch;
+  }
+  CallTag mismatched_tag() const override {
+    return end_.wire.arrived.empty() ? CallTag{} : end_.wire.arrived.front().tag;
+  }
+  Message front() override {
+    const SimWorld::Network::Packet& packet = end_.wire.arrived.front();
+    const std::byte* data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
+    return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes};
+  }
+  void release() override {
+    end_.world.step(end_.rank);
+    end_.wire.arrived.pop_front();
+    if (end_.world.dead(end_.rank)) return;
+    end_.after_latency(end_.wire.last_credit_ns, [wire = &end_.wire] { ++wire->released; });
+  }
+
+ private:
+  SimEnd end_;
+};
+
+class SimWindow final : public Window {
+ public:
+  SimWindow(SimWorld& world, std::uint32_t rank, std::size_t bytes)
+      : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), memory_(bytes) {
+    network_.memory_left -= bytes;
+    network_.windows[data()] = bytes;
+  }
+  // Also memory of the caller's own: everything is in one process here.
+  SimWindow(SimWorld& world, std::uint32_t rank, std::byte* data, std::size_t bytes)
+      : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), adopted_(data) {
+    network_.windows[data] = bytes;
+  }
+  // Its memory stays, so that what peers do with it afterwards is seen; a dead process' is theirs as long as they map
+  // it.
+  ~SimWindow() override {
+    network_.windows.erase(data());
+    network_.memory_left += memory_.size();
+    if (memory_.empty()) return;
+    const bool dead = world_.dead(rank_);
+    if (!dead) std::fill(memory_.begin(), memory_.end(), kEndedMemory);
+    network_.ended.push_back({.memory = std::move(memory_), .watched = !dead});
+  }
+  std::byte* data() const override { return adopted_ != nullptr ? adopted_ : const_cast<std::byte*>(memory_.data()); }
+  std::size_t size() const override { return bytes_; }
+
+ private:
+  SimWorld& world_;
+  SimWorld::Network& network_;
+  std::uint32_t rank_;
+  std::size_t bytes_;
+  std::vector<std::byte> memory_;
+  std::byte* adopted_ = nullptr;
+};
+
+class SimTransport final : public Transport {
+ public:
+  SimTransport(SimWorld& world, std::uint32_t rank) : world_(world), rank_(rank) {}
+  ~SimTransport() override {
+    if (!world_.dead(rank_) && board().life == PeerLife::kLive) board().life = PeerLife::kLeft;
+  }
+
+  std::string_view name() const override { return "sim"; }
+  std::uint32_t slots() const override { return world_.options().slots; }
+  std::uint64_t slot_bytes() const override { return world_.options().slot_bytes; }
+  std::uint32_t lanes() const override { return 8; }
+  Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override {
+    return std::unique_ptr<SendConnection>(std::make_unique<SimSend>(
+        SimEnd{.world = world_, .wire = world_.network_->wires[{rank_, peer, lane}], .rank = rank_, .peer = peer}));
+  }
+  Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override {
+    return std::unique_ptr<ReceiveConnection>(std::make_unique<SimReceive>(
+        SimEnd{.world = world_, .wire = world_.network_->wires[{peer, rank_, lane}], .rank = rank_, .peer = peer}));
+  }
+  Doorbell& doorbell() override { return doorbell_; }
+  void enter_call(const CallTag& tag, const WindowRef& output) override {
+    if (!acts()) return;
+    board().calls[tag.sequence] = tag;
+    board().entered = tag.sequence;
+    board().output = output.window == 0 ? nullptr : memory_of(output);
+    world_.wake_all();
+  }
+  void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override {
+    if (!acts()) return;
+    if (failure) board().failures[tag.sequence] = *failure;
+    board().left = tag.sequence;
+    board().output = nullptr;
+    world_.wake_all();
+  }
+  PeerStatus peer_status(std::uint32_t peer) override {
+    const SimWorld::Network::Board& theirs = world_.network_->boards.at(peer);
+    const bool lost = world_.dead(rank_) || (theirs.life == PeerLife::kLive && world_.seen_dead(rank_, peer));
+    return {.life = lost ? PeerLife::kLost : theirs.life, .entered = theirs.entered, .left = theirs.left};
+  }
+  std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override {
+    const auto& calls = world_.network_->boards.at(peer).calls;
+    const auto found = calls.find(sequence);
+    return found == calls.end() ? std::nullopt : std::optional(found->second);
+  }
+  std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override {
+    const auto& failures = world_.network_->boards.at(peer).failures;
+    const auto found = failures.find(sequence);
+    return found == failures.end() ? std::nullopt : std::optional(found->second);
+  }
+  bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
+    return world_.network_->boards.at(peer).left >= sequence;
+  }
+  std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) override {
+    world_.step(rank_);
+    const SimWorld::Network::Board& theirs = world_.network_->boards.at(peer);
+    if (world_.dead(rank_) || theirs.entered < sequence) return std::nullopt;
+    const bool offered = theirs.entered == sequence && theirs.output != nullptr;
+    return offered && find_window(theirs.output, bytes).window != 0 ? theirs.output : nullptr;
+  }
+  // A place is named by its address: all ranks live in one process.
+  WindowRef find_window(const void* data, std::size_t bytes) override {
+    const auto& windows = world_.network_->windows;
+    const auto* start = static_cast<const std::byte*>(data);
+    auto after = windows.upper_bound(start);
+    if (after == windows.begin()) return {};
+    const auto& [window, window_bytes] = *std::prev(after);
+    const auto offset = static_cast<std::size_t>(start - window);
+    if (offset > window_bytes || bytes > window_bytes - offset) return {};
+    return {.window = 1, .offset = reinterpret_cast<std::uintptr_t>(data)};
+  }
+  Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override {
+    if (bytes > world_.network_->memory_left) {
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the simulated machine is out of memory"};
+    }
+    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, rank_, bytes));
+  }
+  Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override {
+    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, rank_, static_cast<std::byte*>(data), bytes));
+  }
+  void pump() override {}
+  void announce_leave() override {
+    if (acts()) board().life = PeerLife::kLeft;
+  }
+  void announce_abort() override {
+    if (!acts()) return;
+    board().life = PeerLife::kAborted;
+    world_.wake_all();
+  }
+
+ private:
+  // Whether what this rank does now is seen.
+  bool acts() {
+    world_.step(rank_);
+    return !world_.dead(rank_);
+  }
+  SimWorld::Network::Board& board() { return world_.network_->boards.at(rank_); }
+
+  SimWorld& world_;
+  std::uint32_t rank_;
+  SimDoorbell doorbell_;
+};
+
+std::unique_ptr<Transport> SimWorld::transport(std::uint32_t rank) {
+  return std::make_unique<SimTransport>(*this, rank);
+}
+
+}  // namespace tutti
