@@ -129,6 +129,13 @@ int work(const CommunicatorOptions& options, const std::string& trouble) {
   return 0;
 }
 
+// True when it has come true, within half of what a rank may last.
+bool eventually(const std::function<bool()>& done) {
+  const std::int64_t latest_ms = now_ms() + kLongestChildS * 500;
+  while (!done() && now_ms() < latest_ms) std::this_thread::sleep_for(milliseconds(5));
+  return done();
+}
+
 // Frames one after the other, cut up.
 std::vector<std::string> frames_of(const std::string& bytes) {
   std::vector<std::string> frames;
@@ -226,13 +233,13 @@ TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
   begin(0, port);
   const Proxy proxy(port);
   begin(1, proxy.port());
-  while (frames_of(proxy.seen(0).to_hub).size() < 2) std::this_thread::sleep_for(milliseconds(5));
+  ASSERT_TRUE(eventually([&] { return frames_of(proxy.seen(0).to_hub).size() >= 2; }));
   {
     const Flood flood(port, 300);
-    while (flood.opened() < 600) std::this_thread::sleep_for(milliseconds(5));
+    ASSERT_TRUE(eventually([&] { return flood.opened() >= 600; }));
     attack_hub(port, proxy.seen(0), key_of(key));
     begin(2, port);  // comes through the flood
-    while (sniffed->count < 4) std::this_thread::sleep_for(milliseconds(5));
+    ASSERT_TRUE(eventually([] { return sniffed->count >= 4; })) << told(place.path("trouble2"));
     EXPECT_EQ(flood.admitted(), 0u);
   }
   {
