@@ -14,8 +14,9 @@ namespace {
 
 constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
 constexpr std::int64_t kLetGoNs =
-    1'000'000'000;                        // longest wait for peers that may still store into a failed call's output
-constexpr std::size_t kMaxQueued = 4096;  // operations under way on one communicator
+    1'000'000'000;                           // longest wait for peers that may still store into a failed call's output
+constexpr std::size_t kMaxQueued = 4096;     // operations under way on one communicator
+constexpr std::uint32_t kMovesPerLook = 64;  // rounds that did something, between two looks at the clock
 constexpr std::uint32_t kRoundsPerClock = 64;  // pauses between two looks at the clock
 
 Error aborted_error(const Call& call) {
@@ -258,6 +259,9 @@ Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
     if (submitted_.load(std::memory_order_acquire) != submitted) break;  // perhaps to be polled too
     if (moved) {
       world_.waiter->reset(idle, world_.transport->doorbell());
+      if (++moves_ % kMovesPerLook != 0) continue;
+      ended = look_around();  // a rank that waits for nobody learns of a death here
+      if (ended.operation != nullptr) break;
       continue;
     }
     ended = pause(idle);

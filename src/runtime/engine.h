@@ -204,6 +204,7 @@ class Engine {
   Running* running_ = nullptr;       // the front collective: one of the three kinds; the driver's
   bool last_failed_ = false;         // the driver's
   std::optional<Error> last_error_;  // why the collective that ended last failed; the driver's
+  std::uint32_t moves_ = 0;          // rounds of polls that did something; the driver's
   std::int64_t last_look_ns_ = 0;    // the driver's
   std::int64_t last_clock_ns_ = 0;   // when it looked at the clock; the driver's
 };

@@ -139,6 +139,7 @@ class TcpBootstrap final : public Bootstrap {
   bool say(const std::string& body, TimePoint until) { return line_->write(body + seal_of(body), until); }
   std::string seal_of(const std::string& body) { return std::string(bytes_of(to_hub_->next(sha256({body})))); }
   Error nobody_answered() const;
+  std::string hub_name() const { return options_.unique_id ? "the process that made the unique id" : "rank 0"; }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   Error given_up() const { return fail(ErrorCode::kAborted, "set-up was given up on this rank", options_.rank); }
 
@@ -340,8 +341,7 @@ Status TcpBootstrap::join() {
 Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blob) {
   TUTTI_ASSERT(blob.size() <= kMaxBlobBytes);
   const auto ended = [&] {
-    return options_.unique_id ? fail(ErrorCode::kPeerLost, "the process that made the unique id ended during set-up")
-                              : fail(ErrorCode::kPeerLost, "rank 0 ended during set-up", 0);
+    return fail(ErrorCode::kPeerLost, hub_name() + " ended during set-up", options_.unique_id ? -1 : 0);
   };
   // A write fails when the hub has ended; what it said before that can still be read.
   const bool written = say("b" + blob, deadline_);
@@ -354,7 +354,12 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   if (stopped()) return given_up();
   if (!sealed) {
     if (last != deadline_) {
-      return fail(ErrorCode::kTimeout, fmt::format("set-up did not end within {} ms", options_.timeout_ms));
+      return fail(
+          ErrorCode::kTimeout,
+          fmt::format("set-up did not end within {} ms, and {}, which leads it at {}, says nothing: it is stopped, "
+                      "or the network to it is broken",
+                      options_.timeout_ms, hub_name(), options_.host),
+          options_.unique_id ? -1 : 0);
     }
     return ended();
   }

@@ -110,12 +110,10 @@ class Calls {
     return true;
   }
   long made() const { return made_; }
-  int culprit() const { return culprit_; }
 
  private:
   bool told(const tutti::Error& error) {
     tell(error);
-    culprit_ = error.rank;
     return false;
   }
 
@@ -127,12 +125,10 @@ class Calls {
   std::size_t count_ = 0;
   std::optional<tutti::Error> trouble_;
   long made_ = 0;
-  int culprit_ = -1;
 };
 
-void go_on_without(Communicator& broken, int culprit) {
-  const std::vector<std::int32_t> excluded = {culprit};
-  auto smaller = broken.shrink(excluded);
+void go_on(Communicator& broken) {
+  auto smaller = broken.shrink();
   if (!smaller) return tell(smaller.error());
   Calls calls(**smaller, "large");
   for (int i = 0; i < kCallsAfterwards; ++i) {
@@ -149,7 +145,6 @@ long run(std::string_view phase, std::chrono::seconds how_long) {
     return 0;
   }
   Communicator& all = **communicator;
-  const int me = all.rank();
   Calls calls(all, phase);
   bool last = false;
   for (int i = 0; i < 3; ++i) {  // connections are open then
@@ -161,7 +156,7 @@ long run(std::string_view phase, std::chrono::seconds how_long) {
     const bool enough = phase == "setup" ? calls.made() >= 20 : Clock::now() >= end;
     if (!calls.make(enough, last)) break;
   }
-  if (!last && calls.culprit() >= 0 && calls.culprit() != me) go_on_without(all, calls.culprit());
+  if (!last) go_on(all);
   return calls.made();
 }
 

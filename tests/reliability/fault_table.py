@@ -243,7 +243,7 @@ class Bench:
                 outcome.left.append(f"rank {rank.number} ended with status {status}: {rank.said[-300:]}")
         outcome.harmless = not outcome.noticed_s
         survivors = [rank for rank in watched if rank is not victim]
-        outcome.cannot_go_on = fault == "cut" or any(rank.find("ready") is None for rank in survivors)
+        outcome.cannot_go_on = any(rank.find("ready") is None for rank in survivors)
         outcome.went_on = went_on == len(survivors)
 
     def run(self):

@@ -113,6 +113,48 @@ TEST(Processes, AKilledRankIsNamedByAllSurvivorsAndNothingIsLeft) {
   EXPECT_TRUE(shares_nothing_by_name());
 }
 
+// Who only sends waits for nobody, and the one that dies takes part in nothing else.
+TEST(Processes, ARankThatOnlySendsLearnsOfADeathToo) {
+  for (const char* transport : {"tcp", "shm"}) {
+    constexpr std::int32_t kSize = 4;
+    Report& report = make_report();
+    const std::uint16_t port = free_port();
+    std::vector<pid_t> children;
+    for (std::int32_t rank = 0; rank < kSize; ++rank) {
+      children.push_back(start([=, &report] {
+        CommunicatorOptions options = job(rank, kSize, port);
+        options.transport = transport;
+        auto communicator = Communicator::create(options);
+        if (!communicator.ok()) return 2;
+        std::vector<float> data(40'000, 1.0f);
+        auto& counter = report.ready;
+        ++counter;
+        const std::int64_t end_ms = now_ms() + 20'000;
+        while (now_ms() < end_ms) {
+          const Status status =
+              (*communicator)->broadcast(data.data(), data.data(), data.size(), DataType::kFloat32, 0);
+          if (status.ok()) continue;
+          report.named_rank[rank] = status.error().rank;
+          report.noticed_ms[rank] = now_ms();
+          return 0;
+        }
+        return 3;
+      }));
+    }
+    while (report.ready < kSize) std::this_thread::sleep_for(milliseconds(5));
+    std::this_thread::sleep_for(milliseconds(200));
+    const std::int64_t killed_ms = now_ms();
+    kill(children[2], SIGKILL);
+    for (std::int32_t rank = 0; rank < kSize; ++rank) {
+      const int status = status_of(children[static_cast<std::size_t>(rank)]);
+      EXPECT_EQ(status, rank == 2 ? 128 + SIGKILL : 0) << transport << ", rank " << rank << " never learnt of it";
+      if (rank == 2 || status != 0) continue;
+      EXPECT_EQ(report.named_rank[rank], 2) << transport << ", rank " << rank;
+      EXPECT_LT(report.noticed_ms[rank] - killed_ms, 5000) << "seconds are for a busy machine; the promise is one";
+    }
+  }
+}
+
 TEST(SetUp, AMissingRankIsNamedToAllWhoCame) {
   constexpr std::int32_t kSize = 4;
   const std::uint16_t port = free_port();
