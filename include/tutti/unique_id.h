@@ -1,5 +1,6 @@
 // UniqueId: where the ranks of one communicator meet, and the secret word by which they know each other, in 128 bytes
-// that any channel may carry that others cannot read (a file, a key-value store, an environment variable, another communicator).
+// that any channel may carry that others cannot read (a file, a key-value store, an environment variable, another
+// communicator).
 //
 // Any process makes one, a rank or not. create() opens a listening socket and serves one communicator's set-up from a
 // thread in the background; every rank, that process's own included, then passes the same id in
