@@ -19,6 +19,7 @@ class Judge {
       if (!outcome.fired[i]) continue;
       if (fault.kind == SimFaultKind::kCut) cut_.insert({fault.rank, fault.peer});
       if (!harms(fault, scenario.timeout)) continue;
+      only_kills_ &= fault.kind == SimFaultKind::kKill;
       harmed_ = true;
       stopped_ |= fault.kind == SimFaultKind::kStop;
       guilty_.insert(fault.rank);
@@ -26,6 +27,7 @@ class Judge {
       if (link) guilty_.insert(fault.peer);  // nobody can know which end it was
     }
     if (scenario.misuse != Misuse::kNone) {
+      only_kills_ = false;
       harmed_ = true;
       guilty_.insert(scenario.misuser);
     }
@@ -75,6 +77,9 @@ class Judge {
   void judge(std::uint32_t rank, const std::string& what, const Error& error) {
     if (error.message.empty()) blame(what + " failed without a word");
     if (!harmed_) return blame(fmt::format("{} failed though nothing was wrong: {}", what, to_string(error)));
+    if (only_kills_ && cut_.empty() && error.code == ErrorCode::kTimeout) {
+      blame(what + " waited for the deadline, though a process had ended");
+    }
     if (error.rank < 0) {
       // Where several ranks are inside a call, which of them holds up the others cannot be known from outside.
       if (error.code != ErrorCode::kTimeout && error.code != ErrorCode::kAborted) blame(what + " names no culprit");
@@ -94,6 +99,7 @@ class Judge {
   const Outcome& outcome_;
   bool harmed_ = false;
   bool stopped_ = false;
+  bool only_kills_ = true;  // of the faults that harm
   std::set<std::uint32_t> guilty_;
   std::set<std::uint32_t> cut_;  // ends of links that were cut, however shortly
   std::vector<std::string> found_;
