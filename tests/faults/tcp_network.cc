@@ -9,13 +9,14 @@ namespace tutti::faults {
 namespace {
 
 constexpr std::int64_t kSetUpNs = 30'000'000'000;                                // longer than every fault that ends
+constexpr Key kKey = {1};                                                        // of the job, known to all
 constexpr const char* kNobody = "127.0.0.1:1/00000000000000000000000000000000";  // nobody listens there
 
 }  // namespace
 
 std::unique_ptr<Transport> TcpNetwork::transport(std::uint32_t rank, Clock& clock) {
   kernel_.adopt_thread();
-  auto endpoint = TcpEndpoint::listen({.address = "127.0.0.1", .clock = &clock});
+  auto endpoint = TcpEndpoint::listen({.address = "127.0.0.1", .key = kKey, .clock = &clock});
   TUTTI_ASSERT(endpoint.ok(), "{}", to_string(endpoint.error()));
   addresses_[rank] = (*endpoint)->address();
   world_.wake_all();
