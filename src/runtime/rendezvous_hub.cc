@@ -31,7 +31,8 @@ using boost::system::error_code;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetryPause{50};
-constexpr milliseconds kFarewell{2000};  // for those who have not yet taken what was sent to them
+constexpr milliseconds kFarewell{2000};   // for those who have not yet taken what was sent to them
+constexpr milliseconds kLatecomers{200};  // who comes to a set-up that has failed is told so for at least this long
 constexpr std::size_t kMaxRefusals = 4;
 constexpr std::size_t kMaxStrangers = 256;  // connections that have not proved yet that they have the key
 constexpr std::size_t kMostWordBytes = 1 + Bootstrap::kMaxBlobBytes + sizeof(Tag);
@@ -99,6 +100,7 @@ class RendezvousHub::Core {
   std::size_t joined_ = 0;  // have ever joined
   std::size_t alive_ = 0;   // of these, still connected
   std::optional<Error> failure_;
+  bool late_ = false;                  // its owner has left, and it stays for latecomers
   std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
 };
 
@@ -223,7 +225,7 @@ std::string RendezvousHub::Core::fault_of_rank(const wire::Introduction& rank) c
   }
   if (rank.rank < 0 || rank.rank >= rank.size) return fmt::format("rank {} is outside 0..{}", rank.rank, rank.size - 1);
   if (size_ && lines_[index(rank.rank)] != nullptr) return fmt::format("rank {} has joined already", rank.rank);
-  return failure_ ? failure_->message : "";
+  return "";
 }
 
 void RendezvousHub::Core::refuse(const LinePtr& line, const std::string& reason) {
@@ -261,6 +263,7 @@ void RendezvousHub::Core::take_answer(const LinePtr& line) {
   line->to_hub.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToHub);
   line->to_rank.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToRank);
   const std::string fault = fault_of_rank(answer.introduction);
+  if (failure_ && !fault.empty()) return end(line);  // one that tries again: it is to look for the next hub
   if (!fault.empty()) return refuse(line, fault);
   admit(line, answer.introduction);
 }
@@ -282,6 +285,7 @@ void RendezvousHub::Core::admit(const LinePtr& line, const wire::Introduction& i
     acceptor_.close(ignored);
   }
   send(line, '\1' + std::string(bytes_of(meeting_)));
+  if (failure_) send(line, "!" + wire::pack_failure(*failure_));
   read_frame(line, kMostWordBytes, &Core::take_word);
 }
 
@@ -410,7 +414,7 @@ void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::str
   if (failure_) return;
   failure_ = Error{code, ErrorScope::kCommunicator, rank, message};
   error_code ignored;
-  acceptor_.close(ignored);
+  if (complete()) acceptor_.close(ignored);  // else there are some who have yet to hear of it
   const auto body = std::make_shared<const Body>("!" + wire::pack_failure(*failure_));
   for (const LinePtr& line : lines_) {
     if (line != nullptr && line->socket.is_open()) send(line, body);
@@ -423,6 +427,13 @@ void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::str
 }
 
 void RendezvousHub::Core::owner_left() {
+  if (failure_ && acceptor_.is_open() && !std::exchange(late_, true)) {
+    farewell_.expires_after(kLatecomers);
+    farewell_.async_wait([this](error_code cancelled) {
+      if (!cancelled) owner_left();
+    });
+    return;
+  }
   error_code ignored;
   acceptor_.close(ignored);
   farewell_.expires_after(kFarewell);
