@@ -264,6 +264,8 @@ std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::ve
   const auto is_waited = [&](std::uint32_t peer) {
     return std::find(waited.begin(), waited.end(), peer) != waited.end();
   };
+  const auto ended = std::find_if(peers.ended.begin(), peers.ended.end(), is_waited);
+  if (ended != peers.ended.end()) return static_cast<std::int32_t>(*ended);
   if (peers.absent.empty()) {
     // What a rank that has finished sent is under way, and does not come.
     const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
