@@ -134,7 +134,6 @@ Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerL
 // Of a peer that makes no more calls: the failure of its last one, where that has cost it the communicator and names
 // another.
 std::optional<CallFailure> Diagnostician::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
-  if (status.life != PeerLife::kLeft && status.life != PeerLife::kAborted) return std::nullopt;
   auto failure = transport_.peer_failure(peer, status.left);
   if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
   const bool broken = failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted;

@@ -259,9 +259,6 @@ Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
     if (submitted_.load(std::memory_order_acquire) != submitted) break;  // perhaps to be polled too
     if (moved) {
       world_.waiter->reset(idle, world_.transport->doorbell());
-      if (++moves_ % kMovesPerLook != 0) continue;
-      ended = look_around();  // a rank that waits for nobody learns of a death here
-      if (ended.operation != nullptr) break;
       continue;
     }
     ended = pause(idle);
@@ -289,6 +286,9 @@ Engine::Ended Engine::poll_active(bool& moved) {
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
+    if (this_moved && ++moves_ % kMovesPerLook == 0) {  // a rank that waits for nobody learns of a death here
+      if (Ended ended = look_around(); ended.operation != nullptr) return ended;
+    }
     const bool done = operation->plan != nullptr ? running_->done() : operation->exchange->done();
     if (done) return {.operation = operation, .error = disagreement_at_the_end(*operation)};
   }
