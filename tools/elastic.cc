@@ -21,6 +21,7 @@ constexpr std::chrono::milliseconds kFirstComes{60'000};  // to the place of a m
 }  // namespace
 
 Result<Fd> ElasticControl::seat(std::size_t place) {
+  begin_anew();
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return system_error("cannot make a socket for a rank", errno);

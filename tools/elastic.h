@@ -34,6 +34,7 @@ class ElasticControl {
   // Since when somebody waits, and until when the others may come.
   std::optional<std::chrono::steady_clock::time_point> deadline() const { return deadline_; }
   std::vector<std::size_t> missing() const;  // places of ranks that live and have not come
+  void begin_anew() { deadline_.reset(); }   // to wait: somebody who was awaited was ended, or replaced
 
  private:
   enum class State : std::uint8_t { kRunning, kReady, kAtTheEnd };

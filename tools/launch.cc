@@ -214,6 +214,7 @@ void Job::serve_elastic() {
                                 options_.elastic->rejoin.count()));
     ::kill(pids_[place], SIGKILL);
   }
+  elastic_->begin_anew();
 }
 
 int Job::run() {
