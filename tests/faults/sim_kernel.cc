@@ -14,7 +14,7 @@ thread_local SimKernel* current_kernel = nullptr;
 
 constexpr std::size_t kLeastBuffer = 4'600;  // as Linux has it
 constexpr std::size_t kMostBuffer = 16'000;
-constexpr std::size_t kWholeBytes = 256;  // what is as short is not cut, as long as there is room
+constexpr std::size_t kWholeBytes = 256;  // what is as short is not cut where there is any room: buffers are of packets
 
 int fail(int error) {
   errno = error;
@@ -166,7 +166,7 @@ ssize_t SimKernel::send(int fd, const iovec* parts, std::size_t count) {
   if (!stream->connected || stream->outstanding >= stream->capacity) return fail(EAGAIN);
   world_.step(stream->owner);
   if (const ssize_t result = refused(); result != 0) return result;
-  std::size_t room = stream->capacity - stream->outstanding;
+  std::size_t room = std::max(stream->capacity - stream->outstanding, kWholeBytes);
   if (world_.draw(8) == 0) room = std::min<std::size_t>(room, kWholeBytes + world_.draw(64));  // a short write
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < count && bytes.size() < room; ++i) {
