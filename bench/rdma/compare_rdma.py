@@ -1,7 +1,7 @@
 """Tutti beside perftest and UCX over Soft-RoCE, in guests of scripts/rdma-vm. Started by scripts/compare-rdma.
 
 Every program runs in each round, in turn, forwards and backwards; the tables have medians over the rounds, and of each
-row its ratio to the row that it is measured by.
+row its ratio to the row that it is measured by; then the best of the rounds, likewise.
 """
 
 import argparse
@@ -48,6 +48,7 @@ def parse():
     parser.add_argument("--cables", action="store_true", help="one guest: over a veth cable, not inside of the driver")
     parser.add_argument("--transport", action="append", help="of Tutti's, may be repeated (default: tcp)")
     parser.add_argument("--memory", choices=("plain", "registered"), default="registered", help="of Tutti's buffers")
+    parser.add_argument("--section", action="append", choices=tuple(SECTIONS), help="only this one; may be repeated")
     parser.add_argument("--sizes", type=sizes, default=sizes("64K,1M"), help="of long messages (default: 64K,1M)")
     parser.add_argument("--short", type=sizes, default=sizes("8"), help="of short messages (default: 8)")
     parser.add_argument("--rounds", type=positive, default=3)
@@ -59,6 +60,7 @@ def parse():
     parser.add_argument("--output", help="the tables go to this file, too")
     options = parser.parse_args()
     options.transport = options.transport or ["tcp"]
+    options.section = options.section or list(SECTIONS)
     if options.cables and options.guests == 2:
         parser.error("two guests have a cable anyway: leave out --cables")
     return options
@@ -105,7 +107,8 @@ def yardsticks(section, transport):
 
 def cases_of(options):
     cases = []
-    for section, (_, unit) in SECTIONS.items():
+    for section in options.section:
+        unit = SECTIONS[section][1]
         for length in options.short if section == "short" else options.sizes:
             calls = options.calls if section == "short" else max(8, options.bytes // length)
             common = {"section": section, "unit": unit, "bytes": length,
@@ -146,10 +149,9 @@ def measure(options, folder):
     return status, measured
 
 
-def median(measured, section, name, length):
-    values = [each["value"] for each in measured if "value" in each and
-              (each["section"], each["name"], each["bytes"]) == (section, name, length)]
-    return statistics.median(values) if values else None
+def values_of(measured, section, name, length):
+    return [each["value"] for each in measured if "value" in each and
+            (each["section"], each["name"], each["bytes"]) == (section, name, length)]
 
 
 def best(values, unit):
@@ -160,14 +162,19 @@ def shown(value):
     return "-" if value is None else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
 
 
-def table(options, measured, section):
-    title, unit = SECTIONS[section]
+def table(options, measured, section, summary, what):
+    """The rows of a section; summary makes one number of a row's values over the rounds, what says which."""
+    unit = SECTIONS[section][1]
     lengths = options.short if section == "short" else options.sizes
-    lines = ["", f"## {title}", "", "| | " + " | ".join(f"{length} B" for length in lengths) + " | measured by |",
+
+    def value(name, length):
+        values = values_of(measured, section, name, length)
+        return summary(values) if values else None
+
+    lines = ["", f"| {what} | " + " | ".join(f"{length} B" for length in lengths) + " | measured by |",
              "|---|" + "---|" * (len(lengths) + 1)]
     names = [name for _, _, _, name, _ in rivals(section, 0)]
-    lines += [f"| {name} | " + " | ".join(shown(median(measured, section, name, length)) for length in lengths) +
-              " | |" for name in names]
+    lines += [f"| {name} | " + " | ".join(shown(value(name, length)) for length in lengths) + " | |" for name in names]
     for transport in options.transport:
         by = yardsticks(section, transport)
         by_names = [name for _, program, _, name, _ in rivals(section, 0) if program in by]
@@ -175,14 +182,22 @@ def table(options, measured, section):
             name = f"tutti {transport}, {name}"
             cells = []
             for length in lengths:
-                mine, *theirs = (median(measured, section, each, length) for each in [name] + by_names)
+                mine, *theirs = (value(each, length) for each in [name] + by_names)
                 theirs = best([value for value in theirs if value], unit)
                 ratio = f" ({mine / theirs:.2f} x)" if mine and theirs else ""
                 cells.append(shown(mine) + ratio)
             by_whom = " or ".join(each.split(":")[0] for each in by_names)
             lines.append(f"| {name} | " + " | ".join(cells) + f" | {by_whom} |")
+    return lines
+
+
+def tables(options, measured, section):
+    title, unit = SECTIONS[section]
     note = "less is better" if unit == "us" else "more is better"
-    return lines + ["", f"Medians of {options.rounds} rounds; {note}; x: times the row that it is measured by, "
+    lines = ["", f"## {title}"] + table(options, measured, section, statistics.median, "median")
+    if options.rounds > 1:
+        lines += table(options, measured, section, lambda values: best(values, unit), "best")
+    return lines + ["", f"Of {options.rounds} rounds; {note}; x: times the row that it is measured by, "
                     "the best where there are two."]
 
 
@@ -194,8 +209,8 @@ def report(options, measured):
              f"`scripts/compare-rdma {' '.join(sys.argv[1:])}` at commit {commit}; MTU {options.mtu}, "
              f"{options.memory} memory, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end. An emulated "
              "processor's speeds: only ratios mean something."]
-    for section in SECTIONS:
-        lines += table(options, measured, section)
+    for section in options.section:
+        lines += tables(options, measured, section)
     failures = sorted({f"{each['name']}, {each['bytes']} B: {each['error'].strip()}" for each in measured
                        if "error" in each})
     if failures:

@@ -54,7 +54,8 @@ inline int dial(std::uint16_t port) {
   return -1;
 }
 
-// Passes the bytes of connections on to another port of loopback, remembers them, and may change them.
+// Passes the bytes of connections on to another port of loopback, remembers them, and may change them. Who connects
+// before begin() is called waits: processes are forked before there is a thread.
 class Proxy {
  public:
   struct Seen {
@@ -65,11 +66,10 @@ class Proxy {
 
   explicit Proxy(std::uint16_t target, Change change = {}) : target_(target), change_(std::move(change)) {
     listener_ = listen_anywhere(port_);
-    thread_ = std::thread([this] { run(); });
   }
   ~Proxy() {
     stop_ = true;
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     close(listener_);
     for (const Pair& pair : pairs_) {
       close(pair.rank);
@@ -79,6 +79,9 @@ class Proxy {
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
 
+  void begin() {
+    thread_ = std::thread([this] { run(); });
+  }
   std::uint16_t port() const { return port_; }
   // Of the i-th connection, so far.
   Seen seen(std::size_t i) const {

@@ -25,6 +25,7 @@ struct Sniffed {
   };
   std::atomic<std::size_t> count;
   std::atomic<int> calls;    // that rank 0 has made
+  std::atomic<bool> last;    // the test's word for rank 2 to begin
   std::atomic<bool> enough;  // the test's word for the ranks to end
   Opening openings[kMost];
 };
@@ -226,19 +227,20 @@ TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
   sniffed = new (mmap(nullptr, sizeof(Sniffed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Sniffed{};
   const std::uint16_t port = free_port();
   std::vector<pid_t> ranks;
-  const auto begin = [&](std::int32_t rank, std::uint16_t root) {
-    ranks.push_back(
-        start([=, &place] { return work(by_key(rank, 3, root, key), place.path(fmt::format("trouble{}", rank))); }));
-  };
-  begin(0, port);
-  const Proxy proxy(port);
-  begin(1, proxy.port());
+  Proxy proxy(port);
+  for (const std::int32_t rank : {0, 1, 2}) {
+    ranks.push_back(start([=, &place, &proxy] {
+      while (rank == 2 && !sniffed->last) std::this_thread::sleep_for(milliseconds(5));
+      return work(by_key(rank, 3, rank == 1 ? proxy.port() : port, key), place.path(fmt::format("trouble{}", rank)));
+    }));
+  }
+  proxy.begin();
   ASSERT_TRUE(eventually([&] { return frames_of(proxy.seen(0).to_hub).size() >= 2; }));
   {
     const Flood flood(port, 300);
     ASSERT_TRUE(eventually([&] { return flood.opened() >= 600; }));
     attack_hub(port, proxy.seen(0), key_of(key));
-    begin(2, port);  // comes through the flood
+    sniffed->last = true;  // rank 2 comes through the flood
     ASSERT_TRUE(eventually([] { return sniffed->count >= 4; })) << told(place.path("trouble2"));
     EXPECT_EQ(flood.admitted(), 0u);
   }
@@ -333,7 +335,7 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
         Bit{false, 4 + 65 + 4 + 49 + 4 + 30, "altered on its way"},
         Bit{false, 4 + 65 + 4 + 49 + 4 + 60, "altered on its way"}}) {
     const std::uint16_t port = free_port();
-    const Proxy proxy(port, [bit](bool to_hub, std::size_t at, char byte) {
+    Proxy proxy(port, [bit](bool to_hub, std::size_t at, char byte) {
       return static_cast<char>(to_hub == bit.to_hub && at == bit.place ? byte ^ 1 : byte);
     });
     std::vector<pid_t> ranks;
@@ -345,6 +347,7 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
         return made.ok() ? 0 : tell(place.path(fmt::format("altered{}", rank)), made.error());
       }));
     }
+    proxy.begin();
     for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 3) << "to hub " << bit.to_hub << ", byte " << bit.place;
     TUTTI_EXPECT_WORDS(told(place.path("altered0")) + told(place.path("altered1")), bit.words);
   }
@@ -355,9 +358,10 @@ TEST(Security, NothingSecretTravels) {
   const Place place;
   const std::string key = place.key("key", kSecret);
   const std::uint16_t port = free_port();
-  const Proxy proxy(port);
+  Proxy proxy(port);
   const pid_t root = start([&] { return work(by_key(0, 2, port, key), place.path("root")); });
   const pid_t other = start([&] { return work(by_key(1, 2, proxy.port(), key), place.path("other")); });
+  proxy.begin();
   EXPECT_EQ(status_of(root), 0) << told(place.path("root"));
   EXPECT_EQ(status_of(other), 0) << told(place.path("other"));
   const Proxy::Seen seen = proxy.seen(0);
