@@ -56,17 +56,17 @@ int main(int count, char** arguments) {
   }
   std::vector<std::uint64_t> kept(kCount, 0);
   std::vector<std::uint64_t> spare(kCount);  // so that what fails leaves `kept` as it was
-  while (job->next(steps)) {
-    tutti::Status status = job->restore([&](tutti::Communicator& communicator, std::int32_t source) {
-      if (communicator.rank() == source) spare = kept;
-      const tutti::Status sent =
-          communicator.broadcast(spare.data(), spare.data(), kCount, tutti::DataType::kUint64, source);
-      if (!sent.ok()) return sent;
-      kept.swap(spare);
-      if (!is_right(kept, job->step())) give_up("what was kept", job->step());
-      return sent;
-    });
-    if (status.ok()) status = add_up(job->communicator(), job->step(), spare);
+  const auto restore = [&](tutti::Communicator& communicator, std::int32_t source) {
+    if (communicator.rank() == source) spare = kept;
+    const tutti::Status sent =
+        communicator.broadcast(spare.data(), spare.data(), kCount, tutti::DataType::kUint64, source);
+    if (!sent.ok()) return sent;
+    kept.swap(spare);
+    if (!is_right(kept, job->step())) give_up("what was kept", job->step());
+    return sent;
+  };
+  while (job->next(steps, restore)) {
+    const tutti::Status status = add_up(job->communicator(), job->step(), spare);
     if (status.ok()) {
       for (std::size_t i = 0; i < kCount; ++i) kept[i] += part_of(job->step(), i);
       std::this_thread::sleep_for(pause);  // stands for work

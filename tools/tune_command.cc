@@ -227,7 +227,7 @@ Result<Parameters> measure_machine(const Config& config, std::uint32_t cores) {
   }
   auto measured = parse_measurements(rows.text());
   if (!measured) return measured.error();
-  return fit_parameters(*measured, cores, config.slot_bytes);
+  return fit_parameters(*measured, cores, config.slot_bytes_or(kSlotBytes));
 }
 
 std::string summary(const Parameters& p) {

@@ -97,7 +97,7 @@ Result<std::string> explain_shape(const ExplainOptions& options) {
 Result<std::string> explain_here(const ExplainOptions& options) {
   auto config = parse_config(environment_variables());
   if (!config) return config.error();
-  if (const auto rules = parse_overrides(config->tune, config->slot_bytes); !rules) return rules.error();
+  if (const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes)); !rules) return rules.error();
   const HostTopology host = discover_host();
   auto tuning = detail::own_tuning(*config, host.cpu_limit, Log(LogLevel::kWarn, -1));
   if (!options.parameters_path.empty()) {
@@ -118,7 +118,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
                            .slates = alone,
                            .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
                            .slots = config->slots,
-                           .slot_bytes = config->slot_bytes});
+                           .slot_bytes = config->slot_bytes_or(kSlotBytes)});
   const detail::Choice choice{.bytes = options.bytes, .attached = true};
   const auto decision = chooser.explain(collective, choice);
   const std::uint64_t decided_as = detail::Chooser::decided_as(options.bytes);
@@ -129,7 +129,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   if (decided_as != options.bytes) text += fmt::format("Decided and predicted as a call of {} bytes.\n\n", decided_as);
   const std::string chunk = decision.chunk_bytes > 0 ? fmt::format(" in chunks of {}", decision.chunk_bytes) : "";
   text += "What the runtime predicts and chooses for host memory; calls that GPUs carry out go by rules of thumb.\n\n";
-  return text + table(decision.predictions, config->slot_bytes, decision.algorithm) +
+  return text + table(decision.predictions, config->slot_bytes_or(kSlotBytes), decision.algorithm) +
          fmt::format("\n{}{}: {}\n", to_string(decision.algorithm), chunk, decision.reason);
 }
 

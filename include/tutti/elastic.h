@@ -2,22 +2,22 @@
 // that die, and tells all of them when to meet anew; the program is one loop (docs/elastic.md):
 //
 //   auto job = tutti::Elastic::join();
-//   while (job->next(kSteps)) {
-//     tutti::Status status = job->restore([&](tutti::Communicator& communicator, std::int32_t source) {
-//       ... broadcast the state from rank `source` into spare memory; swap it in when that went well ...
-//     });
-//     if (status.ok()) status = job->communicator().all_reduce(...);   // the work of step job->step()
+//   const auto restore = [&](tutti::Communicator& communicator, std::int32_t source) -> tutti::Status {
+//     ... broadcast the state from rank `source` into spare memory; swap it in when that went well ...
+//   };
+//   while (job->next(kSteps, restore)) {
+//     tutti::Status status = job->communicator().all_reduce(...);   // the work of step job->step()
 //     if (status.ok()) ... take the result into the state ...
 //     job->done(status);
 //   }
 //   return job->status().ok() ? 0 : 1;
 //
-// The program's part of the bargain: whenever done() is called, its state is that of the last step that it called done
-// in (or restored), whole. So results of a step, and a restored state, go into spare memory first, and a step or
-// restore() that fails has changed nothing.
+// The program's part of the bargain: whenever done() or next() is called, its state is that of the last step that it
+// called done in (or restored), whole. So results of a step, and a restored state, go into spare memory first, and a
+// step or a restore that fails has changed nothing.
 //
 // After a death all ranks that live, and the replacements, meet in a new communicator; the job goes on at the least
-// step that a survivor has done, and restore() gives everybody the state of a rank that is there. Where nobody has a
+// step that a survivor has done, and next() gives everybody the state of a rank that is there. Where nobody has a
 // state (at the beginning, or when all that had one are gone) that is step 0 and the state that the program begins
 // with. Without `tutti run --elastic` the same program is an ordinary one: the first failure ends it.
 //
@@ -48,14 +48,14 @@ class TUTTI_API Elastic {
   Elastic& operator=(Elastic&&) noexcept;
   ~Elastic();
 
-  // True: a step is to be done, and there is a communicator to do it with; blocks while ranks have to meet anew. False:
-  // all ranks have done `steps` steps (the same number on all), or this rank cannot go on; see status().
-  bool next(std::uint64_t steps);
-  // Calls `body` once after each meeting, where all ranks must take part; else does nothing, and is well. `source`: the
-  // rank of communicator() whose state counts.
-  Status restore(const std::function<Status(Communicator& communicator, std::int32_t source)>& body);
+  // Gives this rank the state of another: `source`, a rank of `communicator`. All ranks take part.
+  using Restore = std::function<Status(Communicator& communicator, std::int32_t source)>;
+  // True: a step is to be done, and there is a communicator to do it with; blocks while ranks have to meet anew, and
+  // calls `restore` once after each meeting, again after the next one where it fails. False: all ranks have done
+  // `steps` steps (the same number on all), and have the state of then, or this rank cannot go on; see status().
+  bool next(std::uint64_t steps, const Restore& restore);
   // How the step went. After an error the ranks meet anew: next() ends the communicator, and memory that it allocated
-  // or registered must have been released by then.
+  // or registered must have been released by then. 100 failures in a row, of steps and restores, are this rank's last.
   void done(const Status& status);
 
   std::uint64_t step() const;    // to be done now: 0, 1, ...; goes back where others had not come as far

@@ -31,6 +31,10 @@ struct PortRange {
 // How ranks may reach each other: what serves best, shared memory alone, or TCP, verbs or UCX even within a machine.
 enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
 
+// Where TUTTI_SLOT_BYTES is not set; and where, then, ranks reach each other by RDMA cards alone.
+inline constexpr std::uint32_t kSlotBytes = 128 * 1024;
+inline constexpr std::uint32_t kSlotBytesOfCards = 512 * 1024;
+
 // True where ranks of one machine go by what machines are reached by, too.
 inline bool network_only(TransportPolicy policy) {
   return policy != TransportPolicy::kAuto && policy != TransportPolicy::kShm;
@@ -77,7 +81,7 @@ struct Config {
   bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: calls end alike on all ranks
   std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
-  std::uint32_t slot_bytes = 128 * 1024;               // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
+  std::optional<std::int32_t> slot_bytes;              // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
   std::uint32_t slots = 4;                             // TUTTI_SLOTS per connection, 2 .. 64
   DevicePolicy device_calls = DevicePolicy::kAuto;     // TUTTI_DEVICE_CALLS, auto|staged
   std::uint32_t device_blocks = 16;                    // TUTTI_DEVICE_BLOCKS of a rank's call at most, 1 .. 64
@@ -92,6 +96,10 @@ struct Config {
   std::string record_dir;                // TUTTI_RECORD_DIR, a folder; empty: by rule, base/recording.h
   // TUTTI_NCCL_VERSION, "2.28.9" or 22809: what ncclGetVersion() says. Read by src/nccl alone.
   std::int32_t nccl_version = 23007;
+
+  std::uint32_t slot_bytes_or(std::uint32_t otherwise) const {
+    return slot_bytes ? static_cast<std::uint32_t>(*slot_bytes) : otherwise;
+  }
 };
 
 // All variables of this process: what launchers other than `tutti run` say stands beside the TUTTI_* ones.

@@ -66,7 +66,7 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;
   // Other ranks' rules do not count, and a rank that does not come leaves the others to wait for it.
-  const auto rules = parse_overrides(config->tune, config->slot_bytes);
+  const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes));
   if (!rules && config->rank.value_or(0) == 0) return rules.error();
   return config;
 }

@@ -35,6 +35,7 @@ namespace detail {
 namespace {
 
 constexpr int kMostFailedMeetings = 20;  // in a row
+constexpr int kMostFailures = 100;       // of steps and restores in a row
 constexpr std::size_t kMostBytes = 1024;
 
 constexpr int kLookEveryMs = 20;
@@ -78,31 +79,20 @@ class ElasticImpl {
  public:
   ElasticImpl(CommunicatorOptions options, int fd) : options_(std::move(options)), fd_(fd) {}
 
-  bool next(std::uint64_t steps) {
+  bool next(std::uint64_t steps, const Elastic::Restore& restore) {
     while (status_.ok()) {
       if (communicator_ == nullptr && !meet("ready")) continue;
+      if (!restored_) {
+        done_with(restore(*communicator_, source_), step_);
+        restored_ = communicator_ != nullptr;
+        continue;
+      }
       if (step_ < steps) return true;
       if (fd_ < 0 || !meet("end")) return false;  // or there is an error, or it was over
     }
     return false;
   }
-  Status restore(const std::function<Status(Communicator&, std::int32_t)>& body) {
-    if (restored_) return {};
-    TUTTI_TRY(body(*communicator_, source_));
-    restored_ = true;
-    has_done_ = static_cast<std::int64_t>(step_);
-    return {};
-  }
-  void done(const Status& status) {
-    if (status.ok()) {
-      ++step_;
-      has_done_ = static_cast<std::int64_t>(step_);
-      restored_ = true;
-      return;
-    }
-    if (fd_ < 0) status_ = status;
-    leave();
-  }
+  void done(const Status& status) { done_with(status, step_ + 1); }
 
   std::uint64_t step() const { return step_; }
   std::int32_t meeting() const { return meeting_; }
@@ -110,6 +100,17 @@ class ElasticImpl {
   const Status& status() const { return status_; }
 
  private:
+  // What has the state of `steps` steps, if it went well.
+  void done_with(const Status& status, std::uint64_t steps) {
+    if (status.ok()) {
+      step_ = steps;
+      has_done_ = static_cast<std::int64_t>(steps);
+      failures_ = 0;
+      return;
+    }
+    if (fd_ < 0 || ++failures_ > kMostFailures) status_ = status;
+    leave();
+  }
   // Peers that are in a call, or make one, hear of it.
   void leave() {
     if (communicator_ != nullptr) communicator_->abort();
@@ -199,7 +200,8 @@ class ElasticImpl {
   std::int64_t has_done_ = -1;
   std::int32_t meeting_ = 0;
   std::int32_t source_ = 0;
-  bool restored_ = false;
+  bool restored_ = false;  // in this communicator
+  int failures_ = 0;       // of steps and restores in a row
   Status status_;
   Error last_failure_;
 };
@@ -226,8 +228,7 @@ Elastic::Elastic(std::unique_ptr<detail::ElasticImpl> impl) : impl_(std::move(im
 Elastic::Elastic(Elastic&&) noexcept = default;
 Elastic& Elastic::operator=(Elastic&&) noexcept = default;
 Elastic::~Elastic() = default;
-bool Elastic::next(std::uint64_t steps) { return impl_->next(steps); }
-Status Elastic::restore(const std::function<Status(Communicator&, std::int32_t)>& body) { return impl_->restore(body); }
+bool Elastic::next(std::uint64_t steps, const Restore& restore) { return impl_->next(steps, restore); }
 void Elastic::done(const Status& status) { impl_->done(status); }
 std::uint64_t Elastic::step() const { return impl_->step(); }
 std::int32_t Elastic::meeting() const { return impl_->meeting(); }

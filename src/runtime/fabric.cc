@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/assert.h"
@@ -49,7 +50,21 @@ Result<std::string> machine_name(const Config& config) {
 std::string common_settings(const Config& config) {
   constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp", "verbs", "ucx"};
   return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={}", config.slots,
-                     config.slot_bytes, kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0);
+                     config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)",
+                     kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0);
+}
+
+// Of a communicator, where none are set. Cards want longer messages: with four slots of 128 KiB one of 400 Gbit/s waits
+// for credit after 10 us. Not where ranks share caches, and not for so many that the slots would take gigabytes.
+std::uint32_t default_slot_bytes(const JobFabric& fabric, const std::vector<std::uint32_t>& members) {
+  constexpr std::size_t kMostOfLong = 64;  // ranks; each has 2 * slots * slot_bytes for each lane to each other
+  std::set<std::uint32_t> machines;
+  for (const std::uint32_t rank : members) {
+    if (fabric.path_offers.empty() || fabric.path_offers[rank].empty()) return kSlotBytes;
+    machines.insert(fabric.machines[rank]);
+  }
+  const bool apart = machines.size() == members.size() || network_only(fabric.config.transport);
+  return apart && members.size() <= kMostOfLong ? kSlotBytesOfCards : kSlotBytes;
 }
 
 // Cuts the settings off the front of every blob. Errors: kMismatch, naming the first rank that differs from rank 0.
@@ -151,7 +166,12 @@ class TransportMaker {
  public:
   TransportMaker(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
                  std::uint32_t rank, std::uint64_t communicator, const Gather& gather)
-      : fabric_(fabric), members_(members), rank_(rank), communicator_(communicator), gather_(gather) {
+      : fabric_(fabric),
+        members_(members),
+        rank_(rank),
+        communicator_(communicator),
+        gather_(gather),
+        slot_bytes_(fabric->config.slot_bytes_or(default_slot_bytes(*fabric, members))) {
     const bool remote_only = network_only(fabric->config.transport);
     for (std::uint32_t r = 0; r < members.size(); ++r) {
       const bool here = fabric->machines[members[r]] == fabric->machines[members[rank]];
@@ -167,9 +187,8 @@ class TransportMaker {
     for (const std::uint32_t r : local_) peers.push_back(members_[r]);
     const auto exchange = std::make_shared<SubExchange>(fabric_->exchange, std::move(peers));  // shared with windows
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
-    const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
-                             .slots = fabric_->config.slots,
-                             .slot_bytes = fabric_->config.slot_bytes};
+    const SegmentShape shape{
+        .ranks = static_cast<std::uint32_t>(local_.size()), .slots = fabric_->config.slots, .slot_bytes = slot_bytes_};
     auto own = OwnSegment::create(index, shape, exchange);
     auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
     if (!blobs) {  // the other communicators that are made beside this one count on every round
@@ -242,7 +261,7 @@ class TransportMaker {
     options.ranks = static_cast<std::uint32_t>(members_.size());
     options.communicator = communicator_;
     options.slots = fabric_->config.slots;
-    options.slot_bytes = fabric_->config.slot_bytes;
+    options.slot_bytes = slot_bytes_;
     if (fabric_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
     auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
     if (!remote) return remote.error();
@@ -295,6 +314,7 @@ class TransportMaker {
   std::uint32_t rank_;
   std::uint64_t communicator_;
   const Gather& gather_;
+  const std::uint32_t slot_bytes_;
   std::vector<std::int32_t> local_index_;  // by rank; -1: on another machine
   std::vector<std::uint32_t> local_;       // ranks of this machine, this one among them
   std::vector<std::vector<bool>> cpus_;    // by rank

@@ -38,7 +38,7 @@ expect_lines() { # expect_lines COUNT REGEX
 }
 
 dead_ranks_are_replaced() {
-  begin --elastic 3:3 -- "$program" 2000 4000 # long: one that comes when all is done has no state
+  begin --elastic 3:3 -- "$program" 600 4000
   rank_pids 3
   kill -9 "${children[1]}"
   rank_pids 3
@@ -46,7 +46,18 @@ dead_ranks_are_replaced() {
   ends_with 0
   expect_lines 1 'rank 1 was killed by signal 9 \(Killed\); replaced \(1 of 10 times\)'
   expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); replaced \(2 of 10 times\)'
-  expect_lines 3 '2000 steps in 3 meetings, every sum right'
+  expect_lines 3 '600 steps in 3 meetings, every sum right'
+}
+
+# Killed when the last sum is there, so that the others have done all steps when the new one comes, without a state.
+one_that_dies_at_the_end_is_replaced() {
+  begin --elastic 3:3 -- "$program" 2 2000000
+  rank_pids 3
+  sleep 2.3
+  kill -9 "${children[0]}"
+  ends_with 0
+  expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); replaced \(1 of 10 times\)'
+  expect_lines 3 '2 steps in 2 meetings, every sum right'
 }
 
 it_goes_on_with_fewer() {
