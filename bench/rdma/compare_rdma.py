@@ -1,7 +1,7 @@
 """Tutti beside perftest and UCX over Soft-RoCE, in guests of scripts/rdma-vm. Started by scripts/compare-rdma.
 
 Every program runs in each round, in turn, forwards and backwards; the tables have medians over the rounds, and of each
-row its ratio to the row that it is measured by; then the best of the rounds, likewise.
+row its ratio to the row that it is measured by; then the best of the rounds, likewise. TUTTI_* of the environment count.
 """
 
 import argparse
@@ -124,6 +124,10 @@ def cases_of(options):
     return cases
 
 
+def own_settings():
+    return sorted(name for name in os.environ if name.startswith("TUTTI_"))
+
+
 def measure(options, folder):
     cases = cases_of(options)
     ordered = []
@@ -137,6 +141,8 @@ def measure(options, folder):
              "--share", folder]
     if options.cables:
         words += ["--cables", "1"]
+    for name in own_settings():
+        words += ["--env", name]
     side = os.path.join(ROOT, "bench/rdma/side.py")
     status = subprocess.run(words + ["--", sys.executable, side, plan, results], check=False).returncode
     measured = []
@@ -206,7 +212,8 @@ def report(options, measured):
                             check=False).stdout.strip()
     where = "two guests" if options.guests == 2 else "one guest, over a veth cable" if options.cables else "one guest"
     lines = [f"# {datetime.date.today()}: Tutti beside perftest and UCX over Soft-RoCE, {where}", "",
-             f"`scripts/compare-rdma {' '.join(sys.argv[1:])}` at commit {commit}; MTU {options.mtu}, "
+             f"`{''.join(f'{name}={os.environ[name]} ' for name in own_settings())}"
+             f"scripts/compare-rdma {' '.join(sys.argv[1:])}` at commit {commit}; MTU {options.mtu}, "
              f"{options.memory} memory, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end. An emulated "
              "processor's speeds: only ratios mean something."]
     for section in options.section:
