@@ -266,9 +266,9 @@ std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::ve
   const auto ended = std::find_if(peers.ended.begin(), peers.ended.end(), is_waited);
   if (ended != peers.ended.end()) return static_cast<std::int32_t>(*ended);
   if (peers.absent.empty()) {
-    // What a rank that has finished sent is under way, and does not come.
+    // What a rank that has finished sent is under way, and does not come; or it has given up, and that does not come.
     const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
-    if (sent != peers.finished.end()) return static_cast<std::int32_t>(*sent);
+    if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
     return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
   }
   const auto place = [&](std::uint32_t peer) {  // 2 * calls that it left, one more inside the next

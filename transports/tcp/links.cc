@@ -1,7 +1,6 @@
 #include "transports/tcp/links.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +12,6 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kPumpEveryNs = 1'000'000;  // status() looks at the sockets again after this time
-constexpr std::int64_t kGoodbyeNs = 500'000'000;  // longest wait for room for goodbyes
 constexpr std::int64_t kReadOnNs = 500'000'000;   // what a dead peer has sent may be read for this long
 
 }  // namespace
@@ -272,28 +270,16 @@ void TcpLinks::say_goodbye() {
   }
   FrameHeader goodbye = goodbye_frame(record.entered, record.left, failure);
   iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
-  const auto say = [&](const Socket& socket) {  // false: there is no room
+  const auto say = [&](const Socket& socket) {
     part = {.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
-    if (!socket.is_open()) return true;
-    const Moved moved = send_some(socket.get(), {&part, 1});
-    return moved.bytes > 0 || moved.ended;
+    if (socket.is_open()) send_some(socket.get(), {&part, 1});
   };
   admit();
   // All are told before any is closed: a peer that finds one closed finds the goodbye on another.
+  for (const Orphan& orphan : orphans_) say(orphan.socket->socket);
   for (const auto& [lane, waiting] : waiting_) say(waiting.socket);
   for (Peer& peer : peers_) say(peer.board.socket());
-  // Where the peer has yet to read what is before it, it is given a moment: without a goodbye it would take us for
-  // dead.
-  std::vector<TcpLink*> links = links_;
-  std::vector<const Orphan*> orphans;
-  for (const Orphan& orphan : orphans_) orphans.push_back(&orphan);
-  const std::int64_t latest_ns = clock_.now_ns() + kGoodbyeNs;
-  while (true) {
-    std::erase_if(orphans, [&](const Orphan* orphan) { return say(orphan->socket->socket); });
-    std::erase_if(links, [&](TcpLink* link) { return link->say_goodbye(goodbye); });
-    if ((orphans.empty() && links.empty()) || clock_.now_ns() >= latest_ns) break;
-    poll(nullptr, 0, 1);
-  }
+  for (TcpLink* link : links_) link->say_goodbye(goodbye);
   for (TcpLink* link : links_) link->end();
   for (const Orphan& orphan : orphans_) orphan.socket->end();
   orphans_.clear();

@@ -232,8 +232,8 @@ void TcpReceiveConnection::look_at_other() {
   links_->note_reply(peer(), reply);
 }
 
-bool TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
-  if (ended_) return true;
+void TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
+  if (ended_) return;
   FrameHeader frame = goodbye;
   for (const Side* side : {&side_, &other_}) {
     const LaneSocket* socket = side->socket.get();
@@ -242,7 +242,6 @@ bool TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
     iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
     send_some(socket->socket.get(), {&part, 1});
   }
-  return true;
 }
 
 void TcpReceiveConnection::end() {

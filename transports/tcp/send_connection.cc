@@ -222,18 +222,13 @@ void TcpSendConnection::give_up(const Reply& reply) {
   count_ = 0;
 }
 
-// With messages of a call that has failed before it there is no waiting for its turn.
-bool TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
-  if (over_ || !push()) return true;
+void TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
+  if (over_ || !push()) return;
   FrameHeader frame = goodbye;
-  bool told = true;
   for (const auto& socket : {own_, borrowed_}) {
     iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-    if (socket == nullptr || !socket->socket.is_open()) continue;
-    const Moved moved = send_some(socket->socket.get(), {&part, 1});
-    told &= moved.bytes > 0 || moved.ended || socket != socket_;
+    if (socket != nullptr && socket->socket.is_open()) send_some(socket->socket.get(), {&part, 1});
   }
-  return told;
 }
 
 void TcpSendConnection::end() {

@@ -55,7 +55,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
 
   void look() override;
   bool push() override;
-  bool say_goodbye(const FrameHeader& goodbye) override;
+  void say_goodbye(const FrameHeader& goodbye) override;
   void end() override;
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
