@@ -41,13 +41,18 @@ bool adds_up(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kRedu
 
 }  // namespace
 
-bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment) {
+// Sums fetch operands by calls, one more pass over them; copied by messages they are added out of a cache. That is
+// quicker but where an all-reduce's ranks have a core each (docs/results/2026-11-22-tuner.md).
+bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
+                          std::uint32_t cores) {
   if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;
-  const bool shared_out = collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduce;
-  return bytes / (shared_out ? collective.ranks : 1) >= kAttachedFromBytes;
+  if (!adds_up(collective.kind)) return bytes >= kAttachedFromBytes;
+  return collective.kind == Kind::kAllReduce && (cores == 0 || collective.ranks <= cores) &&
+         bytes / collective.ranks >= kAttachedFromBytes;
 }
 
-DirectRun::DirectRun(SlateMarks& marks, Transport& transport) : marks_(marks), transport_(transport) {
+DirectRun::DirectRun(SlateMarks& marks, Transport& transport, std::uint32_t cores)
+    : marks_(marks), transport_(transport), cores_(cores) {
   inputs_.resize(marks.ranks());
   outputs_.resize(marks.ranks());
   sources_.resize(marks.ranks());
@@ -176,7 +181,7 @@ bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32
     shown_offset = window.offset;
     return true;
   }
-  if (uses_attached_memory({.kind = kind_, .ranks = ranks()}, block_bytes_, transport_.attachment())) {
+  if (uses_attached_memory({.kind = kind_, .ranks = ranks()}, block_bytes_, transport_.attachment(), cores_)) {
     shown_window = kAttached;
     shown_offset = reinterpret_cast<std::uintptr_t>(data);
     return true;

@@ -33,13 +33,15 @@
 
 namespace tutti {
 
-// Whether ranks that all mean this call use each other's private memory; `bytes` of one block. All find the same.
-bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment);
+// Whether ranks that all mean this call use each other's private memory; `bytes` of one block, `cores` of the machine
+// (0: one for each rank). All find the same.
+bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
+                          std::uint32_t cores);
 
 class DirectRun final : public Running {
  public:
-  // Both outlive it.
-  DirectRun(SlateMarks& marks, Transport& transport);
+  // Both outlive it. `cores`: as above.
+  DirectRun(SlateMarks& marks, Transport& transport, std::uint32_t cores);
 
   // Whether a call tries this way: the same on all ranks that agree about the call.
   static bool takes(const Collective& collective, Algorithm algorithm, ReduceOp op);
@@ -120,6 +122,7 @@ class DirectRun final : public Running {
 
   SlateMarks& marks_;
   Transport& transport_;
+  const std::uint32_t cores_;
   Running* plan_ = nullptr;
   Call call_;
   CollectiveKind kind_ = CollectiveKind::kAllReduce;

@@ -43,7 +43,7 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connection
   if (world.transport->slates() == nullptr) return;
   marks_ = std::make_unique<SlateMarks>(rank, *world.transport);
   slates_ = std::make_unique<SlateRun>(*marks_);
-  direct_ = std::make_unique<DirectRun>(*marks_, *world.transport);
+  direct_ = std::make_unique<DirectRun>(*marks_, *world.transport, world.cores);
 }
 
 Engine::~Engine() {

@@ -2,6 +2,7 @@
 #include <sys/prctl.h>
 
 #include <new>
+#include <ostream>
 #include <random>
 
 #include "runtime/process_support.h"
@@ -17,6 +18,7 @@ struct Way {
   const char* name;
   const char* transport;
   bool two_nodes;  // ranks 0, 1 and ranks 2, 3
+  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 };
 constexpr Way kWays[] = {{"Shm", "auto", false}, {"Tcp", "tcp", false}, {"Mixed", "auto", true}};
 

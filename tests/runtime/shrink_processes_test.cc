@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <new>
+#include <ostream>
 
 #include "runtime/process_support.h"
 
@@ -18,6 +19,7 @@ struct Way {
   const char* name;
   const char* transport;
   bool two_nodes;  // ranks 0, 1 and ranks 2, 3
+  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 };
 constexpr Way kWays[] = {{"Shm", "auto", false}, {"Tcp", "tcp", false}, {"Mixed", "auto", true}};
 
