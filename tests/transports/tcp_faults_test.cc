@@ -33,7 +33,7 @@ RawPeer sent_one(World& world) {
 }
 
 TEST(TcpDeath, WithoutAGoodbyeIsALossAfterTheDataWasRead) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer peer = sent_one(world);
   peer.close();
@@ -47,7 +47,7 @@ TEST(TcpDeath, WithoutAGoodbyeIsALossAfterTheDataWasRead) {
 }
 
 TEST(TcpDeath, WithoutAGoodbyeIsALossEvenIfNobodyReadsTheData) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer peer = sent_one(world);
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);  // and is never released
@@ -59,7 +59,7 @@ TEST(TcpDeath, WithoutAGoodbyeIsALossEvenIfNobodyReadsTheData) {
 }
 
 TEST(TcpDeath, InTheMiddleOfAMessageIsALossAndNoMessage) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer peer(world.addresses[1]);
   peer.write(peer.preamble(world.options(1), 0));
@@ -170,7 +170,7 @@ TEST(TcpGoodbye, IsNoDeathWhileItsDataIsStillComing) {
 }
 
 TEST(TcpGoodbye, OfAReceiverReachesItsSendersAndThoseWhoComeLate) {
-  World world;
+  ClearWorld world;
   auto send = world.send(0, 1);
   auto receive = world.receive(0, 1);
   const std::vector<std::byte> data(kBytes);
@@ -252,7 +252,7 @@ TEST(TcpBoard, WhoHearsOfACallAnswersWithItsOwn) {
 }
 
 TEST(TcpStrangers, AreRefusedWhileTheRightOneGetsIn) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   const TcpTransportOptions to = world.options(1);
   RawPeer garbage(world.addresses[1]);
@@ -294,7 +294,7 @@ TEST(TcpStrangers, AreRefusedWhileTheRightOneGetsIn) {
 }
 
 TEST(TcpStrangers, ThatSendNonsenseAfterTheirPreambleAreCorruptNotTrusted) {
-  World world(3);
+  ClearWorld world(3);
   const auto attack = [&](std::uint32_t sender, FrameHeader frame) {
     auto receive = world.receive(sender, 1, 2);
     RawPeer peer(world.addresses[1]);
@@ -311,7 +311,7 @@ TEST(TcpStrangers, ThatSendNonsenseAfterTheirPreambleAreCorruptNotTrusted) {
 
 // A preamble that was seen on its way, sent again: by somebody who does not have the key.
 TEST(TcpStrangers, ThatRepeatWhatARankHasSaidAreRefused) {
-  World world;
+  ClearWorld world;
   const TcpTransportOptions to = world.options(1);
   auto receive = world.receive(0, 1, 3);
   RawPeer first(world.addresses[1]);
@@ -376,7 +376,7 @@ TEST(TcpEndpoint, KnowsEveryOneOfItsLastThousandConnectionsByNumber) {
 
 // One of ours whose first bytes are late, and behind it more strangers than there are places: it has its time.
 TEST(TcpEndpoint, AConnectionHasAMomentToSpeakHoweverManyComeBehindIt) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer late(world.addresses[1]);
   world.endpoints[1]->service();
@@ -393,7 +393,7 @@ TEST(TcpEndpoint, AConnectionHasAMomentToSpeakHoweverManyComeBehindIt) {
 
 // More silent connections than there are places: who has the key comes in all the same, with no try in vain.
 TEST(TcpEndpoint, ManySilentConnectionsKeepNobodyOut) {
-  World world;
+  ClearWorld world;
   std::vector<std::unique_ptr<RawPeer>> silent;
   for (int i = 0; i < 600; ++i) {
     silent.push_back(std::make_unique<RawPeer>(world.addresses[1]));

@@ -120,7 +120,7 @@ TEST_P(TcpMessages, ArriveWholeAndInOrderOnAllLanes) {
 INSTANTIATE_TEST_SUITE_P(Families, TcpMessages, testing::Values("127.0.0.1", "::1"));
 
 TEST(TcpPlace, IsNotTouchedOnceAnotherCallOrPlaceIsNamed) {
-  World world;
+  ClearWorld world;
   RawPeer peer(world.addresses[1]);
   peer.write(peer.preamble(world.options(1), 0));
   auto receive = world.receive(0, 1);
@@ -144,7 +144,7 @@ TEST(TcpPlace, IsNotTouchedOnceAnotherCallOrPlaceIsNamed) {
 }
 
 TEST(TcpPlace, MayChangeWithinACallAndTheMessageStaysWhole) {
-  World world;
+  ClearWorld world;
   RawPeer peer(world.addresses[1]);
   peer.write(peer.preamble(world.options(1), 0));
   auto receive = world.receive(0, 1);
