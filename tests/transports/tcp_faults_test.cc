@@ -119,7 +119,7 @@ TEST_P(TcpGoodbye, IsNoDeathAndLosesNoData) {
     if (back_receive) back_receive->arrival(call(1));
     world.ranks[0]->enter_call(call(1), {});
     for (int i = 0; i < 3; ++i) send->send_from(data.data(), data.size(), call(1));
-    EXPECT_TRUE(eventually([&] { return world.ranks[0]->flush(); }));
+    EXPECT_TRUE(world.flushed(0));
     world.ranks[0]->leave_call(call(1), std::nullopt);
   }
   world.ranks[0] = nullptr;
@@ -146,6 +146,7 @@ TEST(TcpGoodbye, IsNoDeathWhileItsDataIsStillComing) {
   SteadyClock clock;
   const std::int64_t start_ns = clock.now_ns();
   while (sent < 40 && clock.now_ns() - start_ns < 200'000'000) {
+    world.endpoints[1]->service();
     if (!world.ranks[0]->flush() || !send->ready()) continue;
     send->send_from(data.data(), data.size(), call(1));
     ++sent;
@@ -244,7 +245,7 @@ TEST(TcpBoard, WhoHearsOfACallAnswersWithItsOwn) {
   auto send = world.send(1, 0);
   auto receive = world.receive(1, 0);
   send->send_from(nullptr, 0, call(1, 11));
-  world.ranks[1]->flush();
+  EXPECT_TRUE(world.flushed(1));
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMismatch);
   // Rank 0 never gets to pump(): it told of its call when it found the mismatch.
   EXPECT_TRUE(eventually([&] { return world.ranks[1]->peer_status(0).entered == 1; }));
@@ -479,7 +480,7 @@ TEST(TcpEndpoint, SaysWhenDescriptorsRunOut) {
   EXPECT_NE(refused.error().message.find("ulimit -n"), std::string::npos) << refused.error().message;
   EXPECT_NE(troubles.find("ulimit -n"), std::string::npos) << troubles;
   send->send_from(nullptr, 0, call(1));
-  world.ranks[0]->flush();
+  EXPECT_TRUE(world.flushed(0));
   EXPECT_EQ(await(*receive, call(1)), Arrival::kMessage) << "as soon as there are some again";
 }
 

@@ -10,13 +10,6 @@ namespace {
 
 struct SecretWorld : World {
   explicit SecretWorld(std::uint32_t count = 2) : World(count, "127.0.0.1", kSlots, true) {}
-  // Until all of rank `rank`'s is with the system, which takes the others' part in setting up connections.
-  bool flushed(std::uint32_t rank) {
-    return eventually([&] {
-      for (auto& endpoint : endpoints) endpoint->service();
-      return ranks[rank]->flush();
-    });
-  }
   PeerLife life_of(std::uint32_t rank, std::uint32_t peer, PeerLife awaited) {
     PeerLife life = PeerLife::kLive;
     eventually(

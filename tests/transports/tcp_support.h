@@ -63,6 +63,16 @@ struct World {
       ranks.push_back(TcpTransport::create(options(rank, slots), endpoints[rank], addresses).value());
     }
   }
+  // Until all of rank `rank`'s is with the system. Where connections are encrypted, setting one up takes both ends.
+  bool flushed(std::uint32_t rank) {
+    return eventually([&] {
+      const bool done = ranks[rank]->flush();
+      for (auto& endpoint : endpoints) {
+        if (endpoint != nullptr) endpoint->service();
+      }
+      return done;
+    });
+  }
   TcpTransportOptions options(std::uint32_t rank, std::uint32_t slots = kSlots) const {
     return {.rank = rank,
             .ranks = static_cast<std::uint32_t>(addresses.size()),
