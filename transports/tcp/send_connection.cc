@@ -137,7 +137,7 @@ std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::by
     add(header, kHeaderBytes);
     add(data, header->bytes);
   }
-  const Moved moved = socket_->socket.send({parts.data(), used});
+  const Moved moved = used > 0 ? socket_->socket.send({parts.data(), used}) : socket_->socket.finish();
   if (moved.ended) {
     fail(moved);
     return 0;

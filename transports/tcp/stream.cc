@@ -54,6 +54,11 @@ Moved TcpStream::send_secret(std::span<iovec> parts) {
   return secret_->end.ended ? secret_->end : secret_->tls->send(socket_.get(), parts);
 }
 
+Moved TcpStream::finish() {
+  if (secret_ == nullptr || !advance_secret()) return {};
+  return secret_->end.ended ? secret_->end : secret_->tls->send_end();
+}
+
 Moved TcpStream::receive_secret(std::span<iovec> parts) {
   Secret& secret = *secret_;
   if (!advance_secret()) return {};
@@ -95,7 +100,7 @@ TcpStream::Heard TcpStream::hear_answer() {
   std::array<std::byte, kAnswerBytes> bytes{};
   const Moved moved = peek_some(socket_.get(), bytes.data(), bytes.size());
   if (moved.ended) {
-    const int why = moved.error != 0 ? moved.error : secret.tls->why_unsent();
+    const int why = moved.error != 0 ? moved.error : secret.tls->send_end().error;
     secret.end = {.ended = true, .error = why != 0 ? why : tls_end::kCut};
   }
   if (moved.bytes == 0) return moved.ended ? Heard::kAnswer : Heard::kNothing;

@@ -57,6 +57,8 @@ class TcpStream {
   void advance() {
     if (secret_ != nullptr) static_cast<void>(advance_secret());
   }
+  // The same for a sender that has nothing to offer: whether it could.
+  Moved finish();
   bool is_encrypted() const { return secret_ != nullptr; }
   bool ready() const { return secret_ == nullptr || secret_->tls->established(); }  // for the caller's bytes
   bool unsent() const { return secret_ != nullptr && secret_->tls->unsent(); }      // of TLS's own, and what it holds

@@ -179,6 +179,9 @@ bool TlsSession::flush(int fd) {
     if (moved.ended) send_end_ = moved;
     if (moved.bytes == 0) return false;
     out_begin_ += moved.bytes;
+    if (out_begin_ < kMostUnsent) continue;
+    out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(out_begin_));
+    out_begin_ = 0;
   }
   if (unsent()) return false;
   out_.clear();
@@ -249,7 +252,10 @@ bool TlsSession::seal(std::span<iovec> parts) {
     if (++records_of_key_ % records_per_key_ == 0) tls_.key_update(ssl_, 0);
     tls_.err_clear_error();
     std::size_t written = 0;
-    if (tls_.write_ex(ssl_, from, bytes, &written) != 1 || written != bytes) return false;
+    if (tls_.write_ex(ssl_, from, bytes, &written) != 1 || written != bytes) {
+      send_end_ = {.ended = true, .error = tls_end::kAltered};
+      return false;
+    }
     records_.push_back({.bytes = bytes, .upto = produced_});
     sealed_ += bytes;
     return true;

@@ -51,7 +51,7 @@ class TlsSession {
 
   bool established() const { return established_; }
   bool over() const { return receive_end_.ended; }          // nothing more comes from the system
-  int why_unsent() const { return send_end_.error; }        // errno, once the system takes nothing more
+  const Moved& send_end() const { return send_end_; }       // `ended` once the system takes nothing more
   bool unsent() const { return out_begin_ < out_.size(); }  // encrypted, and not with the system yet
 
  private:
