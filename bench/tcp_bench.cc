@@ -1,7 +1,7 @@
 // One TCP connection of the transport beside the best plain socket program of the same run, between two processes on
 // loopback. Counters: GB/s one way (stream), us one way (ping_pong). "plain" sends and receives with the stated call
 // size on one non-blocking socket (no frames, no credits, no places); "plain_sockets/n" spreads the calls over n
-// sockets.
+// sockets. TUTTI_ENCRYPT=1: the transport's connection goes by TLS.
 #include <benchmark/benchmark.h>
 #include <poll.h>
 #include <sched.h>
@@ -230,8 +230,10 @@ struct Endpoints {
   std::vector<std::shared_ptr<tutti::TcpEndpoint>> list;
   std::vector<std::string> addresses;
   Endpoints() {
+    const char* const said = std::getenv("TUTTI_ENCRYPT");
+    const bool encrypt = said != nullptr && *said == '1';
     for (int i = 0; i < 2; ++i) {
-      list.push_back(tutti::TcpEndpoint::listen({.address = "127.0.0.1", .key = {1}}).value());
+      list.push_back(tutti::TcpEndpoint::listen({.address = "127.0.0.1", .key = {1}, .encrypt = encrypt}).value());
       addresses.push_back(list.back()->address());
     }
   }

@@ -96,6 +96,10 @@ struct CommunicatorOptions {
   // it pays), "calls" (by system calls, even between threads of one process) or "off". Empty: TUTTI_ATTACH, then
   // "auto".
   std::string attach;
+  // Whether what goes between machines is encrypted (TLS 1.3 over TCP; docs/security.md says what that costs and
+  // promises). The same on all ranks. verbs and ucx are not chosen then, and are kConfig errors where they are asked
+  // for; so is a machine without libssl.so.3. Left alone: TUTTI_ENCRYPT, then false.
+  std::optional<bool> encrypt;
   // Ranks share memory only with ranks of the same id (and machine): splits one machine into several. Empty:
   // TUTTI_NODE_ID, then all alike. At most 64 bytes.
   std::string node_id;

@@ -228,6 +228,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_INTERFACE", text(&Config::interface, 256)},
       {"TUTTI_PORT_RANGE", {set_port_range, port_range_value}},
       {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransports)}},
+      {"TUTTI_ENCRYPT", integer(&Config::encrypt, 0, 1)},
       {"TUTTI_ATTACH", {set_attach, word(&Config::attach, kAttach)}},
       {"TUTTI_RDMA_DEVICES", text(&Config::rdma_devices, 1024)},
       {"TUTTI_RDMA_GID_INDEX", integer(&Config::rdma_gid_index, 0, 255)},

@@ -68,6 +68,7 @@ struct Config {
   std::string interface;                               // TUTTI_INTERFACE, names, subnets, addresses, by preference
   PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", of every listening socket
   TransportPolicy transport = TransportPolicy::kAuto;  // TUTTI_TRANSPORT, auto|shm|tcp|verbs|ucx
+  bool encrypt = false;                                // TUTTI_ENCRYPT, 0 or 1: TLS between ranks reached by TCP
   AttachPolicy attach = AttachPolicy::kAuto;           // TUTTI_ATTACH, auto|calls|off
   std::string rdma_devices;                            // TUTTI_RDMA_DEVICES, "mlx5_0:1,ib*"; empty: all
   std::optional<std::int32_t> rdma_gid_index;          // TUTTI_RDMA_GID_INDEX, 0 .. 255; none: by rule

@@ -60,6 +60,7 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   }
   if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
   if (options.uniform) config->uniform = *options.uniform;
+  if (options.encrypt) config->encrypt = *options.encrypt;
   if (!options.node_id.empty()) config->node_id = options.node_id;
   if (!options.interface.empty()) config->interface = options.interface;
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
@@ -159,8 +160,11 @@ Status listen_for_all(JobFabric& fabric, std::uint32_t ranks) {
   Key key{};
   if (!random_bytes(key)) return no_random_bytes();
   const PortRange& ports = fabric.config.port_range;
-  auto endpoint =
-      TcpEndpoint::listen({.address = "127.0.0.1", .first_port = ports.first, .last_port = ports.last, .key = key});
+  auto endpoint = TcpEndpoint::listen({.address = "127.0.0.1",
+                                       .first_port = ports.first,
+                                       .last_port = ports.last,
+                                       .key = key,
+                                       .encrypt = fabric.config.encrypt});
   if (!endpoint) return endpoint.error();
   fabric.endpoint = *endpoint;
   fabric.tcp_addresses.assign(ranks, fabric.endpoint->address());

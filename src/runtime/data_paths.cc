@@ -46,7 +46,8 @@ PathCandidate look_at_verbs(const Config& config) {
   for (const std::string& refused : ports->refused) verbs.words.push_back(refused);
   verbs.usable = !ports->usable.empty();
   if (!verbs.usable && ports->refused.empty()) verbs.words.emplace_back("this machine has no RDMA device");
-  const std::string doubt = why_not_by_itself(settings, *ports);
+  const std::string doubt =
+      config.encrypt ? "TUTTI_ENCRYPT=1, and verbs cannot be encrypted" : why_not_by_itself(settings, *ports);
   verbs.chosen = verbs.usable && (config.transport == TransportPolicy::kVerbs ||
                                   (config.transport == TransportPolicy::kAuto && doubt.empty()));
   if (verbs.usable && !verbs.chosen) {
@@ -86,6 +87,12 @@ Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, cons
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
                  fmt::format("TUTTI_TRANSPORT={} cannot be had here: {}", wanted.name, why)};
   };
+  if (config.encrypt && (config.transport == TransportPolicy::kVerbs || config.transport == TransportPolicy::kUcx)) {
+    return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
+                 fmt::format("TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT={0}: what goes by {0} cannot be encrypted; give all "
+                             "ranks TUTTI_TRANSPORT=auto or tcp, or TUTTI_ENCRYPT=0",
+                             config.transport == TransportPolicy::kVerbs ? "verbs" : "ucx")};
+  }
   if (config.transport == TransportPolicy::kTcp || config.transport == TransportPolicy::kShm) {
     return std::shared_ptr<DataPathMaker>();
   }

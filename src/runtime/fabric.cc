@@ -49,9 +49,10 @@ Result<std::string> machine_name(const Config& config) {
 // What must be the same on all ranks of a job.
 std::string common_settings(const Config& config) {
   constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp", "verbs", "ucx"};
-  return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={}", config.slots,
-                     config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)",
-                     kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0);
+  return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={}",
+                     config.slots, config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)",
+                     kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0,
+                     config.encrypt ? 1 : 0);
 }
 
 // Of a communicator, where none are set. Cards want longer messages: with four slots of 128 KiB one of 400 Gbit/s waits
@@ -383,7 +384,8 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
     auto endpoint = TcpEndpoint::listen({.address = tcp_address,
                                          .first_port = config.port_range.first,
                                          .last_port = config.port_range.last,
-                                         .key = key});
+                                         .key = key,
+                                         .encrypt = config.encrypt});
     if (endpoint) fabric->endpoint = *endpoint;
     contact = endpoint ? Result<std::string>(fabric->endpoint->address()) : endpoint.error();
   }

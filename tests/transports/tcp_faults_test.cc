@@ -33,7 +33,7 @@ RawPeer sent_one(World& world) {
 }
 
 TEST(TcpDeath, WithoutAGoodbyeIsALossAfterTheDataWasRead) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer peer = sent_one(world);
   peer.close();
@@ -47,7 +47,7 @@ TEST(TcpDeath, WithoutAGoodbyeIsALossAfterTheDataWasRead) {
 }
 
 TEST(TcpDeath, WithoutAGoodbyeIsALossEvenIfNobodyReadsTheData) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer peer = sent_one(world);
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);  // and is never released
@@ -59,7 +59,7 @@ TEST(TcpDeath, WithoutAGoodbyeIsALossEvenIfNobodyReadsTheData) {
 }
 
 TEST(TcpDeath, InTheMiddleOfAMessageIsALossAndNoMessage) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer peer(world.addresses[1]);
   peer.write(peer.preamble(world.options(1), 0));
@@ -119,7 +119,7 @@ TEST_P(TcpGoodbye, IsNoDeathAndLosesNoData) {
     if (back_receive) back_receive->arrival(call(1));
     world.ranks[0]->enter_call(call(1), {});
     for (int i = 0; i < 3; ++i) send->send_from(data.data(), data.size(), call(1));
-    EXPECT_TRUE(eventually([&] { return world.ranks[0]->flush(); }));
+    EXPECT_TRUE(world.flushed(0));
     world.ranks[0]->leave_call(call(1), std::nullopt);
   }
   world.ranks[0] = nullptr;
@@ -146,6 +146,7 @@ TEST(TcpGoodbye, IsNoDeathWhileItsDataIsStillComing) {
   SteadyClock clock;
   const std::int64_t start_ns = clock.now_ns();
   while (sent < 40 && clock.now_ns() - start_ns < 200'000'000) {
+    world.endpoints[1]->service();
     if (!world.ranks[0]->flush() || !send->ready()) continue;
     send->send_from(data.data(), data.size(), call(1));
     ++sent;
@@ -170,7 +171,7 @@ TEST(TcpGoodbye, IsNoDeathWhileItsDataIsStillComing) {
 }
 
 TEST(TcpGoodbye, OfAReceiverReachesItsSendersAndThoseWhoComeLate) {
-  World world;
+  ClearWorld world;
   auto send = world.send(0, 1);
   auto receive = world.receive(0, 1);
   const std::vector<std::byte> data(kBytes);
@@ -244,7 +245,7 @@ TEST(TcpBoard, WhoHearsOfACallAnswersWithItsOwn) {
   auto send = world.send(1, 0);
   auto receive = world.receive(1, 0);
   send->send_from(nullptr, 0, call(1, 11));
-  world.ranks[1]->flush();
+  EXPECT_TRUE(world.flushed(1));
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMismatch);
   // Rank 0 never gets to pump(): it told of its call when it found the mismatch.
   EXPECT_TRUE(eventually([&] { return world.ranks[1]->peer_status(0).entered == 1; }));
@@ -252,7 +253,7 @@ TEST(TcpBoard, WhoHearsOfACallAnswersWithItsOwn) {
 }
 
 TEST(TcpStrangers, AreRefusedWhileTheRightOneGetsIn) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   const TcpTransportOptions to = world.options(1);
   RawPeer garbage(world.addresses[1]);
@@ -294,7 +295,7 @@ TEST(TcpStrangers, AreRefusedWhileTheRightOneGetsIn) {
 }
 
 TEST(TcpStrangers, ThatSendNonsenseAfterTheirPreambleAreCorruptNotTrusted) {
-  World world(3);
+  ClearWorld world(3);
   const auto attack = [&](std::uint32_t sender, FrameHeader frame) {
     auto receive = world.receive(sender, 1, 2);
     RawPeer peer(world.addresses[1]);
@@ -311,7 +312,7 @@ TEST(TcpStrangers, ThatSendNonsenseAfterTheirPreambleAreCorruptNotTrusted) {
 
 // A preamble that was seen on its way, sent again: by somebody who does not have the key.
 TEST(TcpStrangers, ThatRepeatWhatARankHasSaidAreRefused) {
-  World world;
+  ClearWorld world;
   const TcpTransportOptions to = world.options(1);
   auto receive = world.receive(0, 1, 3);
   RawPeer first(world.addresses[1]);
@@ -376,7 +377,7 @@ TEST(TcpEndpoint, KnowsEveryOneOfItsLastThousandConnectionsByNumber) {
 
 // One of ours whose first bytes are late, and behind it more strangers than there are places: it has its time.
 TEST(TcpEndpoint, AConnectionHasAMomentToSpeakHoweverManyComeBehindIt) {
-  World world;
+  ClearWorld world;
   auto receive = world.receive(0, 1);
   RawPeer late(world.addresses[1]);
   world.endpoints[1]->service();
@@ -393,7 +394,7 @@ TEST(TcpEndpoint, AConnectionHasAMomentToSpeakHoweverManyComeBehindIt) {
 
 // More silent connections than there are places: who has the key comes in all the same, with no try in vain.
 TEST(TcpEndpoint, ManySilentConnectionsKeepNobodyOut) {
-  World world;
+  ClearWorld world;
   std::vector<std::unique_ptr<RawPeer>> silent;
   for (int i = 0; i < 600; ++i) {
     silent.push_back(std::make_unique<RawPeer>(world.addresses[1]));
@@ -479,7 +480,7 @@ TEST(TcpEndpoint, SaysWhenDescriptorsRunOut) {
   EXPECT_NE(refused.error().message.find("ulimit -n"), std::string::npos) << refused.error().message;
   EXPECT_NE(troubles.find("ulimit -n"), std::string::npos) << troubles;
   send->send_from(nullptr, 0, call(1));
-  world.ranks[0]->flush();
+  EXPECT_TRUE(world.flushed(0));
   EXPECT_EQ(await(*receive, call(1)), Arrival::kMessage) << "as soon as there are some again";
 }
 

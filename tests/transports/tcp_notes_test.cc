@@ -11,9 +11,12 @@ namespace {
 constexpr std::uint64_t kChannel = 4711;
 
 struct Pair {
-  std::shared_ptr<TcpEndpoint> endpoints[2] = {endpoint(), endpoint()};
+  std::shared_ptr<TcpEndpoint> endpoints[2];
   std::unique_ptr<TcpNotes> ranks[2];
 
+  explicit Pair(bool encrypt = encrypted()) {
+    for (auto& one : endpoints) one = endpoint({.address = "127.0.0.1", .encrypt = encrypt});
+  }
   void make(std::uint32_t rank) {
     std::vector<std::string> addresses(2);
     addresses[1 - rank] = endpoints[1 - rank]->address();
@@ -113,7 +116,7 @@ TEST(TcpNotes, TellThatNobodyIsThere) {
 // A line that says anything but notes: what came before counts, then it is over.
 TEST(TcpNotes, EndALineThatSaysSomethingElse) {
   for (const bool too_long : {false, true}) {
-    Pair pair;
+    Pair pair(false);  // the other end is played by hand
     pair.make(0);
     const auto address = PeerAddress::parse(pair.endpoints[0]->address(), 0);
     ASSERT_TRUE(address.ok());

@@ -5,10 +5,12 @@
 #include <poll.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -40,19 +42,36 @@ inline bool eventually(const std::function<bool()>& done, int ms = 5000) {
   return true;
 }
 
+// Whether worlds are encrypted: all of them once more, in another process.
+inline bool encrypted() {
+  const char* const said = std::getenv("TUTTI_ENCRYPT");
+  return said != nullptr && std::string_view(said) == "1";
+}
+
 struct World {
   std::vector<std::shared_ptr<TcpEndpoint>> endpoints;  // one for each rank, as if each were a process
   std::vector<std::string> addresses;
   std::vector<std::unique_ptr<TcpTransport>> ranks;
 
-  explicit World(std::uint32_t count = 2, const std::string& host = "127.0.0.1", std::uint32_t slots = kSlots) {
+  explicit World(std::uint32_t count = 2, const std::string& host = "127.0.0.1", std::uint32_t slots = kSlots,
+                 bool encrypt = encrypted()) {
     for (std::uint32_t rank = 0; rank < count; ++rank) {
-      endpoints.push_back(endpoint({.address = host}));
+      endpoints.push_back(endpoint({.address = host, .encrypt = encrypt}));
       addresses.push_back(endpoints.back()->address());
     }
     for (std::uint32_t rank = 0; rank < count; ++rank) {
       ranks.push_back(TcpTransport::create(options(rank, slots), endpoints[rank], addresses).value());
     }
+  }
+  // Until all of rank `rank`'s is with the system. Where connections are encrypted, setting one up takes both ends.
+  bool flushed(std::uint32_t rank) {
+    return eventually([&] {
+      const bool done = ranks[rank]->flush();
+      for (auto& endpoint : endpoints) {
+        if (endpoint != nullptr) endpoint->service();
+      }
+      return done;
+    });
   }
   TcpTransportOptions options(std::uint32_t rank, std::uint32_t slots = kSlots) const {
     return {.rank = rank,
@@ -69,13 +88,18 @@ struct World {
   }
 };
 
+// For tests with peers by hand, who speak in clear.
+struct ClearWorld : World {
+  explicit ClearWorld(std::uint32_t count = 2) : World(count, "127.0.0.1", kSlots, false) {}
+};
+
 // A peer by hand: a connected socket and what it writes.
 class RawPeer {
  public:
   explicit RawPeer(const std::string& address) {
     const PeerAddress to = PeerAddress::parse(address, 0).value();
     nonce_ = to.nonce;
-    socket_ = connect_to(to.socket, 0, 0).value();
+    socket_ = TcpStream(connect_to(to.socket, 0, 0).value());
     pollfd writable{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
     poll(&writable, 1, 5000);
   }
@@ -111,7 +135,7 @@ class RawPeer {
   }
   Reply reply(int ms = 5000) {
     Reply got;
-    eventually([&] { return (got = reader_.read(socket_.get())).kind != Reply::Kind::kNothing; }, ms);
+    eventually([&] { return (got = reader_.read(socket_)).kind != Reply::Kind::kNothing; }, ms);
     return got;
   }
   int fd() const { return socket_.get(); }
@@ -124,7 +148,7 @@ class RawPeer {
 
  private:
   WireNonce nonce_{};
-  Socket socket_;
+  TcpStream socket_;
   ReplyReader reader_;
 };
 

@@ -124,14 +124,19 @@ bool StatePusher::open(std::uint32_t peer) {
     if (line.closed) line.ended = Reply{.kind = Reply::Kind::kEnded};
     return false;
   }
-  line.socket = std::move(*socket);
-  bell_.watch(line.socket.get());
+  bell_.watch(socket->get());
   Preamble preamble = mine_;
   preamble.kind = TcpLinkKind::kControl;
   preamble.nonce = addresses_[peer]->nonce;
   preamble.receiver = peer;
   endpoint_.sign(preamble);
-  put(line.pending, preamble);
+  auto stream = endpoint_.begin(std::move(*socket), preamble);
+  if (!stream) {
+    trouble_ = stream.error().message;
+    return false;
+  }
+  line.socket = std::move(*stream);
+  if (!line.socket.is_encrypted()) put(line.pending, preamble);
   return true;
 }
 
@@ -145,9 +150,9 @@ void StatePusher::append(Line& line) {
 bool StatePusher::send(Line& line) {
   while (!line.closed && line.sent < line.pending.size()) {
     iovec part{.iov_base = line.pending.data() + line.sent, .iov_len = line.pending.size() - line.sent};
-    const Moved moved = send_some(line.socket.get(), {&part, 1});
+    const Moved moved = line.socket.send({&part, 1});
     if (moved.ended) {
-      const Reply reply = line.replies.read(line.socket.get());  // it may have said why
+      const Reply reply = line.replies.read(line.socket);  // it may have said why
       const bool said = reply.kind == Reply::Kind::kGoodbye || reply.kind == Reply::Kind::kRefused;
       line.ended = said ? reply : Reply{.kind = Reply::Kind::kEnded, .error = moved.error};
       line.closed = true;
@@ -175,11 +180,14 @@ void StatePusher::settle() {
   const std::int64_t latest_ns = clock_.now_ns() + kSettleNs;
   std::vector<pollfd> waiting;
   while (!flush_locked() && clock_.now_ns() < latest_ns) {
+    if (endpoint_.encrypts()) endpoint_.service();  // peers may wait for us likewise
     waiting.clear();
     for (const Line& line : lines_) {
-      if (!line.pending.empty()) waiting.push_back({.fd = line.socket.get(), .events = POLLOUT, .revents = 0});
+      if (!line.pending.empty()) {
+        waiting.push_back({.fd = line.socket.get(), .events = line.socket.wait_events(), .revents = 0});
+      }
     }
-    poll(waiting.data(), waiting.size(), 10);
+    poll(waiting.data(), waiting.size(), endpoint_.encrypts() ? 1 : 10);
   }
 }
 
@@ -189,7 +197,7 @@ std::vector<StatePusher::News> StatePusher::news() {
   for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) {
     Line& line = lines_[peer];
     if (line.socket.is_open() && !line.closed) {
-      const Reply reply = line.replies.read(line.socket.get());
+      const Reply reply = line.replies.read(line.socket);
       if (reply.kind != Reply::Kind::kNothing) {
         line.ended = reply;
         line.closed = true;
@@ -207,7 +215,7 @@ std::vector<StatePusher::News> StatePusher::news() {
 bool PeerBoard::receive(bool& ended) {
   bool heard = false;
   while (socket_.is_open()) {
-    const Moved moved = receive_some(socket_.get(), bytes_.data() + have_, bytes_.size() - have_);
+    const Moved moved = socket_.receive(bytes_.data() + have_, bytes_.size() - have_);
     have_ += moved.bytes;
     std::size_t used = 0;
     bool sound = true;

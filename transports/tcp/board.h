@@ -43,7 +43,7 @@ class StatePusher {
 
  private:
   struct Line {  // to one peer
-    Socket socket;
+    TcpStream socket;
     ReplyReader replies;
     std::vector<std::byte> pending;
     std::size_t sent = 0;  // of `pending`
@@ -75,9 +75,9 @@ class StatePusher {
 // What one peer has told of itself. Belongs to the thread that drives progress.
 class PeerBoard {
  public:
-  void accept(Socket socket) { socket_ = std::move(socket); }
+  void accept(TcpStream socket) { socket_ = std::move(socket); }
   bool connected() const { return socket_.is_open(); }
-  Socket& socket() { return socket_; }
+  TcpStream& socket() { return socket_; }
   // Reads what has come. True if that was anything. `ended` is set when the connection is over.
   bool receive(bool& ended);
   void note_call(const CallTag& tag);
@@ -100,7 +100,7 @@ class PeerBoard {
   };
   bool take(const FrameHeader& header, const StateRecord& record);
 
-  Socket socket_;
+  TcpStream socket_;
   std::array<std::byte, 16 * kFrameBytes> bytes_{};
   std::size_t have_ = 0;
   PeerStatus status_;

@@ -60,16 +60,35 @@ Refusal TcpEndpoint::fault_of(const Preamble& preamble) {
   const Tag proof = proof_of(preamble, options_.key);
   if (!equal_in_constant_time(bytes_of(proof), bytes_of(preamble.proof))) return Refusal::kProof;
   if (preamble.kind < TcpLinkKind::kData || preamble.kind > TcpLinkKind::kNotes) return Refusal::kProtocol;
+  if (preamble.encrypted != (options_.encrypt ? 1 : 0)) return Refusal::kEncryption;
   return come_[preamble.source].first_time(preamble.serial) ? Refusal::kNone : Refusal::kReplay;
 }
 
 void TcpEndpoint::sign(Preamble& preamble) {
   preamble.source = source_;
+  preamble.encrypted = options_.encrypt ? 1 : 0;
   {
     const std::scoped_lock lock(signing_);
     preamble.serial = ++serials_[preamble.nonce];
   }
   preamble.proof = proof_of(preamble, options_.key);
+}
+
+Result<TcpStream> TcpEndpoint::begin(Socket socket, const Preamble& preamble) const {
+  if (!options_.encrypt) return TcpStream(std::move(socket));
+  return TcpStream::encrypted(std::move(socket), TlsSession::End::kClient, key_of_connection(preamble, options_.key),
+                              std::as_bytes(std::span(&preamble, 1)));
+}
+
+// Before there is a TLS session. What is no refusal is proved.
+void TcpEndpoint::answer(const Preamble& preamble, const Socket& socket, const FrameHeader& frame) const {
+  FrameHeader said = frame;
+  Tag proof{};
+  std::array<iovec, 2> parts{
+      {{.iov_base = &said, .iov_len = sizeof(said)}, {.iov_base = &proof, .iov_len = sizeof(proof)}}};
+  const bool proved = options_.encrypt && frame.kind != FrameKind::kRefusal;
+  if (proved) proof = answer_proof(key_of_connection(preamble, options_.key), frame);
+  send_some(socket.get(), std::span(parts).first(proved ? 2 : 1));
 }
 
 TcpEndpoint::TcpEndpoint(const TcpEndpointOptions& options)
@@ -83,6 +102,10 @@ Result<std::shared_ptr<TcpEndpoint>> TcpEndpoint::listen(const TcpEndpointOption
   if (host->is_wildcard()) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
                  fmt::format("{} is no address that peers can reach; name one of this machine's", options.address)};
+  }
+  if (options.encrypt) {
+    auto tls = TlsLibrary::open();
+    if (!tls) return tls.error();
   }
   std::shared_ptr<TcpEndpoint> endpoint(new TcpEndpoint(options));  // private constructor
   auto listener = listen_in_range(*host, options);
@@ -156,6 +179,7 @@ void TcpEndpoint::service() {
         accept_some(now_ns);
       } else {
         greet(fd);
+        shake(fd);
       }
     }
     if (count <= 0) return;
@@ -204,7 +228,7 @@ bool TcpEndpoint::evict_oldest(std::int64_t now_ns) {
   if (oldest == greetings_.end() || now_ns - oldest->second.since_ns < least_ns) return false;
   Socket socket = std::move(oldest->second.socket);
   greetings_.erase(oldest);
-  refuse_locked({.preamble = {}, .socket = std::move(socket)}, Refusal::kSilence);
+  refuse_locked({.preamble = {}, .socket = TcpStream(std::move(socket))}, Refusal::kSilence);
   return true;
 }
 
@@ -220,13 +244,50 @@ void TcpEndpoint::greet(int fd) {
       std::memcmp(&preamble, &kWireMagic, std::min(greeting.have, sizeof(kWireMagic))) != 0;  // refused at once
   const bool whole = greeting.have == greeting.bytes.size();
   if (!whole && !moved.ended && !wrong_start) return;
-  AcceptedLink link{.preamble = preamble, .socket = std::move(greeting.socket)};
+  Socket socket = std::move(greeting.socket);
   greetings_.erase(found);
+  const Refusal fault = wrong_start ? Refusal::kProtocol : !whole ? Refusal::kSilence : fault_of(preamble);
+  if (fault != Refusal::kNone) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    return refuse_locked({.preamble = preamble, .socket = TcpStream(std::move(socket))}, fault);
+  }
+  tune(fd, 0);
+  welcome(preamble, std::move(socket));
+}
+
+// Who has shown the key.
+void TcpEndpoint::welcome(const Preamble& preamble, Socket socket) {
+  const int fd = socket.get();
+  if (!options_.encrypt) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    return route({.preamble = preamble, .socket = TcpStream(std::move(socket))});
+  }
+  if (const Departure* departed = departure_of(preamble)) return answer(preamble, socket, departed->goodbye);
+  auto stream =
+      TcpStream::encrypted(std::move(socket), TlsSession::End::kServer, key_of_connection(preamble, options_.key));
+  if (!stream) return;  // no memory: it is closed, which the other end takes for our end
+  shaking_[fd] = {.preamble = preamble, .socket = std::move(*stream)};
+  shake(fd);
+}
+
+// Its TLS session goes on. Where it fails, its receiver is to know, too.
+void TcpEndpoint::shake(int fd) {
+  const auto found = shaking_.find(fd);
+  if (found == shaking_.end()) return;
+  found->second.socket.advance();
+  if (!found->second.socket.ready() && !found->second.socket.over()) return;
+  AcceptedLink link = std::move(found->second);
+  shaking_.erase(found);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  const Refusal fault = wrong_start ? Refusal::kProtocol : !whole ? Refusal::kSilence : fault_of(link.preamble);
-  if (fault != Refusal::kNone) return refuse_locked(std::move(link), fault);
-  tune(link.socket.get(), 0);
   route(std::move(link));
+}
+
+const TcpEndpoint::Departure* TcpEndpoint::departure_of(const Preamble& preamble) const {
+  const Place key{preamble.communicator, preamble.receiver};
+  if (const auto found = mailboxes_.find(key); found != mailboxes_.end() && !found->second.expired()) return nullptr;
+  const auto departed =
+      std::find_if(departures_.begin(), departures_.end(), [&](const Departure& d) { return d.key == key; });
+  return departed == departures_.end() ? nullptr : &*departed;
 }
 
 void TcpEndpoint::route(AcceptedLink link) {
@@ -239,12 +300,9 @@ void TcpEndpoint::route(AcceptedLink link) {
     mailbox->bell.ring();
     return;
   }
-  const auto departed =
-      std::find_if(departures_.begin(), departures_.end(), [&](const Departure& d) { return d.key == key; });
-  if (departed == departures_.end()) return park(std::move(link));
-  FrameHeader goodbye = departed->goodbye;
-  iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
-  send_some(link.socket.get(), {&part, 1});
+  const Departure* const departed = departure_of(link.preamble);
+  if (departed == nullptr) return park(std::move(link));
+  link.socket.say(departed->goodbye);
 }
 
 void TcpEndpoint::park(AcceptedLink link) {
@@ -264,9 +322,7 @@ void TcpEndpoint::refuse_locked(AcceptedLink link, Refusal refusal) {
   ++refusals_.count;
   refusals_.last = fmt::format("{}: {}", remote_address(link.socket.get()).text(), to_string(refusal));
   if (link.preamble.magic != kWireMagic) return;  // strangers get no answer
-  FrameHeader frame = refusal_frame(refusal);
-  iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-  send_some(link.socket.get(), {&part, 1});
+  link.socket.say(refusal_frame(refusal));
 }
 
 TcpEndpoint::Refusals TcpEndpoint::refusals() {

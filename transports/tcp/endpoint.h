@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/wait.h"
+#include "transports/tcp/stream.h"
 #include "transports/tcp/wire.h"
 
 namespace tutti {
@@ -35,11 +36,12 @@ struct TcpEndpointOptions {
   Clock* clock = nullptr;                    // null: the system's
   std::int64_t patience_ns = 5'000'000'000;  // for a connection that has not said yet who it is
   std::uint32_t most_parked = 4096;          // connections to communicators that do not exist here yet
+  bool encrypt = false;                      // all connections, by TLS; on all ranks or on none
 };
 
 struct AcceptedLink {
   Preamble preamble;
-  Socket socket;
+  TcpStream socket;  // by TLS: its session is set up, or has failed, which the stream tells
 };
 
 // Connections to one rank of one communicator that it has not taken yet. The endpoint's mutex guards `links`.
@@ -55,7 +57,7 @@ struct TcpMailbox {
 
 class TcpEndpoint {
  public:
-  // Errors: kConfig (address), kSystem (no free port in the range, no descriptors).
+  // Errors: kConfig (address, no TLS library), kSystem (no free port in the range, no descriptors).
   static Result<std::shared_ptr<TcpEndpoint>> listen(const TcpEndpointOptions& options);
   ~TcpEndpoint();
   TcpEndpoint(const TcpEndpoint&) = delete;
@@ -71,6 +73,10 @@ class TcpEndpoint {
 
   // Makes the preamble of a new connection from here one that its receiver, whose nonce it has, lets in, once.
   void sign(Preamble& preamble);
+  bool encrypts() const { return options_.encrypt; }
+  // A new connection from here, with a signed preamble, which in clear the caller sends first; by TLS it is inside.
+  // kSystem where the TLS library makes no connection.
+  Result<TcpStream> begin(Socket socket, const Preamble& preamble) const;
 
   void service();  // admits what has arrived; never blocks
   int wait_fd() const { return epoll_.get(); }
@@ -115,6 +121,10 @@ class TcpEndpoint {
   void route(AcceptedLink link);
   void park(AcceptedLink link);
   void refuse_locked(AcceptedLink link, Refusal refusal);
+  void welcome(const Preamble& preamble, Socket socket);
+  void shake(int fd);
+  const Departure* departure_of(const Preamble& preamble) const;
+  void answer(const Preamble& preamble, const Socket& socket, const FrameHeader& frame) const;
 
   TcpEndpointOptions options_;
   SteadyClock system_clock_;
@@ -124,6 +134,7 @@ class TcpEndpoint {
   Socket listener_;
   mutable std::mutex mutex_;  // guards all below
   std::map<int, Greeting> greetings_;
+  std::map<int, AcceptedLink> shaking_;  // who has shown the key, and whose TLS session is not set up yet
   std::map<Place, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<Departure> departures_;

@@ -1,6 +1,7 @@
 #include "transports/tcp/links.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +13,7 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kPumpEveryNs = 1'000'000;  // status() looks at the sockets again after this time
+constexpr std::int64_t kGoodbyeNs = 500'000'000;  // longest wait for room for goodbyes
 constexpr std::int64_t kReadOnNs = 500'000'000;   // what a dead peer has sent may be read for this long
 
 }  // namespace
@@ -84,11 +86,11 @@ void TcpLinks::take_back(const LaneSocket& socket) {
   std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.socket.get() == &socket; });
 }
 
-Socket TcpLinks::claim(std::uint32_t peer, std::uint16_t lane) {
+TcpStream TcpLinks::claim(std::uint32_t peer, std::uint16_t lane) {
   admit();
   const auto found = waiting_.find(key(peer, lane));
   if (found == waiting_.end()) return {};
-  Socket socket = std::move(found->second.socket);
+  TcpStream socket = std::move(found->second.socket);
   waiting_.erase(found);
   claimed_[key(peer, lane)] = true;
   return socket;
@@ -138,8 +140,7 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
   if (reply.kind == Reply::Kind::kRefused) {
     known.trouble = fmt::format("rank {} refused a connection of this rank: {}", peer, to_string(reply.refusal));
   } else if (known.trouble.empty()) {
-    known.trouble = fmt::format("a connection to rank {} ended: {}", peer,
-                                reply.error == 0 ? "end of file" : std::strerror(reply.error));
+    known.trouble = fmt::format("a connection to rank {} ended: {}", peer, words_of_end(reply.error));
   }
 }
 
@@ -168,14 +169,14 @@ bool TcpLinks::flush() {
 void TcpLinks::look() {
   for (TcpLink* link : links_) link->look();
   std::erase_if(orphans_, [this](Orphan& orphan) {
-    const int fd = orphan.socket->socket.get();
-    const Reply reply = orphan.brings_answer ? orphan.replies.read(fd) : last_words(fd, orphan.stashed);
+    TcpStream& stream = orphan.socket->socket;
+    const Reply reply = orphan.brings_answer ? orphan.replies.read(stream) : stream.last_words(orphan.stashed);
     note_reply(orphan.peer, reply);
     return reply.kind != Reply::Kind::kNothing;
   });
   for (auto& [lane, waiting] : waiting_) {
     if (waiting.ended) continue;
-    const Reply reply = last_words(waiting.socket.get(), {});
+    const Reply reply = waiting.socket.last_words({});
     waiting.ended = reply.kind != Reply::Kind::kNothing;
     note_reply(static_cast<std::uint32_t>(lane >> 16), reply);
   }
@@ -268,18 +269,33 @@ void TcpLinks::say_goodbye() {
                .culprit = record.culprit,
                .argument = static_cast<CallArgument>(record.argument)};
   }
-  FrameHeader goodbye = goodbye_frame(record.entered, record.left, failure);
-  iovec part{.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
-  const auto say = [&](const Socket& socket) {
-    part = {.iov_base = &goodbye, .iov_len = sizeof(goodbye)};
-    if (socket.is_open()) send_some(socket.get(), {&part, 1});
+  const FrameHeader goodbye = goodbye_frame(record.entered, record.left, failure);
+  const auto say = [&](TcpStream& stream) {  // false: there is no room
+    if (!stream.is_open()) return true;
+    const Moved moved = stream.say(goodbye);
+    return moved.bytes > 0 || moved.ended;
   };
   admit();
   // All are told before any is closed: a peer that finds one closed finds the goodbye on another.
-  for (const Orphan& orphan : orphans_) say(orphan.socket->socket);
-  for (const auto& [lane, waiting] : waiting_) say(waiting.socket);
+  std::vector<TcpStream*> streams;
+  for (const Orphan& orphan : orphans_) streams.push_back(&orphan.socket->socket);
+  const auto say_again = [&] { std::erase_if(streams, [&](TcpStream* stream) { return say(*stream); }); };
+  say_again();
+  for (auto& [lane, waiting] : waiting_) say(waiting.socket);
   for (Peer& peer : peers_) say(peer.board.socket());
-  for (TcpLink* link : links_) link->say_goodbye(goodbye);
+  // Encrypted, it may wait for a handshake or for room: that is given a moment, since without a goodbye the peer would
+  // take us for dead.
+  std::vector<TcpLink*> links = links_;
+  const std::int64_t latest_ns = clock_.now_ns() + kGoodbyeNs;
+  while (true) {
+    std::erase_if(links, [&](TcpLink* link) { return link->say_goodbye(goodbye); });
+    if (!endpoint_->encrypts()) break;
+    endpoint_->service();  // peers that set up connections may be in the same place
+    const bool told = streams.empty() && links.empty() && pusher_->flush();
+    if (told || clock_.now_ns() >= latest_ns) break;
+    poll(nullptr, 0, 1);
+    say_again();
+  }
   for (TcpLink* link : links_) link->end();
   for (const Orphan& orphan : orphans_) orphan.socket->end();
   orphans_.clear();

@@ -18,6 +18,7 @@
 #include "transports/tcp/board.h"
 #include "transports/tcp/endpoint.h"
 #include "transports/tcp/epoll_doorbell.h"
+#include "transports/tcp/stream.h"
 #include "transports/tcp/wire.h"
 
 namespace tutti {
@@ -38,16 +39,12 @@ class TcpLink;
 // The socket of a data connection. Shared by the sending and the receiving connection of a lane, either of which may
 // end first, and by the lane.
 struct LaneSocket {
-  Socket socket;
+  TcpStream socket;
   bool sender = false;        // a sending connection uses it, and it alone knows where a frame ends
   TcpLink* reader = nullptr;  // the receiving connection that reads it
   bool torn = false;          // a sending connection has ended within a frame: nothing may follow
 
-  void end() {
-    if (!socket.is_open()) return;
-    discard_unread(socket.get());
-    socket.close();
-  }
+  void end() { socket.end(); }
 };
 
 // What this rank's two connections of one (peer, lane) know of each other.
@@ -99,10 +96,13 @@ class TcpLinks {
   // For the connections.
   Result<Socket> connect(std::uint32_t peer);
   Preamble preamble(std::uint32_t peer, std::uint16_t lane) const;  // of one new connection
+  Result<TcpStream> begin(Socket socket, const Preamble& preamble) const {
+    return endpoint_->begin(std::move(socket), preamble);
+  }
   void add(TcpLink& link);
   void remove(TcpLink& link);
   // The connection that `peer` has opened; a closed socket if it has not come.
-  Socket claim(std::uint32_t peer, std::uint16_t lane);
+  TcpStream claim(std::uint32_t peer, std::uint16_t lane);
   TcpLane& lane(std::uint32_t peer, std::uint16_t lane) { return lanes_[key(peer, lane)]; }  // stays where it is
   // Whether the connections that this rank makes to `peer` are those that both directions use.
   bool hosts(std::uint32_t peer) const { return options_.rank < peer; }
@@ -145,7 +145,7 @@ class TcpLinks {
     std::string trouble;              // why, in words
   };
   struct Waiting {
-    Socket socket;
+    TcpStream socket;
     bool ended = false;  // and its peer's fate is noted
   };
   using LaneKey = std::uint64_t;

@@ -41,7 +41,6 @@ void TcpNotes::dial(std::uint32_t peer) {
     line.trouble = socket.error().message;
     return;
   }
-  line.socket = std::move(*socket);
   Preamble preamble;
   preamble.kind = TcpLinkKind::kNotes;
   preamble.nonce = address->nonce;
@@ -50,7 +49,14 @@ void TcpNotes::dial(std::uint32_t peer) {
   preamble.receiver = peer;
   preamble.ranks = static_cast<std::uint32_t>(addresses_.size());
   endpoint_->sign(preamble);
-  line.unsent.assign(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
+  auto stream = endpoint_->begin(std::move(*socket), preamble);
+  line.ended = !stream.ok();
+  if (!stream) {
+    line.trouble = stream.error().message;
+    return;
+  }
+  line.socket = std::move(*stream);
+  if (!line.socket.is_encrypted()) line.unsent.assign(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
 }
 
 void TcpNotes::post(std::uint32_t peer, const std::string& note) {
@@ -93,7 +99,7 @@ void TcpNotes::pump() {
 void TcpNotes::send_pending(Line& line) {
   while (!line.ended && !line.unsent.empty()) {
     iovec part{.iov_base = line.unsent.data(), .iov_len = line.unsent.size()};
-    const Moved moved = send_some(line.socket.get(), {&part, 1});
+    const Moved moved = line.socket.send({&part, 1});
     line.unsent.erase(0, moved.bytes);
     if (moved.ended) receive_pending(line);  // what the peer said before its end
     line.ended |= moved.ended;
@@ -104,7 +110,7 @@ void TcpNotes::send_pending(Line& line) {
 void TcpNotes::receive_pending(Line& line) {
   std::array<std::byte, kReadBytes> bytes;
   while (!line.ended) {
-    const Moved moved = receive_some(line.socket.get(), bytes.data(), bytes.size());
+    const Moved moved = line.socket.receive(bytes.data(), bytes.size());
     line.unread.append(reinterpret_cast<const char*>(bytes.data()), moved.bytes);
     while (line.unread.size() >= sizeof(FrameHeader)) {
       FrameHeader header;
@@ -126,7 +132,7 @@ void TcpNotes::receive_pending(Line& line) {
 
 void TcpNotes::hang_up(std::uint32_t peer) {
   Line& line = lines_.at(peer);
-  if (line.socket.is_open()) discard_unread(line.socket.get());
+  line.socket.end();
   line = Line();
 }
 

@@ -47,7 +47,7 @@ class TcpNotes {
     void ring() override {}
   };
   struct Line {
-    Socket socket;
+    TcpStream socket;
     bool ended = false;
     std::string trouble{};
     std::string unsent{};

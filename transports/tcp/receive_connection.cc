@@ -64,7 +64,7 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
 // True once the peer's connection has come.
 bool TcpReceiveConnection::claim() {
   if (side_.socket != nullptr || ended_) return true;
-  Socket socket = links_->claim(peer(), lane_);
+  TcpStream socket = links_->claim(peer(), lane_);
   if (!socket.is_open()) return false;
   side_.socket = std::make_shared<LaneSocket>();  // see LaneSocket
   side_.socket->socket = std::move(socket);
@@ -127,7 +127,7 @@ bool TcpReceiveConnection::read_header() {
     side_.begin = 0;
     const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - side_.end;
     links_->send_first();
-    const Moved moved = receive_some(fd(), side_.stash.get() + side_.end, wanted);
+    const Moved moved = stream().receive(side_.stash.get() + side_.end, wanted);
     if (moved.ended) note_end(moved.error);
     if (moved.bytes == 0) return false;
     side_.end += moved.bytes;
@@ -169,7 +169,7 @@ bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
   const std::size_t ahead = bytes == rest() ? (long_messages_ ? kHeaderBytes : kStashBytes) : 0;
   std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = side_.stash.get(), .iov_len = ahead}}};
   links_->send_first();
-  const Moved moved = receive_some(fd(), parts);
+  const Moved moved = stream().receive(parts);
   if (moved.ended) note_end(moved.error);
   const std::size_t own = std::min(moved.bytes, bytes);
   received_ += own;
@@ -217,7 +217,7 @@ void TcpReceiveConnection::look() {
   look_at_other();
   if (stage_ == Stage::kHeader && !read_header()) return;
   // There is a message to be read first. Once the peer has closed, the last bytes say whether it said goodbye.
-  const Reply reply = last_words(fd(), {side_.stash.get() + side_.begin, stashed()});
+  const Reply reply = stream().last_words({side_.stash.get() + side_.begin, stashed()});
   if (reply.kind == Reply::Kind::kNothing) return;
   tail_seen_ = true;
   goodbye_ = reply.kind == Reply::Kind::kGoodbye;
@@ -227,21 +227,20 @@ void TcpReceiveConnection::look() {
 // Nothing comes there before the peer moves to it; once it is over, it may tell why.
 void TcpReceiveConnection::look_at_other() {
   if (other_seen_ || other_.socket == nullptr || !other_.socket->socket.is_open()) return;
-  const Reply reply = last_words(other_.socket->socket.get(), other_.stashed());
+  const Reply reply = other_.socket->socket.last_words(other_.stashed());
   other_seen_ = reply.kind != Reply::Kind::kNothing;
   links_->note_reply(peer(), reply);
 }
 
-void TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
-  if (ended_) return;
-  FrameHeader frame = goodbye;
+bool TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
+  if (ended_) return true;
   for (const Side* side : {&side_, &other_}) {
-    const LaneSocket* socket = side->socket.get();
+    LaneSocket* const socket = side->socket.get();
     if (socket == nullptr || !socket->socket.is_open() || socket->sender || socket->torn)
       continue;  // the sender says it
-    iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-    send_some(socket->socket.get(), {&part, 1});
+    socket->socket.say(goodbye);
   }
+  return true;
 }
 
 void TcpReceiveConnection::end() {

@@ -45,7 +45,7 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   };
   std::size_t stashed() const { return side_.end - side_.begin; }
   std::size_t rest() const { return header_.bytes - received_; }
-  int fd() const { return side_.socket->socket.get(); }
+  TcpStream& stream() { return side_.socket->socket; }
   bool open() const { return side_.socket != nullptr && side_.socket->socket.is_open(); }
   void look_at_other();
   bool claim();

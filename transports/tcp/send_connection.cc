@@ -18,15 +18,16 @@ static_assert(kHeaderPlace >= kHeaderBytes);
 }  // namespace
 
 TcpSendConnection::TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane,
-                                     Socket socket)
+                                     const Preamble& preamble, TcpStream stream)
     : TcpLink(peer),
       links_(std::move(links)),
       lane_(links_->lane(peer, lane)),
       own_(std::make_shared<LaneSocket>()),
       socket_(own_),
-      preamble_(links_->preamble(peer, lane)),
+      preamble_(preamble),
+      preamble_sent_(stream.is_encrypted() ? sizeof(Preamble) : 0),  // by TLS it is the stream's
       slots_(links_->options().slots) {
-  socket_->socket = std::move(socket);
+  socket_->socket = std::move(stream);
   socket_->sender = true;
   if (links_->hosts(peer)) lane_.common = socket_;
   links_->add(*this);
@@ -36,8 +37,12 @@ Result<std::unique_ptr<TcpSendConnection>> TcpSendConnection::open(std::shared_p
                                                                    std::uint16_t lane) {
   auto socket = links->connect(peer);
   if (!socket) return socket.error();
+  const Preamble preamble = links->preamble(peer, lane);
+  auto stream = links->begin(std::move(*socket), preamble);
+  if (!stream) return stream.error();
+  stream->advance();
   std::unique_ptr<TcpSendConnection> connection(  // private constructor
-      new TcpSendConnection(std::move(links), peer, lane, std::move(*socket)));
+      new TcpSendConnection(std::move(links), peer, lane, preamble, std::move(*stream)));
   if (!connection->push()) connection->links_->mark_dirty(*connection);
   return connection;
 }
@@ -132,7 +137,7 @@ std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::by
     add(header, kHeaderBytes);
     add(data, header->bytes);
   }
-  const Moved moved = send_some(socket_->socket.get(), {parts.data(), used});
+  const Moved moved = used > 0 ? socket_->socket.send({parts.data(), used}) : socket_->socket.finish();
   if (moved.ended) {
     fail(moved);
     return 0;
@@ -175,7 +180,7 @@ bool TcpSendConnection::move() {
   FrameHeader frame{.kind = FrameKind::kMoved};
   while (move_sent_ < kHeaderBytes) {
     iovec part{.iov_base = reinterpret_cast<std::byte*>(&frame) + move_sent_, .iov_len = kHeaderBytes - move_sent_};
-    const Moved moved = send_some(socket_->socket.get(), {&part, 1});
+    const Moved moved = socket_->socket.send({&part, 1});
     if (moved.ended) fail(moved);
     if (moved.bytes == 0) return false;
     move_sent_ += moved.bytes;
@@ -198,8 +203,8 @@ void TcpSendConnection::fail(const Moved& moved) {
     count_ = 0;
     return socket_->reader->look();  // there may be data before the reason
   }
-  const int fd = socket_->socket.get();
-  Reply reply = brings_answer() ? replies_.read(fd) : last_words(fd, {});  // it may have said why
+  TcpStream& stream = socket_->socket;
+  Reply reply = brings_answer() ? replies_.read(stream) : stream.last_words({});  // it may have said why
   if (reply.kind != Reply::Kind::kGoodbye && reply.kind != Reply::Kind::kRefused) {
     reply = {.kind = Reply::Kind::kEnded, .error = moved.error};
   }
@@ -209,9 +214,9 @@ void TcpSendConnection::fail(const Moved& moved) {
 void TcpSendConnection::look() {
   for (const auto& socket : {own_, borrowed_}) {
     if (over_ || socket == nullptr || !socket->socket.is_open() || socket->reader != nullptr) continue;  // it looks
-    const int fd = socket->socket.get();
+    TcpStream& stream = socket->socket;
     const bool answer = socket == own_ && !links_->hosts(peer());
-    const Reply reply = answer ? replies_.read(fd) : last_words(fd, {});
+    const Reply reply = answer ? replies_.read(stream) : stream.last_words({});
     if (reply.kind != Reply::Kind::kNothing) give_up(reply);
   }
 }
@@ -222,13 +227,16 @@ void TcpSendConnection::give_up(const Reply& reply) {
   count_ = 0;
 }
 
-void TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
-  if (over_ || !push()) return;
-  FrameHeader frame = goodbye;
+// With messages of a call that has failed before it there is no waiting for its turn.
+bool TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
+  if (over_ || !push()) return true;
+  bool told = true;
   for (const auto& socket : {own_, borrowed_}) {
-    iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
-    if (socket != nullptr && socket->socket.is_open()) send_some(socket->socket.get(), {&part, 1});
+    if (socket == nullptr || !socket->socket.is_open()) continue;
+    const Moved moved = socket->socket.say(goodbye);
+    told &= moved.bytes > 0 || moved.ended || socket != socket_;
   }
+  return told;
 }
 
 void TcpSendConnection::end() {

@@ -38,9 +38,12 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
     PageBytes memory;
     std::size_t bytes = 0;  // header and payload
   };
-  TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane, Socket socket);
+  TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane, const Preamble& preamble,
+                    TcpStream stream);
   std::size_t next_slot() const { return (first_ + count_) % slots_.size(); }
-  bool pending() const { return !over_ && (count_ > 0 || preamble_sent_ < sizeof(preamble_) || moving_); }
+  bool pending() const {
+    return !over_ && (count_ > 0 || preamble_sent_ < sizeof(preamble_) || moving_ || socket_->socket.unsent());
+  }
   // The way back of our own: no data.
   bool brings_answer() const { return !links_->hosts(peer()) && socket_ == own_; }
   void consider_moving(std::uint64_t bytes);

@@ -2,18 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
-#include <vector>
 
 namespace tutti {
-namespace {
-constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;  // in which a goodbye is looked for; more than kernels hold
-
-}  // namespace
 
 std::string_view to_string(Refusal refusal) {
   switch (refusal) {
@@ -26,6 +19,7 @@ std::string_view to_string(Refusal refusal) {
     case Refusal::kDuplicate: return "that connection is there already";
     case Refusal::kFull: return "too many connections wait for communicators that do not exist here";
     case Refusal::kSilence: return "it did not say who it is";
+    case Refusal::kEncryption: return "one end encrypts, and the other does not: give all the same TUTTI_ENCRYPT";
     case Refusal::kNone: break;
   }
   return "unknown reason";
@@ -34,6 +28,10 @@ std::string_view to_string(Refusal refusal) {
 Tag proof_of(const Preamble& preamble, const Key& key) {
   const std::string_view before = bytes_of(preamble).substr(0, offsetof(Preamble, proof));
   return tag_of(hmac_sha256(bytes_of(key), {"tutti connection", before}));
+}
+
+Key key_of_connection(const Preamble& preamble, const Key& key) {
+  return derive_key(key, "tutti tls", bytes_of(preamble));
 }
 
 FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure) {
@@ -66,7 +64,7 @@ Reply reply_of(const FrameHeader& frame) {
     }
     return reply;
   }
-  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kSilence));
+  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kEncryption));
   return {.kind = Reply::Kind::kRefused, .refusal = static_cast<Refusal>(reason)};
 }
 
@@ -90,35 +88,6 @@ Result<PeerAddress> PeerAddress::parse(const std::string& text, std::int32_t pee
     at += 2;
   }
   return address;
-}
-
-Reply last_words(int fd, std::span<const std::byte> stashed) {
-  if (!remote_has_closed(fd)) return {};
-  int unread_bytes = 0;
-  if (ioctl(fd, FIONREAD, &unread_bytes) != 0 || unread_bytes < 0) unread_bytes = 0;
-  std::vector<std::byte> tail(stashed.begin(), stashed.end());
-  // One byte more than there is, so that a connection that has ended by an error says by which.
-  tail.resize(stashed.size() + std::min(static_cast<std::size_t>(unread_bytes), kMaxUnreadBytes) + 1);
-  const Moved moved = peek_some(fd, tail.data() + stashed.size(), tail.size() - stashed.size());
-  tail.resize(stashed.size() + moved.bytes);
-  const Reply ended{.kind = Reply::Kind::kEnded, .error = moved.error};
-  if (tail.size() < kHeaderBytes) return ended;
-  FrameHeader frame;
-  std::memcpy(&frame, tail.data() + tail.size() - kHeaderBytes, sizeof(frame));
-  const bool answer = frame.kind == FrameKind::kGoodbye || frame.kind == FrameKind::kRefusal;
-  return frame.magic == kFrameMagic && answer && frame.bytes == 0 ? reply_of(frame) : ended;
-}
-
-Reply ReplyReader::read(int fd) {
-  while (have_ < bytes_.size()) {
-    const Moved moved = receive_some(fd, bytes_.data() + have_, bytes_.size() - have_);
-    if (moved.ended) return {.kind = Reply::Kind::kEnded, .error = moved.error};
-    if (moved.bytes == 0) return {};
-    have_ += moved.bytes;
-  }
-  FrameHeader frame;
-  std::memcpy(&frame, bytes_.data(), sizeof(frame));
-  return reply_of(frame);
 }
 
 }  // namespace tutti

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -41,8 +40,8 @@ struct Preamble {
   std::uint32_t magic = kWireMagic;
   std::uint16_t version = kWireVersion;
   TcpLinkKind kind = TcpLinkKind::kData;
-  std::uint8_t reserved = 0;
-  WireNonce nonce{};  // the receiver's
+  std::uint8_t encrypted = 0;  // 1: TLS follows; nothing else does so far
+  WireNonce nonce{};           // the receiver's
   std::uint64_t communicator = 0;
   std::uint32_t sender = 0;
   std::uint32_t receiver = 0;
@@ -58,6 +57,8 @@ static_assert(sizeof(Preamble) == 88 && alignof(Preamble) == 8);
 
 // HMAC-SHA-256 over all that stands before it; the listener's nonce among it.
 Tag proof_of(const Preamble& preamble, const Key& key);
+// Of the one connection that begins so: `key` is the job's.
+Key key_of_connection(const Preamble& preamble, const Key& key);
 
 enum class FrameKind : std::uint32_t {
   kMessage = 1,  // `bytes` of payload follow
@@ -78,7 +79,8 @@ enum class Refusal : std::uint8_t {
   kShape,
   kDuplicate,
   kFull,
-  kSilence
+  kSilence,
+  kEncryption
 };
 std::string_view to_string(Refusal refusal);
 
@@ -129,19 +131,5 @@ struct Reply {
 
 // Of a goodbye or a refusal.
 Reply reply_of(const FrameHeader& frame);
-
-// What a connection that may carry data to us ends with, though none of it has been read yet but `stashed`: kNothing
-// while it is open, else what its last frame is. Looks at all that is unread, so ask once after an answer.
-Reply last_words(int fd, std::span<const std::byte> stashed);
-
-// Collects a Reply from the way back of a connection, which may come in pieces.
-class ReplyReader {
- public:
-  Reply read(int fd);
-
- private:
-  std::array<std::byte, kHeaderBytes> bytes_{};
-  std::size_t have_ = 0;
-};
 
 }  // namespace tutti
