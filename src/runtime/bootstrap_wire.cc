@@ -139,7 +139,7 @@ std::string pack_failure(const Error& error) {
 
 Error unpack_failure(std::string_view body, ErrorScope scope) {
   Error error{ErrorCode::kRefused, scope, -1, "a failure was told that cannot be read"};
-  if (body.size() < 1 + sizeof(error.rank) || static_cast<unsigned char>(body[0]) > unsigned(ErrorCode::kDevice)) {
+  if (body.size() < 1 + sizeof(error.rank) || static_cast<unsigned char>(body[0]) > unsigned(kLastErrorCode)) {
     return error;
   }
   error.code = static_cast<ErrorCode>(body[0]);
