@@ -16,4 +16,4 @@ usage() { sed -n '2,/^$/{s/^# \{0,1\}//;p}' "$0"; }
 cores() { nproc 2>/dev/null || echo 1; }
 
 # Presets that the scripts know; their build folders are build/<preset>.
-is_preset() { case $1 in dev | release | asan | tsan | cuda) return 0 ;; *) return 1 ;; esac }
+is_preset() { case $1 in dev | release | asan | tsan | cuda | fuzz) return 0 ;; *) return 1 ;; esac }

@@ -108,7 +108,7 @@ std::optional<RecordedCall> parse_call(std::span<const std::byte> file, std::siz
   call.outcome = std::bit_cast<recording::Outcome>(field(offsetof(Record, outcome)));
   const auto state = static_cast<std::uint8_t>(call.outcome.state);
   if (!plausible(call.tag) || state < 1 || state > 4 || static_cast<std::uint8_t>(call.outcome.way) > 4 ||
-      call.outcome.code > static_cast<std::uint8_t>(ErrorCode::kDevice)) {
+      call.outcome.code > static_cast<std::uint8_t>(kLastErrorCode)) {
     return std::nullopt;
   }
   call.start_ns = times.unix_ns(field(offsetof(Record, start)));
@@ -153,7 +153,7 @@ std::optional<RecordedFailure> parse_failure(std::span<const std::byte> first, s
   failure.at_ns = times.unix_ns(word_at(second, offset + offsetof(Failure, ticks)));
   failure.sequence = word_at(second, offset + offsetof(Failure, sequence));
   const auto code = number_at<std::uint32_t>(second, offset + offsetof(Failure, code));
-  failure.code = static_cast<ErrorCode>(std::min(code, static_cast<std::uint32_t>(ErrorCode::kDevice)));
+  failure.code = static_cast<ErrorCode>(std::min(code, static_cast<std::uint32_t>(kLastErrorCode)));
   failure.culprit = number_at<std::int32_t>(second, offset + offsetof(Failure, culprit));
   failure.text = text_at(second, offset + offsetof(Failure, text), sizeof(Failure::text));
   return failure;

@@ -86,9 +86,19 @@ class SendConnection {
   virtual bool lingers() const { return sends_from_memory(); }
 };
 
-// The last three are no connection's words: a peer has taken back what it showed; the memory that a rank named cannot
-// be read or written; the system does not let this rank use the peer's memory.
-enum class Arrival : std::uint8_t { kNothing, kMessage, kMismatch, kCorrupt, kWithdrawn, kUnreachable, kForbidden };
+// kDamaged: bits of a message have changed on its way. The last three are no connection's words: a peer has taken back
+// what it showed; the memory that a rank named cannot be read or written; the system does not let this rank use the
+// peer's memory.
+enum class Arrival : std::uint8_t {
+  kNothing,
+  kMessage,
+  kMismatch,
+  kCorrupt,
+  kDamaged,
+  kWithdrawn,
+  kUnreachable,
+  kForbidden
+};
 
 class ReceiveConnection {
  public:
@@ -105,6 +115,8 @@ class ReceiveConnection {
   virtual CallTag mismatched_tag() const = 0;
   virtual Message front() = 0;  // after arrival() said kMessage; stays valid until release()
   virtual void release() = 0;
+  // After arrival() said kDamaged: which message it is, the hop, and what is wrong with it.
+  virtual std::string damage() const { return {}; }
 };
 
 // How one rank's call ended, for its peers to see.

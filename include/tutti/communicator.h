@@ -115,6 +115,11 @@ struct CommunicatorOptions {
   // are. The same on all ranks. A call whose communicator breaks then lasts until the other ranks have come to theirs
   // and have agreed, at most 4 set-up timeouts, also after abort(). Left alone: TUTTI_UNIFORM, then false.
   std::optional<bool> uniform;
+  // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which its
+  // receiver looks at: a flipped bit is kDamaged on that rank, with the hop. All values then travel in slots or
+  // sockets, never through each other's memory, and the host carries out calls on GPU memory: docs/reliability.md says
+  // what it covers and costs. The same on all ranks. Left alone: TUTTI_CHECKSUM, then false.
+  std::optional<bool> checksum;
   std::vector<std::int32_t> devices;  // of create_all() alone: by rank, in place of `device`
   // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.

@@ -32,7 +32,9 @@ enum class ErrorCode : std::uint8_t {
   kRefused,          // a peer is not who it should be: other job, other user, other protocol version
   kSystem,           // the operating system refused: out of memory, of descriptors, of disk, no permission
   kDevice,           // the CUDA driver refused, or a kernel failed; its context may be lost
+  kDamaged,          // bits of a message changed on their way: its checksum is wrong (CommunicatorOptions::checksum)
 };
+inline constexpr ErrorCode kLastErrorCode = ErrorCode::kDamaged;  // none is beyond it
 
 // One failure, told so that a person can act on it.
 struct Error {

@@ -240,6 +240,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_RDMA_CACHE_MIB", integer(&Config::rdma_cache_mib, 0, 1 << 20)},
       {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
       {"TUTTI_UNIFORM", integer(&Config::uniform, 0, 1)},
+      {"TUTTI_CHECKSUM", integer(&Config::checksum, 0, 1)},
       {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
       {"TUTTI_SLOT_BYTES", integer(&Config::slot_bytes, 4096, 16 << 20, 4096)},

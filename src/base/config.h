@@ -80,6 +80,7 @@ struct Config {
   std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
   std::string node_id;                                 // TUTTI_NODE_ID: ranks share memory only with the same
   bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: calls end alike on all ranks
+  bool checksum = false;                               // TUTTI_CHECKSUM, 0 or 1: every message carries one
   std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
   std::optional<std::int32_t> slot_bytes;              // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096

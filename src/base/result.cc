@@ -19,6 +19,7 @@ std::string_view to_string(ErrorCode code) {
     case ErrorCode::kRefused: return "refused";
     case ErrorCode::kSystem: return "system";
     case ErrorCode::kDevice: return "device";
+    case ErrorCode::kDamaged: return "data damaged";
   }
   return "unknown error";
 }

@@ -49,7 +49,10 @@ class Execution::Domain {
   void report(std::uint16_t port, Arrival kind) {
     if (execution_.bad_) return;  // the first is the cause
     ReceiveConnection& connection = *bound_.ports[port].receive;
-    execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer, .kind = kind, .tag = connection.mismatched_tag()};
+    execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer,
+                                 .kind = kind,
+                                 .tag = connection.mismatched_tag(),
+                                 .damage = connection.damage()};
   }
   std::size_t element_bytes() const { return execution_.call_.element_bytes; }
   Extent extent(const Slice& slice, std::uint64_t tile) const {

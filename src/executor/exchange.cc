@@ -86,7 +86,10 @@ bool Exchange::receive_next(Transfer& transfer, State& state) {
   const Message message = arrival == Arrival::kMessage ? transfer.receive->front() : Message{};
   if (arrival != Arrival::kMessage || message.bytes != bytes) {
     bad_transfer_ = &transfer;
-    bad_ = BadMessage{.peer = transfer.peer, .kind = Arrival::kCorrupt, .tag = {}};
+    bad_ = BadMessage{.peer = transfer.peer,
+                      .kind = arrival == Arrival::kDamaged ? arrival : Arrival::kCorrupt,
+                      .tag = {},
+                      .damage = transfer.receive->damage()};
     broken_ = true;
     return false;
   }

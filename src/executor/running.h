@@ -34,8 +34,9 @@ struct Call {
 // What a peer sent that it must not have sent.
 struct BadMessage {
   std::uint32_t peer = 0;             // kUnreachable: whose memory it is, perhaps this rank's own
-  Arrival kind = Arrival::kMismatch;  // or kCorrupt, kWithdrawn, kUnreachable, kForbidden
+  Arrival kind = Arrival::kMismatch;  // or kCorrupt, kDamaged, kWithdrawn, kUnreachable, kForbidden
   CallTag tag;                        // for kMismatch: the peer's; sequence 0: not known
+  std::string damage{};               // for kDamaged: the connection's words
 };
 
 class Running {

@@ -50,7 +50,8 @@ ncclResult_t number_of(ErrorCode code) {
     }
     case ErrorCode::kAborted:
     case ErrorCode::kPeerLost:
-    case ErrorCode::kRefused: return ncclRemoteError;
+    case ErrorCode::kRefused:
+    case ErrorCode::kDamaged: return ncclRemoteError;
     case ErrorCode::kSystem: return ncclSystemError;
     case ErrorCode::kDevice: return ncclUnhandledCudaError;
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -17,6 +18,43 @@ std::uint32_t library_version() {
 
 std::string version_text(std::uint32_t version) {
   return fmt::format("{}.{}.{}", version / 1'000'000, version / 1'000 % 1'000, version % 1'000);
+}
+
+namespace {
+
+// A struct whose bytes these are, no more and no fewer.
+template <class T>
+std::optional<T> read_whole(std::string_view bytes) {
+  T value;
+  if (bytes.size() != sizeof(value)) return std::nullopt;
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> read_protocol(std::string_view body) {
+  const auto start = read_whole<std::array<std::uint32_t, 2>>(body.substr(0, 2 * sizeof(std::uint32_t)));
+  return start && (*start)[0] == kHelloMagic ? std::optional((*start)[1]) : std::nullopt;
+}
+
+std::optional<Hello> read_hello(std::string_view body) {
+  const auto hello = read_whole<Hello>(body);
+  return hello && hello->magic == kHelloMagic && hello->protocol == kProtocol ? hello : std::nullopt;
+}
+
+std::optional<Challenge> read_challenge(std::string_view greeting) {
+  return greeting.starts_with('\2') ? read_whole<Challenge>(greeting.substr(1)) : std::nullopt;
+}
+
+std::optional<std::string_view> read_refusal(std::string_view greeting) {
+  return greeting.starts_with('\0') ? std::optional(greeting.substr(1)) : std::nullopt;
+}
+
+std::optional<Answer> read_answer(std::string_view body) { return read_whole<Answer>(body); }
+
+std::optional<Nonce> read_meeting(std::string_view welcome) {
+  return welcome.starts_with('\1') ? read_whole<Nonce>(welcome.substr(1)) : std::nullopt;
 }
 
 Tag job_tag(std::string_view job_id) { return tag_of(sha256({"tutti job id", job_id})); }
@@ -99,13 +137,14 @@ std::string pack_failure(const Error& error) {
   return body + error.message;
 }
 
-Error unpack_failure(std::string_view body) {
-  Error error{ErrorCode::kRefused, ErrorScope::kCommunicator, -1, "the hub sent something that cannot be read"};
-  if (body.size() < 1 + sizeof(error.rank) || static_cast<unsigned char>(body[0]) > unsigned(ErrorCode::kSystem)) {
+Error unpack_failure(std::string_view body, ErrorScope scope) {
+  Error error{ErrorCode::kRefused, scope, -1, "a failure was told that cannot be read"};
+  if (body.size() < 1 + sizeof(error.rank) || static_cast<unsigned char>(body[0]) > unsigned(kLastErrorCode)) {
     return error;
   }
   error.code = static_cast<ErrorCode>(body[0]);
   std::memcpy(&error.rank, body.data() + 1, sizeof(error.rank));
+  error.rank = std::max(error.rank, -1);
   error.message = body.substr(1 + sizeof(error.rank));
   return error;
 }

@@ -76,6 +76,15 @@ static_assert(sizeof(Answer) == 56);
 std::uint32_t library_version();
 std::string version_text(std::uint32_t version);
 
+// What has come, once its frame's length is known. Nothing in it is trusted: numbers may be any, and kinds none of
+// ours. Nothing: it is no such word.
+std::optional<Hello> read_hello(std::string_view body);             // magic and protocol are right
+std::optional<std::uint32_t> read_protocol(std::string_view body);  // of a hello of whichever protocol
+std::optional<Challenge> read_challenge(std::string_view greeting);
+std::optional<std::string_view> read_refusal(std::string_view greeting);  // the reason
+std::optional<Answer> read_answer(std::string_view body);
+std::optional<Nonce> read_meeting(std::string_view welcome);
+
 // What strangers see of a job id.
 Tag job_tag(std::string_view job_id);
 
@@ -110,8 +119,8 @@ std::string harmless(std::string_view text);
 std::string pack(const std::vector<std::string>& blobs);
 std::optional<std::vector<std::string>> unpack(std::string_view all, std::size_t count);
 
-// An error, as one body without its letter, and back.
+// An error, as one body without its letter, and back; its scope does not travel.
 std::string pack_failure(const Error& error);
-Error unpack_failure(std::string_view body);
+Error unpack_failure(std::string_view body, ErrorScope scope = ErrorScope::kCommunicator);
 
 }  // namespace tutti::wire

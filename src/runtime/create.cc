@@ -61,6 +61,7 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
   if (options.uniform) config->uniform = *options.uniform;
   if (options.encrypt) config->encrypt = *options.encrypt;
+  if (options.checksum) config->checksum = *options.checksum;
   if (!options.node_id.empty()) config->node_id = options.node_id;
   if (!options.interface.empty()) config->interface = options.interface;
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");

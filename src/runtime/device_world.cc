@@ -165,8 +165,8 @@ class DeviceWorldMaker {
 
   std::string introduce() {
     const Config& config = fabric_.config;
-    if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || !world_of_host_.nodes.empty() ||
-        ranks_ > kMostDeviceRanks) {
+    if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
+        !world_of_host_.nodes.empty() || ranks_ > kMostDeviceRanks) {
       return "-";
     }
     auto code = fabric_.device->code(config.device_threads);

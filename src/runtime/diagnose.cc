@@ -27,6 +27,15 @@ constexpr std::string_view kBadMemory =
     "'s input or output is not memory as long as the call says, or may not be written; give buffers that are, or set "
     "TUTTI_ATTACH=off for memory that the system lets nobody else use (a device's)";
 
+// "all_reduce #42 (...): the checksum of message 17 ..."; the call alone has failed.
+Diagnosis damaged(const std::string& what, const BadMessage& message) {
+  return diagnosis(
+      ErrorCode::kDamaged, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+      fmt::format("{}: {}; memory, a cable or a device between these two ranks alters data: look for errors "
+                  "of theirs in dmesg and in the counters of the network's ports",
+                  what, message.damage));
+}
+
 // What to do about it; `callers_plan`: some rank runs one.
 std::string_view advice(CallArgument argument, bool callers_plan) {
   const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
@@ -223,6 +232,7 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
                                  advice(argument, uses_callers_plan(call.tag) || uses_callers_plan(message.tag))),
                      argument);
   }
+  if (message.kind == Arrival::kDamaged) return damaged(describe(call.tag), message);
   if (message.kind == Arrival::kWithdrawn) {
     if (auto reason = look(call)) return *reason;
     return diagnosis(ErrorCode::kAborted, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
@@ -330,6 +340,7 @@ Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
                     transfer.peer, describe(message.tag, argument), rank_, describe(transfer.tag, argument)),
         argument);
   }
+  if (message.kind == Arrival::kDamaged) return damaged(describe(transfer), message);
   return diagnosis(
       ErrorCode::kRefused, ErrorScope::kCommunicator, culprit,
       fmt::format("{}: rank {} sent a message that no sound peer sends", describe(transfer), transfer.peer));

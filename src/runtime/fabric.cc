@@ -11,9 +11,11 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/crc32c.h"
 #include "base/recording.h"
 #include "runtime/data_paths.h"
 #include "topology/host.h"
+#include "transports/checksum/checksum_transport.h"
 #include "transports/mixed/mixed_transport.h"
 #include "transports/rdma/offload_transport.h"
 #include "transports/shm/groups.h"
@@ -49,10 +51,12 @@ Result<std::string> machine_name(const Config& config) {
 // What must be the same on all ranks of a job.
 std::string common_settings(const Config& config) {
   constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp", "verbs", "ucx"};
-  return fmt::format("TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={}",
-                     config.slots, config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)",
-                     kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0,
-                     config.encrypt ? 1 : 0);
+  return fmt::format(
+      "TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={} "
+      "TUTTI_CHECKSUM={}",
+      config.slots, config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)",
+      kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0, config.encrypt ? 1 : 0,
+      config.checksum ? 1 : 0);
 }
 
 // Of a communicator, where none are set. Cards want longer messages: with four slots of 128 KiB one of 400 Gbit/s waits
@@ -152,6 +156,11 @@ std::vector<std::uint32_t> number_machines(const std::vector<std::uint32_t>& mac
   return nodes;
 }
 
+std::string words_of_checksums() {
+  return fmt::format("every message carries a checksum (CRC-32C by {}), all values travel in slots",
+                     crc32c_is_in_hardware() ? "the processor's instruction" : "tables");
+}
+
 std::string_view words_of(Attachment attachment) {
   switch (attachment) {
     case Attachment::kNone: return "memory that is not registered is copied through slots";
@@ -188,8 +197,9 @@ class TransportMaker {
     for (const std::uint32_t r : local_) peers.push_back(members_[r]);
     const auto exchange = std::make_shared<SubExchange>(fabric_->exchange, std::move(peers));  // shared with windows
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
-    const SegmentShape shape{
-        .ranks = static_cast<std::uint32_t>(local_.size()), .slots = fabric_->config.slots, .slot_bytes = slot_bytes_};
+    const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
+                             .slots = fabric_->config.slots,
+                             .slot_bytes = whole_slot_bytes()};
     auto own = OwnSegment::create(index, shape, exchange);
     auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
     if (!blobs) {  // the other communicators that are made beside this one count on every round
@@ -209,7 +219,8 @@ class TransportMaker {
     if (!ready) return ready.error();
     if (whole != nullptr) whole->set_attachment(agreed_attachment(*ready));
     for (const std::string& blob : *ready) cpus_.push_back(unpack_cpus(std::string_view(blob).substr(!blob.empty())));
-    return transport;
+    if (!fabric_->config.checksum) return transport;
+    return std::unique_ptr<Transport>(std::make_unique<ChecksumTransport>(*std::move(transport), rank_, ways()));
   }
 
   // Of every rank, after make().
@@ -251,6 +262,23 @@ class TransportMaker {
     return agreed;
   }
 
+  // With the room for a checksum behind the value.
+  std::uint32_t whole_slot_bytes() const { return slot_bytes_ + (fabric_->config.checksum ? kChecksumRoom : 0); }
+
+  // By rank, for people.
+  std::vector<std::string> ways() const {
+    std::vector<std::string> ways;
+    for (std::uint32_t r = 0; r < members_.size(); ++r) {
+      if (local_index_[r] >= 0) {
+        ways.emplace_back("shared memory");
+        continue;
+      }
+      const std::string& address = fabric_->tcp_addresses[members_[r]];  // its nonce is nobody else's business
+      ways.push_back(fabric_->path_maker != nullptr ? "the network" : "tcp, " + address.substr(0, address.find('/')));
+    }
+    return ways;
+  }
+
   Result<std::unique_ptr<Transport>> add_remote(std::unique_ptr<ShmTransport> local) {
     TUTTI_ASSERT(fabric_->endpoint != nullptr);
     std::vector<std::string> addresses;
@@ -262,7 +290,7 @@ class TransportMaker {
     options.ranks = static_cast<std::uint32_t>(members_.size());
     options.communicator = communicator_;
     options.slots = fabric_->config.slots;
-    options.slot_bytes = slot_bytes_;
+    options.slot_bytes = whole_slot_bytes();
     if (fabric_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
     auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
     if (!remote) return remote.error();
@@ -454,12 +482,14 @@ Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::ve
   world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
   if (here == members.size()) world.nodes.clear();
   world.recorder = make_recorder(*fabric, members, rank, communicator, world);
-  world.log.write(LogLevel::kInfo,
-                  "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
-                  "{} slots of {} "
-                  "bytes; {}",
-                  rank, members.size(), world.transport->name(), here, members.size(), cores, world.transport->slots(),
-                  world.transport->slot_bytes(), words_of(world.transport->attachment()));
+  world.log.write(
+      LogLevel::kInfo,
+      "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
+      "{} slots of {} "
+      "bytes; {}",
+      rank, members.size(), world.transport->name(), here, members.size(), cores, world.transport->slots(),
+      world.transport->slot_bytes(),
+      fabric->config.checksum ? words_of_checksums() : std::string(words_of(world.transport->attachment())));
   return world;
 }
 

@@ -12,8 +12,6 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::uint32_t kMostParts = 1 << 14;
-
 struct PartHeader {  // of a note; a message is one note or several
   std::uint32_t part = 0;
   std::uint32_t parts = 1;
@@ -21,6 +19,38 @@ struct PartHeader {  // of a note; a message is one note or several
 static_assert(sizeof(PartHeader) == 8);
 
 }  // namespace
+
+std::vector<std::string> cut_into_notes(std::string_view message) {
+  constexpr std::size_t kMostBody = kMostNoteBytes - sizeof(PartHeader);
+  PartHeader header;
+  header.parts = static_cast<std::uint32_t>(std::max<std::size_t>(1, (message.size() + kMostBody - 1) / kMostBody));
+  TUTTI_ASSERT(header.parts <= kMostMailParts);
+  std::vector<std::string> notes;
+  for (header.part = 0; header.part < header.parts; ++header.part) {
+    notes.emplace_back(reinterpret_cast<const char*>(&header), sizeof(header));
+    notes.back() += message.substr(header.part * kMostBody, kMostBody);
+  }
+  return notes;
+}
+
+std::optional<std::string> MailParts::add(std::string_view note) {
+  PartHeader header;
+  if (note.size() < sizeof(header)) return std::nullopt;
+  std::memcpy(&header, note.data(), sizeof(header));
+  if (header.part == 0) {
+    *this = {};
+    parts_ = header.parts;
+  }
+  const bool fits =
+      header.parts <= kMostMailParts && header.part < header.parts && header.part == next_ && header.parts == parts_;
+  if (!fits) {
+    *this = {};
+    return std::nullopt;
+  }
+  body_ += note.substr(sizeof(header));
+  if (++next_ < parts_) return std::nullopt;
+  return std::exchange(*this, {}).body_;
+}
 
 Mail::Mail(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
            std::uint64_t exchange_channel, std::uint64_t tcp_channel)
@@ -44,13 +74,7 @@ bool Mail::by_exchange(std::uint32_t peer) const {
 }
 
 void Mail::send(std::uint32_t peer, std::string_view message) {
-  constexpr std::size_t kMostBody = kMostNoteBytes - sizeof(PartHeader);
-  PartHeader header;
-  header.parts = static_cast<std::uint32_t>(std::max<std::size_t>(1, (message.size() + kMostBody - 1) / kMostBody));
-  TUTTI_ASSERT(header.parts <= kMostParts);
-  for (header.part = 0; header.part < header.parts; ++header.part) {
-    std::string note(reinterpret_cast<const char*>(&header), sizeof(header));
-    note += message.substr(header.part * kMostBody, kMostBody);
+  for (const std::string& note : cut_into_notes(message)) {
     if (by_exchange(peer)) {
       fabric_->exchange->post(members_[peer], channel_, note);
     } else {
@@ -63,19 +87,7 @@ std::optional<std::string> Mail::take(std::uint32_t peer) {
   while (true) {
     auto note = by_exchange(peer) ? fabric_->exchange->take_note(members_[peer], channel_) : lines_->take(peer);
     if (!note) return std::nullopt;
-    PartHeader header;
-    if (note->size() < sizeof(header)) continue;
-    std::memcpy(&header, note->data(), sizeof(header));
-    Partial& partial = partial_[peer];
-    if (header.part == 0) partial = {.parts = header.parts};
-    const bool fits = header.parts <= kMostParts && header.part < header.parts && header.part == partial.next &&
-                      header.parts == partial.parts;
-    if (!fits) {
-      partial = {};
-      continue;
-    }
-    partial.body.append(*note, sizeof(header));
-    if (++partial.next == partial.parts) return std::exchange(partial, {}).body;
+    if (auto message = partial_[peer].add(*note)) return message;
   }
 }
 

@@ -16,6 +16,21 @@
 
 namespace tutti::detail {
 
+inline constexpr std::uint32_t kMostMailParts = 1 << 14;  // notes of a message, kMostNoteBytes each at most
+
+// A message cut into notes, and put together again out of those of one peer, which come in order.
+std::vector<std::string> cut_into_notes(std::string_view message);
+class MailParts {
+ public:
+  // The message that this note completes. What does not fit is dropped, with what came of its message before.
+  std::optional<std::string> add(std::string_view note);
+
+ private:
+  std::uint32_t parts_ = 0;
+  std::uint32_t next_ = 0;
+  std::string body_;
+};
+
 class Mail {
  public:
   // Of ranks of which rank i is the job rank members[i]; this one is `rank`. `exchange_channel` is the same on all, and
@@ -41,17 +56,12 @@ class Mail {
   void hang_up(std::uint32_t peer);  // across machines: the line ends, the next message opens one
 
  private:
-  struct Partial {
-    std::uint32_t parts = 0;
-    std::uint32_t next = 0;
-    std::string body{};
-  };
   std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
   const std::vector<std::uint32_t> members_;
   const std::uint32_t rank_;
   const std::uint64_t channel_;
   std::unique_ptr<TcpNotes> lines_;  // null: no peer is reached by TCP
-  std::vector<Partial> partial_;     // by rank: of messages that have not come as a whole
+  std::vector<MailParts> partial_;   // by rank: of messages that have not come as a whole
 };
 
 // Sleeps, the longer the longer the wait has lasted.

@@ -193,16 +193,13 @@ void RendezvousHub::Core::read_frame(const LinePtr& line, std::size_t longest, N
 
 // What is wrong before anything is proved. Strangers learn from it that Tutti listens here, and its protocol.
 std::string RendezvousHub::Core::fault_of_hello(const LinePtr& line) const {
-  std::array<std::uint32_t, 2> start{};
-  const std::string& body = line->body;
-  if (body.size() < sizeof(start)) return "this is not the Tutti protocol";
-  std::memcpy(start.data(), body.data(), sizeof(start));
-  if (start[0] != wire::kHelloMagic) return "this is not the Tutti protocol";
-  if (start[1] != wire::kProtocol) {
-    return fmt::format("protocol {} is spoken here, not {}: install one version of Tutti", wire::kProtocol, start[1]);
+  const auto protocol = wire::read_protocol(line->body);
+  if (protocol && *protocol != wire::kProtocol) {
+    return fmt::format("protocol {} is spoken here, not {}: install one version of Tutti", wire::kProtocol, *protocol);
   }
-  if (body.size() != sizeof(line->hello)) return "this is not the Tutti protocol";
-  std::memcpy(&line->hello, body.data(), sizeof(line->hello));
+  const auto hello = wire::read_hello(line->body);
+  if (!hello) return "this is not the Tutti protocol";
+  line->hello = *hello;
   if (line->hello.job != job_) return "this is another job (TUTTI_JOB_ID differs)";
   if (line->hello.key_kind != options_.key.kind) {
     return words_of_other_key(options_.key.kind, line->hello.key_kind, fmt::format("rank {}", line->hello.rank));
@@ -251,12 +248,11 @@ void RendezvousHub::Core::take_hello(const LinePtr& line) {
 }
 
 void RendezvousHub::Core::take_answer(const LinePtr& line) {
-  wire::Answer answer;
-  const bool whole = line->body.size() == sizeof(answer);
-  if (whole) std::memcpy(&answer, line->body.data(), sizeof(answer));
+  const auto read = wire::read_answer(line->body);
+  const wire::Answer answer = read.value_or(wire::Answer{});
   const Key& key = options_.key.key;
   const Digest wanted = wire::rank_proof(key, line->hello, line->nonce, answer.introduction);
-  if (!whole || !equal_in_constant_time(bytes_of(wanted), bytes_of(answer.proof))) {
+  if (!read || !equal_in_constant_time(bytes_of(wanted), bytes_of(answer.proof))) {
     return refuse(
         line, words_of_other_key(options_.key.kind, line->hello.key_kind, fmt::format("rank {}", line->hello.rank)));
   }

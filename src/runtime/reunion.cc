@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "runtime/bootstrap_wire.h"
 
 namespace tutti::detail {
 namespace {
@@ -48,44 +49,6 @@ std::string words_of_others(const std::vector<std::uint32_t>& present, std::uint
 std::string in_short(const std::string& words) {
   if (words.empty()) return "nobody";
   return words.size() <= kMostWords ? words : words.substr(0, kMostWords) + "...";
-}
-
-std::string pack(const Error& error) {
-  const std::int32_t head[2] = {static_cast<std::int32_t>(error.code), error.rank};
-  return std::string(reinterpret_cast<const char*>(head), sizeof(head)) + error.message;
-}
-
-Error unpack_error(const std::string& body) {
-  std::int32_t head[2] = {static_cast<std::int32_t>(ErrorCode::kSystem), -1};
-  if (body.size() < sizeof(head)) return {ErrorCode::kRefused, ErrorScope::kCall, -1, "an answer cannot be read"};
-  std::memcpy(head, body.data(), sizeof(head));
-  const bool known = head[0] >= 0 && head[0] <= static_cast<std::int32_t>(ErrorCode::kDevice);
-  return {known ? static_cast<ErrorCode>(head[0]) : ErrorCode::kSystem, ErrorScope::kCall, head[1],
-          body.substr(sizeof(head))};
-}
-
-// The blobs of a round, each with its length before it.
-std::string pack(const std::vector<std::string>& blobs) {
-  std::string body;
-  for (const std::string& blob : blobs) {
-    const auto bytes = static_cast<std::uint32_t>(blob.size());
-    body.append(reinterpret_cast<const char*>(&bytes), sizeof(bytes)).append(blob);
-  }
-  return body;
-}
-
-std::optional<std::vector<std::string>> unpack_blobs(std::string_view body, std::size_t count) {
-  std::vector<std::string> blobs;
-  while (blobs.size() < count) {
-    std::uint32_t bytes = 0;
-    if (body.size() < sizeof(bytes)) return std::nullopt;
-    std::memcpy(&bytes, body.data(), sizeof(bytes));
-    body.remove_prefix(sizeof(bytes));
-    if (body.size() < bytes) return std::nullopt;
-    blobs.emplace_back(body.substr(0, bytes));
-    body.remove_prefix(bytes);
-  }
-  return blobs;
 }
 
 }  // namespace
@@ -133,7 +96,7 @@ Result<std::vector<std::string>> Reunion::gather(const std::string& blob) {
   auto body = answer(Kind::kAll, deadline_ns_);
   if (!body) return body.error();
   ++round_;
-  auto blobs = unpack_blobs(*body, present_.size());
+  auto blobs = wire::unpack(*body, present_.size());
   if (blobs) return *std::move(blobs);
   return give_up({ErrorCode::kRefused, ErrorScope::kCall, static_cast<std::int32_t>(present_.front()),
                   fmt::format("rank {} said something that cannot be read", present_.front())});
@@ -312,7 +275,7 @@ Result<std::vector<std::string>> Reunion::gather_as_host(const std::string& blob
   for (const std::uint32_t peer : present_) {
     blobs.push_back(peer == rank_ ? blob : *std::exchange(guests_[peer].blob, std::nullopt));
   }
-  const std::string body = pack(blobs);
+  const std::string body = wire::pack(blobs);
   for (std::size_t i = 0; i < present_.size(); ++i) {
     if (present_[i] != rank_) send(present_[i], {.kind = Kind::kAll, .round = round_, .coming = met_[i]}, body);
   }
@@ -321,7 +284,7 @@ Result<std::vector<std::string>> Reunion::gather_as_host(const std::string& blob
 }
 
 void Reunion::refuse(std::uint32_t peer, const Error& error) {
-  send(peer, {.kind = Kind::kRefused, .coming = guests_[peer].coming}, pack(error));
+  send(peer, {.kind = Kind::kRefused, .coming = guests_[peer].coming}, wire::pack_failure(error));
 }
 
 // Tells all who have come; those who are late are told when they come to a next attempt.
@@ -368,7 +331,7 @@ Result<std::string> Reunion::answer(Kind wanted, std::int64_t deadline_ns) {
       const Header& header = message->header;
       if (header.coming != coming_) continue;
       if (header.kind == Kind::kRefused) {
-        failed_ = unpack_error(message->body);
+        failed_ = wire::unpack_failure(message->body, ErrorScope::kCall);
         return *failed_;
       }
       if (header.kind == wanted && header.round == round_ && !asked) return std::move(message->body);

@@ -247,24 +247,23 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   if (!random_bytes(hello.nonce)) return fail(ErrorCode::kSystem, "the system gives no random bytes");
   if (!line.write(std::string(bytes_of(hello)), patience)) return Attempt::kNobody;
   const auto greeting = line.read(wire::kMaxGreetingBytes, patience);
-  wire::Challenge challenge;
-  const bool challenged = greeting && greeting->starts_with('\2') && greeting->size() == 1 + sizeof(challenge);
-  if (!challenged && (!greeting || !greeting->starts_with('\0'))) {  // also: an earlier job's hub, which is just ending
+  const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
+  const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
+  if (!challenge && !reason) {  // also: an earlier job's hub, which is just ending
     stranger_ = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
     return Attempt::kStranger;
   }
-  if (!challenged) return refused(port, wire::harmless(std::string_view(*greeting).substr(1)));
-  std::memcpy(&challenge, greeting->data() + 1, sizeof(challenge));
+  if (!challenge) return refused(port, wire::harmless(*reason));
   const Key& key = options_.key.key;
-  const Digest wanted = wire::hub_proof(key, hello, challenge.nonce);
-  if (!equal_in_constant_time(bytes_of(wanted), bytes_of(challenge.proof))) {
+  const Digest wanted = wire::hub_proof(key, hello, challenge->nonce);
+  if (!equal_in_constant_time(bytes_of(wanted), bytes_of(challenge->proof))) {
     line.write("", patience);  // so that it knows why we go
     return refused(port, words_of_other_key(options_.key.kind, options_.key.kind, "the hub"));
   }
-  answer.proof = wire::rank_proof(key, hello, challenge.nonce, answer.introduction);
+  answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.introduction);
   if (!line.write(std::string(bytes_of(answer)), patience)) return Attempt::kNobody;
-  to_hub_.emplace(key, hello, challenge.nonce, wire::Seal::Direction::kToHub);
-  to_rank_.emplace(key, hello, challenge.nonce, wire::Seal::Direction::kToRank);
+  to_hub_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToHub);
+  to_rank_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToRank);
   return take_welcome(line, port, patience);
 }
 
@@ -276,15 +275,13 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16
     return Attempt::kStranger;
   }
   const auto welcome = to_rank_->open(*sealed);
-  wire::Nonce meeting{};
-  if (welcome && welcome->starts_with('\1') && welcome->size() == 1 + sizeof(meeting)) {
-    std::memcpy(meeting.data(), welcome->data() + 1, sizeof(meeting));
-    meeting_key_ = wire::meeting_key(options_.key.key, meeting);
+  if (const auto meeting = welcome ? wire::read_meeting(*welcome) : std::nullopt) {
+    meeting_key_ = wire::meeting_key(options_.key.key, *meeting);
     return Attempt::kJoined;
   }
-  if (welcome && welcome->starts_with('\0')) {
-    return fail(ErrorCode::kRefused, fmt::format("the hub at {}:{} refuses rank {}: {}", options_.host, port,
-                                                 options_.rank, welcome->substr(1)));
+  if (const auto reason = welcome ? wire::read_refusal(*welcome) : std::nullopt) {
+    return fail(ErrorCode::kRefused,
+                fmt::format("the hub at {}:{} refuses rank {}: {}", options_.host, port, options_.rank, *reason));
   }
   return refused(port, "what it said was altered on its way");
 }

@@ -134,6 +134,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
                          testing::Combine(testing::ValuesIn(worlds()), testing::Values(1, 2, 3, 4, 6)), name_of);
 INSTANTIATE_TEST_SUITE_P(UcxWorlds, Collectives,
                          testing::Combine(testing::ValuesIn(kUcxWorlds), testing::Values(2, 3, 4)), name_of);
+INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, Collectives,
+                         testing::Combine(testing::ValuesIn(kChecksumWorlds), testing::Values(2, 3, 4)), name_of);
 INSTANTIATE_TEST_SUITE_P(AttachedWorlds, Collectives,
                          testing::Combine(testing::ValuesIn(kAttachedWorlds), testing::Values(2, 3, 6)), name_of);
 

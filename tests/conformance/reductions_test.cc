@@ -96,6 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, UserReductions, testing::ValuesIn(worlds()),
                          [](const auto& world) { return std::string(world.param.name); });
 INSTANTIATE_TEST_SUITE_P(UcxWorlds, UserReductions, testing::ValuesIn(kUcxWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
+INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, UserReductions, testing::ValuesIn(kChecksumWorlds),
+                         [](const auto& world) { return std::string(world.param.name); });
 
 TEST(UserReductions, AreRefusedWhereTheyCannotBeRight) {
   auto ranks = make_ranks(2, std::chrono::milliseconds(2000));

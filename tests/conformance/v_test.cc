@@ -102,6 +102,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, VVariants, testing::ValuesIn(worlds()),
                          [](const auto& world) { return std::string(world.param.name); });
 INSTANTIATE_TEST_SUITE_P(UcxWorlds, VVariants, testing::ValuesIn(kUcxWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
+INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, VVariants, testing::ValuesIn(kChecksumWorlds),
+                         [](const auto& world) { return std::string(world.param.name); });
 
 TEST(VArguments, AreCheckedBeforeAnythingMoves) {
   auto ranks = make_ranks(2);

@@ -41,11 +41,15 @@ struct WorldKind {
   const char* transport;  // "auto", "tcp", "ucx"
   const char* attach;     // "off": messages; "calls" and "auto": each other's memory
   const char* tls = "";   // of "ucx": UCX_TLS; empty: as the environment says
+  bool checksum = false;
 };
 inline constexpr WorldKind kWorlds[] = {
     {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
 inline constexpr WorldKind kUcxWorlds[] = {{"UcxTcp", 1, "ucx", "off", "tcp,self"},
                                            {"UcxSm", 1, "ucx", "off", "sm,self"}};
+inline constexpr WorldKind kChecksumWorlds[] = {{"ShmChecksums", 1, "auto", "auto", "", true},
+                                                {"TcpChecksums", 1, "tcp", "off", "", true},
+                                                {"MixedChecksums", 2, "auto", "off", "", true}};
 inline constexpr WorldKind kAttachedWorlds[] = {{"Pointers", 1, "auto", "auto"}, {"Calls", 1, "auto", "calls"}};
 
 // The worlds that the conformance suite goes through: those above, or, where CONFORMANCE_WORLDS says "verbs" or "ucx",
@@ -77,6 +81,7 @@ inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
     setenv("UCX_NET_DEVICES", "lo", 1);
   }
   options.attach = world.attach;
+  if (world.checksum) options.checksum = true;
   auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
   EXPECT_TRUE(made.ok()) << to_string(made.error());
   return std::move(*made);

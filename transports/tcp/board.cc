@@ -243,7 +243,7 @@ bool PeerBoard::take(const FrameHeader& header, const StateRecord& record) {
   const bool sound = header.magic == kFrameMagic && header.kind == FrameKind::kState &&
                      header.bytes == sizeof(StateRecord) &&
                      record.life <= static_cast<std::uint32_t>(PeerLife::kAborted) &&
-                     record.code <= static_cast<std::uint32_t>(ErrorCode::kDevice) &&
+                     record.code <= static_cast<std::uint32_t>(kLastErrorCode) &&
                      record.argument <= static_cast<std::uint32_t>(CallArgument::kDigest);
   if (!sound) return false;
   if (header.tag.sequence != 0) note_call(header.tag);

@@ -1,5 +1,5 @@
 // libFuzzer's way into the reader of recordings: whatever the bytes are, reading ends, and what was read can be told
-// and drawn. Built with TUTTI_FUZZERS only (docs/recorder.md has the commands); Recording.DamagedFilesDoNoHarm is its
+// and drawn. Built with TUTTI_FUZZERS only (README.md); Recording.DamagedFilesDoNoHarm is its
 // small brother in every test run.
 #include <cstddef>
 #include <cstdint>

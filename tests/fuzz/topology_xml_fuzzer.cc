@@ -1,6 +1,6 @@
 // libFuzzer's way into the reader of topology files: whatever the bytes are, reading ends; what is wrong has a place;
 // and what is usable is a sound graph that is written and read back to the same one. Built with TUTTI_FUZZERS only
-// (docs/topo.md has the commands). xml_fuzz_test.cc is its small brother in every test run.
+// (README.md). tests/topology/xml_fuzz_test.cc is its small brother in every test run.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,0 +1,129 @@
+// Messages beside the connections: letters cut into notes and put together again (runtime/mail.h), introductions
+// between cards (transports/rdma/introductions.h), and what ranks that agree say to each other (runtime/council.h).
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/council.h"
+#include "runtime/mail.h"
+#include "support.h"
+#include "transports/rdma/introductions.h"
+
+namespace {
+
+using namespace tutti;
+using fuzz::demand;
+using fuzz::Input;
+
+constexpr std::uint64_t kSlotBytes = 4096;
+
+void check_mail(Input input) {
+  detail::MailParts parts;
+  std::size_t come = 0;
+  const std::string whole(input.rest());
+  while (!input.empty()) {
+    const std::string_view note = input.take_text(input.take<std::uint8_t>());
+    come += note.size();
+    if (const auto message = parts.add(note)) demand(message->size() <= come, "no message is longer than its notes");
+  }
+  const auto notes = detail::cut_into_notes(whole);
+  for (std::size_t i = 0; i < notes.size(); ++i) {
+    demand(notes[i].size() <= kMostNoteBytes, "notes are short");
+    const auto message = parts.add(notes[i]);
+    demand(message.has_value() == (i + 1 == notes.size()), "the last note completes a message");
+    if (message) demand(*message == whole, "messages are put together as they were");
+  }
+}
+
+// A connection on which the input comes, cut anywhere.
+class Stream final : public ReceiveConnection {
+ public:
+  explicit Stream(Input input) : input_(input) {}
+  Arrival arrival(const CallTag&, std::span<std::byte>) override {
+    if (!message_.empty()) return Arrival::kMessage;
+    if (input_.empty()) return Arrival::kNothing;
+    message_ = input_.take_text(input_.take<std::uint8_t>());
+    return message_.empty() ? Arrival::kNothing : Arrival::kMessage;
+  }
+  CallTag mismatched_tag() const override { return {}; }
+  Message front() override {
+    return {.data = reinterpret_cast<const std::byte*>(message_.data()), .bytes = message_.size()};
+  }
+  void release() override { message_ = {}; }
+  bool empty() const { return input_.empty(); }
+
+ private:
+  Input input_;
+  std::string_view message_;
+};
+
+// One that takes nothing.
+class Nowhere final : public SendConnection {
+ public:
+  bool ready() override { return false; }
+  std::byte* slot() override { return nullptr; }
+  void send_slot(std::uint64_t, const CallTag&) override {}
+  void send_published(const WindowRef&, std::uint64_t, const CallTag&) override {}
+  void send_delivered(std::uint64_t, const CallTag&) override {}
+  bool drained() override { return true; }
+  bool handed_over() override { return true; }
+};
+
+void check_introductions(Input input) {
+  Introductions introductions(
+      [](std::uint32_t) { return Result<std::unique_ptr<SendConnection>>(std::make_unique<Nowhere>()); },
+      [&](std::uint32_t) { return Result<std::unique_ptr<ReceiveConnection>>(std::make_unique<Stream>(input)); },
+      kSlotBytes);
+  demand(introductions.introduce(1, 0, "me").ok(), "a peer is introduced");
+  for (std::size_t round = 0; round <= input.rest().size(); ++round) introductions.pump();
+  for (std::uint16_t lane = 0; lane < 4; ++lane) {
+    const auto text = introductions.take(1, lane);
+    demand(!text || text->size() <= Introductions::kMostIntroduction, "introductions are short");
+  }
+  demand(introductions.corrupt(1) == !introductions.trouble().empty(), "what is wrong is told");
+}
+
+class Post final : public detail::CouncilPost {
+ public:
+  explicit Post(Input input) : input_(input) {}
+  void send(std::uint32_t, std::string_view) override {}
+  std::optional<std::string> take(std::uint32_t) override {
+    if (input_.empty()) return std::nullopt;
+    const auto bytes = input_.take<std::uint8_t>() % 64;
+    return std::string(input_.take_text(static_cast<std::size_t>(bytes)));
+  }
+  bool gone(std::uint32_t peer) override { return input_.empty() && peer == 0; }
+  bool direct(std::uint32_t peer) override { return peer != 2; }
+
+ private:
+  Input input_;
+};
+
+void check_council(Input input) {
+  constexpr std::uint32_t kRanks = 5;
+  const std::uint32_t rank = input.take<std::uint8_t>() % kRanks;
+  Post post(input);
+  detail::Council council(rank, kRanks, post);
+  constexpr std::int64_t kPatienceNs = 1'000'000'000;
+  council.begin({.operation = 7, .value = 1}, std::vector<bool>(kRanks), kPatienceNs, 0);
+  bool over = false;
+  for (std::int64_t now_ns = 0; now_ns < 20 * kPatienceNs && !over; now_ns += kPatienceNs / 4) {
+    over = council.step(now_ns);
+  }
+  demand(over, "a council ends");
+  const auto& outcome = council.outcome();
+  if (!outcome) return demand(!outcome.error().message.empty(), "says why");
+  demand(outcome->members.size() == kRanks && outcome->members[rank], "who decides is a member");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Input input(data, size);
+  switch (input.take<std::uint8_t>() % 3) {
+    case 0: check_mail(input); break;
+    case 1: check_introductions(input); break;
+    default: check_council(input);
+  }
+  return 0;
+}

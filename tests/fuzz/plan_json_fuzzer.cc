@@ -1,0 +1,42 @@
+// Plans from files (plan/json.h): what is wrong has words, what is read is written and read back as the same, and the
+// verifier takes any of it.
+#include "plan/json.h"
+#include "plan/verify.h"
+#include "support.h"
+
+namespace {
+
+using namespace tutti;
+using fuzz::demand;
+
+constexpr std::size_t kMostSteps = 200;  // of plans that are verified: its time grows faster than they do
+constexpr std::uint32_t kMostRanks = 16;
+constexpr std::uint32_t kMostChunks = 64;
+
+bool is_small(const Plan& plan) {
+  std::size_t steps = 0;
+  for (const RankPlan& rank : plan.ranks) {
+    for (const Channel& channel : rank.channels) steps += channel.steps.size();
+  }
+  return steps <= kMostSteps && plan.ranks.size() <= kMostRanks && plan.shape.chunks <= kMostChunks &&
+         plan.shape.scratch_chunks <= kMostChunks;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto read = parse_plan({reinterpret_cast<const char*>(data), size});
+  if (!read) {
+    demand(!read.error().message.empty(), "says what and where");
+    demand(read.error().code == ErrorCode::kInvalidPlan || read.error().code == ErrorCode::kUnsupported, "known codes");
+    return 0;
+  }
+  const auto again = parse_plan(to_json(*read));
+  demand(again.ok(), "what was written can be read");
+  demand(again->plan == read->plan && again->name == read->name && again->comment == read->comment, "it is the same");
+  if (!is_small(read->plan)) return 0;
+  const auto proved = verify(read->plan);
+  if (!proved) demand(!proved.error().message.empty(), "says why");
+  demand(verify(again->plan).ok() == proved.ok(), "both are proved or refused");
+  return 0;
+}
