@@ -69,8 +69,8 @@ class TcpLink {
   virtual bool missing() const { return false; }
   // Sends what is left; true when nothing is.
   virtual bool push() { return true; }
-  // Says goodbye where that can be said.
-  virtual void say_goodbye(const FrameHeader& goodbye) = 0;
+  // Says goodbye where that can be said. False: it could not be yet.
+  virtual bool say_goodbye(const FrameHeader& goodbye) = 0;
   // After that: closes. Nothing is sent or received from then on.
   virtual void end() = 0;
 

@@ -29,7 +29,7 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   void look() override;
   Unread unread() const override;
   bool missing() const override { return side_.socket == nullptr && !ended_; }
-  void say_goodbye(const FrameHeader& goodbye) override;
+  bool say_goodbye(const FrameHeader& goodbye) override;
   void end() override;
 
  private:

@@ -58,7 +58,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
 
   void look() override;
   bool push() override;
-  void say_goodbye(const FrameHeader& goodbye) override;
+  bool say_goodbye(const FrameHeader& goodbye) override;
   void end() override;
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may end first
