@@ -15,6 +15,7 @@ namespace {
 
 // In memory that parent and children share. Connections are sent to `through`, which finds where they were meant for.
 struct Detour {
+  pid_t owner;                              // whose connections go straight: the test's own
   std::atomic<std::uint16_t> through;       // 0: none
   std::atomic<std::uint16_t> hub;           // left alone
   std::atomic<std::uint16_t> meant[65536];  // by the port that a connection comes from
@@ -28,7 +29,8 @@ bool no_tls_library = false;
 extern "C" int connect(int fd, const sockaddr* to, socklen_t length) {
   static const auto next = reinterpret_cast<decltype(&connect)>(dlsym(RTLD_NEXT, "connect"));
   const auto* const address = reinterpret_cast<const sockaddr_in*>(to);
-  if (detour == nullptr || detour->through == 0 || to->sa_family != AF_INET) return next(fd, to, length);
+  if (detour == nullptr || detour->owner == getpid() || detour->through == 0 || to->sa_family != AF_INET)
+    return next(fd, to, length);
   if (address->sin_port == htons(detour->hub) || address->sin_port == htons(detour->through)) {
     return next(fd, to, length);
   }
@@ -64,6 +66,7 @@ class Middle {
   explicit Middle(Change change = {}) : change_(std::move(change)) {
     detour = new (mmap(nullptr, sizeof(Detour), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Detour{};
     std::uint16_t port = 0;
+    detour->owner = getpid();
     listener_ = listen_anywhere(port);
     detour->through = port;
   }
