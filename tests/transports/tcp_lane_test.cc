@@ -254,7 +254,7 @@ struct Pair {
   }
   void pass(std::uint32_t from, std::uint64_t sequence) {
     send[from]->send_from(nullptr, 0, call(sequence));
-    EXPECT_TRUE(eventually([&] { return world.ranks[from]->flush(); }));
+    EXPECT_TRUE(world.flushed(from));
     ASSERT_EQ(await(*receive[1 - from], call(sequence)), Arrival::kMessage);
     receive[1 - from]->release();
   }
