@@ -55,7 +55,7 @@ class TUTTI_API Elastic {
   // `steps` steps (the same number on all), and have the state of then, or this rank cannot go on; see status().
   bool next(std::uint64_t steps, const Restore& restore);
   // How the step went. After an error the ranks meet anew: next() ends the communicator, and memory that it allocated
-  // or registered must have been released by then. 100 failures in a row, of steps and restores, are this rank's last.
+  // or registered must have been released by then.
   void done(const Status& status);
 
   std::uint64_t step() const;    // to be done now: 0, 1, ...; goes back where others had not come as far

@@ -23,9 +23,6 @@ constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kScratchBytes = 1 << 20;
 constexpr std::uint64_t kLongestTile = 256 * 1024;
 constexpr std::uint64_t kShortestTile = 16 * 1024;
-// What one rank copies from or to another one: below, system calls cost more than copying twice. Measured, see
-// docs/decisions/0012.
-constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
 constexpr std::uint32_t kPollsBeforeHelp = 16;        // a rank on another core probably runs
 constexpr std::uint64_t kRoomBytesPerMessage = 1024;  // up to here rooms are quicker. Measured.
 
@@ -40,16 +37,6 @@ std::uint64_t blocks_out(Kind kind, std::uint32_t ranks) {
 bool adds_up(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
 
 }  // namespace
-
-// Sums fetch operands by calls, one more pass over them; copied by messages they are added out of a cache. That is
-// quicker but where an all-reduce's ranks have a core each (docs/results/2026-11-22-tuner.md).
-bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
-                          std::uint32_t cores) {
-  if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;
-  if (!adds_up(collective.kind)) return bytes >= kAttachedFromBytes;
-  return collective.kind == Kind::kAllReduce && (cores == 0 || collective.ranks <= cores) &&
-         bytes / collective.ranks >= kAttachedFromBytes;
-}
 
 DirectRun::DirectRun(SlateMarks& marks, Transport& transport, std::uint32_t cores)
     : marks_(marks), transport_(transport), cores_(cores) {

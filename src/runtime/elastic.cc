@@ -35,7 +35,6 @@ namespace detail {
 namespace {
 
 constexpr int kMostFailedMeetings = 20;  // in a row
-constexpr int kMostFailures = 100;       // of steps and restores in a row
 constexpr std::size_t kMostBytes = 1024;
 
 constexpr int kLookEveryMs = 20;
@@ -83,8 +82,10 @@ class ElasticImpl {
     while (status_.ok()) {
       if (communicator_ == nullptr && !meet("ready")) continue;
       if (!restored_) {
-        done_with(restore(*communicator_, source_), step_);
-        restored_ = communicator_ != nullptr;
+        const Status status = restore(*communicator_, source_);
+        restored_ = status.ok();
+        if (restored_) has_done_ = static_cast<std::int64_t>(step_);
+        if (!restored_) fail(status);
         continue;
       }
       if (step_ < steps) return true;
@@ -92,7 +93,10 @@ class ElasticImpl {
     }
     return false;
   }
-  void done(const Status& status) { done_with(status, step_ + 1); }
+  void done(const Status& status) {
+    if (!status.ok()) return fail(status);
+    has_done_ = static_cast<std::int64_t>(++step_);
+  }
 
   std::uint64_t step() const { return step_; }
   std::int32_t meeting() const { return meeting_; }
@@ -100,15 +104,8 @@ class ElasticImpl {
   const Status& status() const { return status_; }
 
  private:
-  // What has the state of `steps` steps, if it went well.
-  void done_with(const Status& status, std::uint64_t steps) {
-    if (status.ok()) {
-      step_ = steps;
-      has_done_ = static_cast<std::int64_t>(steps);
-      failures_ = 0;
-      return;
-    }
-    if (fd_ < 0 || ++failures_ > kMostFailures) status_ = status;
+  void fail(const Status& status) {
+    if (fd_ < 0) status_ = status;
     leave();
   }
   // Peers that are in a call, or make one, hear of it.
@@ -201,7 +198,6 @@ class ElasticImpl {
   std::int32_t meeting_ = 0;
   std::int32_t source_ = 0;
   bool restored_ = false;  // in this communicator
-  int failures_ = 0;       // of steps and restores in a row
   Status status_;
   Error last_failure_;
 };

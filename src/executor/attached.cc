@@ -1,0 +1,27 @@
+// When ranks of one machine use each other's private memory.
+#include "executor/direct.h"
+
+namespace tutti {
+namespace {
+
+// What one rank copies from or to another one: below, system calls cost more than copying twice. Measured, see
+// docs/decisions/0012.
+constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
+
+}  // namespace
+
+// Sums fetch operands by calls, one more pass over them; copied by messages they are added out of a cache. That is
+// quicker but where an all-reduce's ranks have a core each (docs/results/2026-11-22-tuner.md).
+bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
+                          std::uint32_t cores) {
+  if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;
+  switch (collective.kind) {
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kReduceScatter: return false;
+    case CollectiveKind::kAllReduce:
+      return (cores == 0 || collective.ranks <= cores) && bytes / collective.ranks >= kAttachedFromBytes;
+    default: return bytes >= kAttachedFromBytes;
+  }
+}
+
+}  // namespace tutti
