@@ -283,7 +283,7 @@ TEST(StagedCalls, BadArgumentsAreNamed) {
 }
 
 TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
-  Communicators ranks = make_ranks(2, std::chrono::milliseconds(300));
+  Communicators ranks = make_ranks(2, std::chrono::seconds(2));
   on_every_rank(ranks, [](Communicator& rank) {
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(4096);

@@ -250,7 +250,7 @@ TEST(Deadline, ALateRankNeverTakesWhatTheUserWroteAfterATimeout) {
 }
 
 TEST(Deadline, NamesTheRankThatNeverEnters) {
-  Communicators ranks = make_ranks(3, std::chrono::milliseconds(300));
+  Communicators ranks = make_ranks(3, std::chrono::seconds(1));
   std::vector<std::thread> threads;
   for (const std::size_t present : {0u, 2u}) {
     threads.emplace_back([&ranks, present] {

@@ -180,7 +180,7 @@ TEST(Group, SendsToItselfOnlyInPairs) {
 }
 
 TEST(SendReceive, NamesThePeerWhoseCountDiffers) {
-  auto ranks = make_ranks(2, std::chrono::milliseconds(500));
+  auto ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<float> data(100);
     if (rank.rank() == 0) {
@@ -198,9 +198,11 @@ TEST(SendReceive, NamesThePeerWhoseCountDiffers) {
 }
 
 TEST(SendReceive, TimesOutWithTheNameOfTheSilentPeerAndGoesOn) {
-  auto ranks = make_ranks(3, std::chrono::milliseconds(200));
+  auto ranks = make_ranks(3);
   std::vector<float> data(10);
-  const Status status = ranks[0]->receive(data.data(), 10, DataType::kFloat32, 2);
+  CallOptions impatient;
+  impatient.timeout = std::chrono::milliseconds(200);
+  const Status status = ranks[0]->receive(data.data(), 10, DataType::kFloat32, 2, impatient);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
   EXPECT_EQ(status.error().rank, 2);
@@ -265,7 +267,7 @@ TEST(AllToAllV, BringsEveryBlockToItsPlaceWithDisplacements) {
 }
 
 TEST(AllToAllV, NamesTheRankWhoseCountDisagrees) {
-  auto ranks = make_ranks(3, std::chrono::milliseconds(500));
+  auto ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<std::size_t> out_counts(3, 4), in_counts(3, 4);
     if (rank.rank() == 2) out_counts[0] = 5;

@@ -294,7 +294,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Shrink, testing::ValuesIn(kWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(Shrink, WorksAfterATimeoutWithoutTheRankThatWasLate) {
-  auto ranks = make_ranks(4, milliseconds(200));
+  auto ranks = make_ranks(4, milliseconds(2000));
   on_ranks(ranks, {0, 1, 3}, [](Communicator& rank) {
     EXPECT_THAT(sum_fails(rank, {}), HasSubstr("rank 2"));
     auto child = rank.shrink(Excluded{2});

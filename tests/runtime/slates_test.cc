@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -141,17 +142,20 @@ TEST(Slates, DisagreementIsNamedAndTheNextCallsAreInStep) {
 }
 
 TEST(Slates, WhoStaysAwayIsNamedAndMayComeBackLater) {
-  Communicators ranks = make_ranks(3, std::chrono::milliseconds(300));
-  on_every_rank(ranks, [](Communicator& rank) {
+  Communicators ranks = make_ranks(3);
+  std::barrier others_gave_up(3);
+  on_every_rank(ranks, [&](Communicator& rank) {
     for (int round = 0; round < 6; ++round) {
       float one = 1.0f;
-      if (round == 3 && rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
-      const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+      CallOptions options;
+      if (round == 3 && rank.rank() == 1) others_gave_up.arrive_and_wait();
+      if (round == 3) options.timeout = std::chrono::milliseconds(300);
+      const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum, options);
       if (round == 3) {  // the late one still finds what the others have shown
         if (rank.rank() == 1) continue;
-        ASSERT_FALSE(status.ok());
-        EXPECT_THAT(status.error().message, HasSubstr("not entered by rank 1"));
-        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        EXPECT_FALSE(status.ok());
+        EXPECT_THAT(to_string(status.error()), HasSubstr("not entered by rank 1"));
+        others_gave_up.arrive_and_wait();
         continue;
       }
       ASSERT_TRUE(status.ok()) << to_string(status.error());
