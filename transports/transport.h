@@ -281,7 +281,7 @@ class Transport {
   virtual std::string troubles() { return {}; }
   // By which device, port and queue pair messages to and from the peer go; empty: nothing so particular.
   virtual std::string peer_way(std::uint32_t /*peer*/) { return {}; }
-  // Of a peer that is kUnreachable: which device, port and queue pair, and what they say.
+  // Of a peer that is kUnreachable: which device, port and queue pair, and what they say, or how its connection ended.
   virtual std::string peer_trouble(std::uint32_t /*peer*/) { return {}; }
 
   // Tells all peers that this rank makes no more calls. By the driver, once; only the destructor may follow.

@@ -139,9 +139,12 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
   Peer& known = peers_[peer];
   if (reply.kind == Reply::Kind::kRefused) {
     known.trouble = fmt::format("rank {} refused a connection of this rank: {}", peer, to_string(reply.refusal));
-  } else if (known.trouble.empty()) {
-    known.trouble = fmt::format("a connection to rank {} ended: {}", peer, words_of_end(reply.error));
+    if (reply.refusal != Refusal::kNonce) known.tampering = known.trouble;  // that is another process, in its place
+    return;
   }
+  const std::string words = fmt::format("a connection to rank {} ended: {}", peer, words_of_end(reply.error));
+  if (known.trouble.empty()) known.trouble = words;
+  if (known.tampering.empty() && is_tampering(reply.error)) known.tampering = words;
 }
 
 // A process that has ended takes no connection, however it has ended. That it died follows only where it still owes
@@ -230,7 +233,7 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
       wait |= unread == TcpLink::Unread::kMore ||
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
-    if (!wait) status.life = PeerLife::kLost;
+    if (!wait) status.life = known.tampering.empty() ? PeerLife::kLost : PeerLife::kUnreachable;
   } else if (known.deaf_since_ns != 0) {
     status.ended = true;
     // Its connection may be here, and the first words on it under way.

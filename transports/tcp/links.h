@@ -134,6 +134,7 @@ class TcpLinks {
   PeerStatus status(std::uint32_t peer);
   PeerBoard& board(std::uint32_t peer) { return peers_[peer].board; }
   std::string troubles();
+  const std::string& tampering(std::uint32_t peer) const { return peers_[peer].tampering; }
   void say_goodbye();
 
  private:
@@ -143,6 +144,7 @@ class TcpLinks {
     std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a goodbye; 0: none has
     std::int64_t deaf_since_ns = 0;   // it takes no state: it may also have ended well, and had no way to say so
     std::string trouble;              // why, in words
+    std::string tampering;            // the same where it is no rank's doing
   };
   struct Waiting {
     TcpStream socket;

@@ -48,6 +48,7 @@ class TcpTransport final : public Transport {
   void announce_abort() override { links_->pusher().abort(); }
 
   std::string troubles() override { return links_->troubles(); }
+  std::string peer_trouble(std::uint32_t peer) override { return links_->tampering(peer); }
   TcpLinks& links() { return *links_; }  // for what carries messages in its place
 
  private:

@@ -362,6 +362,10 @@ void TlsSession::say_end(int fd) {
   flush(fd);
 }
 
+bool is_tampering(int error) {
+  return error == tls_end::kRefused || error == tls_end::kAltered || error == tls_end::kPeerRefused;
+}
+
 std::string words_of_end(int error) {
   if (error == 0) return "end of file";
   if (error == tls_end::kRefused) return "TLS: the other end does not have this connection's key, or was altered";

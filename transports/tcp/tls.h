@@ -102,6 +102,8 @@ inline constexpr int kPeerRefused = EREMOTEIO;  // the peer says kAltered or the
 inline constexpr int kCut = ECONNABORTED;       // the end came without the peer's word for it
 }  // namespace tls_end
 
+// Whether somebody between the ends, or at one of them, has done what no rank does.
+bool is_tampering(int error);
 // "end of file", strerror()'s words, or those above in full.
 std::string words_of_end(int error);
 
