@@ -111,11 +111,10 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(peer)) {
     text += ": it can take part no more, and its own error says why";
   }
-  // This rank lives: what is broken is the way between the two, and of that the other one is the other end.
-  const bool unreached = failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(rank_);
-  if (unreached) {
+  std::string trouble;  // of the way between the two
+  if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(rank_)) {
     const std::string way = transport_.peer_way(peer);
-    const std::string trouble = transport_.peer_trouble(peer);
+    trouble = transport_.peer_trouble(peer);
     text += fmt::format(": it cannot reach this rank any more{}{}", way.empty() ? "" : ", to which it comes by " + way,
                         trouble.empty() ? "" : "; " + trouble);
   }
@@ -125,7 +124,7 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
     if (!peers.inside.empty()) text += fmt::format("; entered but not finished by {}", rank_list(peers.inside));
   }
   return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
-                   own || unreached ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text));
+                   own || !trouble.empty() ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text));
 }
 
 Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) const {

@@ -136,11 +136,12 @@ TEST(TcpSecret, WhoListensInAPeersPlaceWithoutTheKeyIsNotBelieved) {
   std::string why;
   const auto goodbye = goodbye_frame(3, 3);
   EXPECT_EQ(after([&](Imposter& one) { one.say(std::string(bytes_of(goodbye)) + std::string(16, 'x')); }, why),
-            PeerLife::kLost);
+            PeerLife::kUnreachable);
   EXPECT_NE(why.find("rank 1 ended: TLS: the other end does not have this connection's key"), std::string::npos) << why;
-  EXPECT_EQ(after([&](Imposter& one) { one.say(bytes_of(refusal_frame(Refusal::kShape))); }, why), PeerLife::kLost);
+  EXPECT_EQ(after([&](Imposter& one) { one.say(bytes_of(refusal_frame(Refusal::kShape))); }, why),
+            PeerLife::kUnreachable);
   EXPECT_NE(why.find("rank 1 refused a connection of this rank: it has another number of"), std::string::npos) << why;
-  EXPECT_EQ(after([&](Imposter& one) { one.say("HTTP/1.0 400 Bad Request\r\n\r\n"); }, why), PeerLife::kLost);
+  EXPECT_EQ(after([&](Imposter& one) { one.say("HTTP/1.0 400 Bad Request\r\n\r\n"); }, why), PeerLife::kUnreachable);
   EXPECT_NE(why.find("TLS: "), std::string::npos) << why;
   // One that speaks TLS, by another key.
   const auto other_key = [](Imposter& one) {
@@ -158,7 +159,7 @@ TEST(TcpSecret, WhoListensInAPeersPlaceWithoutTheKeyIsNotBelieved) {
     ASSERT_GT(moved.bytes, 0u);
     one.say({reinterpret_cast<const char*>(said.data()), moved.bytes});
   };
-  EXPECT_EQ(after(other_key, why), PeerLife::kLost);
+  EXPECT_EQ(after(other_key, why), PeerLife::kUnreachable);
   EXPECT_NE(why.find("TLS: the other end does not have this connection's key"), std::string::npos) << why;
 }
 
@@ -174,7 +175,7 @@ TEST(TcpSecret, AnEndThatEncryptsAndOneThatDoesNotRefuseEachOther) {
       world.ranks[0]->flush();
       world.ranks[0]->pump();
       world.ranks[1]->pump();
-      return world.ranks[0]->peer_status(1).life == PeerLife::kLost;
+      return world.ranks[0]->peer_status(1).life == PeerLife::kUnreachable;
     }));
     EXPECT_NE(world.ranks[0]->troubles().find("give all the same TUTTI_ENCRYPT"), std::string::npos)
         << world.ranks[0]->troubles();
