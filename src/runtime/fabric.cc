@@ -479,7 +479,8 @@ Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::ve
   world.cores = cores_of(first, 0);
   const auto here = static_cast<std::uint32_t>(cpus.size());
   const std::uint32_t cores = cores_of(cpus, fabric->cpu_limit);
-  world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
+  world.waiter =
+      fabric->make_waiter ? fabric->make_waiter() : std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
   if (here == members.size()) world.nodes.clear();
   world.recorder = make_recorder(*fabric, members, rank, communicator, world);
   world.log.write(

@@ -46,6 +46,8 @@ class Judge {
     if (outcome_.late_stores > 0 && !stopped_)
       blame(fmt::format("{} windows were written to after their end", outcome_.late_stores));
     for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) judge(rank);
+    if (!scenario_.ending) return std::move(found_);
+    for (std::string& what : judge_survivors(scenario_, outcome_, guilty_)) blame(what);
     return std::move(found_);
   }
 
