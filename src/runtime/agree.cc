@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "runtime/communicator_impl.h"
 #include "runtime/council_seat.h"
 
@@ -46,15 +47,10 @@ Result<CouncilDecision> CouncilSeat::decide(const CouncilVoice& voice, std::opti
   return council_.outcome();
 }
 
-Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
-  if (fabric_ == nullptr) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 "agree: the ranks of a simulated world cannot speak beside their communicator"};
-  }
-  if (options.patience.count() < 0) return invalid_argument("agree: the patience is negative");
-  const auto patience = options.patience.count() > 0 ? options.patience : fabric_->config.setup_timeout;
-  const std::int64_t patience_ns = std::int64_t{std::min(patience, kLongestTimeout).count()} * 1'000'000;
-  const CouncilVoice voice{.operation = engine_.last_good(), .value = options.value};
+// One agreement of the council. Errors: those of agree().
+Result<CouncilDecision> CommunicatorImpl::confer(const CouncilVoice& voice, std::chrono::milliseconds patience) {
+  const auto wanted = patience.count() > 0 ? patience : fabric_->config.setup_timeout;
+  const std::int64_t patience_ns = std::int64_t{std::min(wanted, kLongestTimeout).count()} * 1'000'000;
   std::optional<std::uint32_t> lost;
   const auto broken = engine_.broken();
   if (broken && broken->code == ErrorCode::kPeerLost && broken->rank >= 0) {
@@ -63,11 +59,21 @@ Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
   const std::scoped_lock lock(council_mutex_);
   if (council_ == nullptr) council_ = std::make_unique<CouncilSeat>(fabric_, members_, rank_, id_);
   auto decision = council_->decide(voice, lost, patience_ns);
-  if (!decision) {
-    Error error = std::move(decision).error();
-    error.message = "agree: " + error.message;
-    return error;
+  if (decision) return decision;
+  Error error = std::move(decision).error();
+  error.message = "agree: " + error.message;
+  return error;
+}
+
+Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
+  if (fabric_ == nullptr) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 "agree: the ranks of a simulated world cannot speak beside their communicator"};
   }
+  if (options.patience.count() < 0) return invalid_argument("agree: the patience is negative");
+  TUTTI_TRY(settle_before(options.patience));
+  auto decision = confer({.operation = engine_.last_good(), .value = options.value}, options.patience);
+  if (!decision) return decision.error();
   Agreement agreement{.survivors = {}, .last_operation = decision->operation, .value = decision->value};
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     if (decision->members[rank]) agreement.survivors.push_back(static_cast<std::int32_t>(rank));
