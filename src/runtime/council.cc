@@ -94,7 +94,7 @@ void Council::handle(std::uint32_t peer, const Header& header, const std::vector
   const CouncilDecision said{.members = bits, .operation = header.operation, .value = header.value};
   switch (header.kind) {
     case Kind::kCome:
-      from.here = true;
+      from.here = from.spoke = true;
       from.dropped = false;
       from.voice = {header.operation, header.value};
       for (std::uint32_t i = 0; i < ranks_; ++i) peers_[i].lost = peers_[i].lost || bits[i];

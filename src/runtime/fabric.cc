@@ -291,6 +291,7 @@ class TransportMaker {
     options.communicator = communicator_;
     options.slots = fabric_->config.slots;
     options.slot_bytes = whole_slot_bytes();
+    options.clock = fabric_->clock.get();
     if (fabric_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
     auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
     if (!remote) return remote.error();

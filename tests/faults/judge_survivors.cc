@@ -169,6 +169,11 @@ class SurvivorsJudge {
   }
 
   void judge_calls(std::uint32_t rank, const std::string& what, const ShrinkEnd& own) {
+    const std::int64_t each_ms = scenario_.timeout.count() * (scenario_.ending->uniform ? 2 : 1);
+    const std::int64_t uniform_ns = scenario_.ending->uniform ? 5 * patience_ns_ : 0;
+    const std::int64_t most_ns = 2 * (each_ms * kMs * 5 / 4 + kGraceNs) + uniform_ns + delay_ns_;
+    const std::int64_t took_ns = own.call_end_ns - own.end_ns;
+    if (took_ns > most_ns) blame(fmt::format("{}: two calls on what it made took {} ms", what, took_ns / kMs));
     if (own.call_error) {
       if (own.call_error->message.empty()) blame(what + ": a call on what it made failed without a word");
       if (guilty_.empty()) blame(fmt::format("{}: a call failed: {}", what, to_string(*own.call_error)));
