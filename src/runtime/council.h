@@ -110,7 +110,7 @@ class Council {
   void count_acceptances(std::int64_t now_ns);
   void decide(const CouncilDecision& decision, std::uint32_t from);
   bool can_reach(std::uint32_t peer) { return peer < rank_ || post_.direct(peer) || peers_[peer].spoke; }
-  Error timed_out() const;
+  Error timed_out(std::int64_t now_ns) const;
 
   const std::uint32_t rank_;
   const std::uint32_t ranks_;

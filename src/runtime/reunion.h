@@ -54,6 +54,7 @@ class Reunion {
     std::uint64_t coming = 0;  // 0: it has not come
     bool fresh = false;        // it has come since we last looked
     bool gave_up = false;
+    bool went = false;  // it came, and gave up, before we came
     bool ended = false;
     bool missed = false;                // an attempt that failed before it came
     std::string list{};                 // whom it leaves out

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "runtime/communicator_impl.h"
 #include "runtime/council.h"
@@ -23,7 +24,7 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::int32_t kWell = INT32_MAX;  // else: the rank whose part failed
+constexpr std::int32_t kWell = INT32_MAX;  // of a vote; else: who is to blame, or where nobody is named, see below
 
 }  // namespace
 
@@ -41,8 +42,10 @@ Status CommunicatorImpl::confirm(const Status& own) {
   resolved_ = false;
   Status failure = own;
   if (own.ok() || own.error().scope == ErrorScope::kCall) {
+    const auto ranks = static_cast<std::int32_t>(ranks_);
     const auto mine = static_cast<std::int32_t>(rank_);
-    const std::int32_t vote = own.ok() ? kWell : mine;
+    // Whoever is named goes before who only failed.
+    const std::int32_t vote = own.ok() ? kWell : own.error().rank >= 0 ? own.error().rank : ranks + mine;
     std::int32_t all = mine;
     const Status voted = run_plain({.kind = CollectiveKind::kAllReduce,
                                     .input = &vote,
@@ -55,8 +58,10 @@ Status CommunicatorImpl::confirm(const Status& own) {
       resolved_ = true;
       if (all != kWell) last_bad_ = calls_;
       if (all == kWell || !own.ok()) return own;
-      return Error{ErrorCode::kAborted, ErrorScope::kCall, all,
-                   fmt::format("call {}: it went well here, and failed on rank {}: so it has failed", calls_, all)};
+      const std::string where = all < ranks ? fmt::format("elsewhere; rank {} is to blame", all)
+                                            : fmt::format("on rank {}, which names nobody", all - ranks);
+      return Error{ErrorCode::kAborted, ErrorScope::kCall, all < ranks ? all : -1,
+                   fmt::format("call {}: it went well here, and failed {}: so it has failed", calls_, where)};
     }
     if (own.ok()) failure = voted;
   }

@@ -26,7 +26,10 @@ class SurvivorsJudge {
       const SimFault& fault = scenario.sim.faults[i];
       if (!outcome.fired[i]) continue;
       if (fault.kind == SimFaultKind::kKill) ++deaths_;
-      if (fault.kind == SimFaultKind::kReset) apart_ns += patience_ns_;  // a line that breaks counts as a death
+      if (fault.kind == SimFaultKind::kReset) {  // a line that breaks counts as a death, which it was not
+        apart_ns += patience_ns_;
+        reset_ = true;
+      }
       apart_ns += std::min(fault.lasts_ns, patience_ns_);
     }
     apart_ = apart_ns >= patience_ns_ / 2;
@@ -130,7 +133,7 @@ class SurvivorsJudge {
       const bool common = std::any_of(all.survivors.begin(), all.survivors.end(), [&](std::int32_t member) {
         return has(theirs.agreement.survivors, static_cast<std::uint32_t>(member));
       });
-      if (common || !apart) blame(fmt::format("{} has another answer than rank {}'s", what, other));
+      if ((common && !reset_) || !apart) blame(fmt::format("{} has another answer than rank {}'s", what, other));
     }
   }
 
@@ -211,6 +214,7 @@ class SurvivorsJudge {
   const std::int64_t delay_ns_;
   std::int64_t deaths_ = 0;
   bool apart_ = false;
+  bool reset_ = false;
   std::vector<std::string> found_;
 };
 
