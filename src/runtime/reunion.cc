@@ -17,7 +17,7 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::int64_t kMostMarginNs = 250'000'000;   // guests and host do not give up in the same moment
+constexpr std::int64_t kMostMarginNs = 500'000'000;   // guests and host do not give up in the same moment
 constexpr std::int64_t kAllFailNs = 500'000'000;      // longest wait for the others where the attempt has failed
 constexpr std::int64_t kLastNotesNs = 1'000'000'000;  // longest wait until the last notes are on their way
 constexpr std::size_t kMostWords = 200;               // bytes of a list in a message
@@ -128,7 +128,8 @@ void Reunion::leave() {
 
 Result<std::uint64_t> Reunion::meet_as_host() {
   Clock& clock = mail_.clock();
-  const std::int64_t deadline_ns = clock.now_ns() + patience_ns();
+  came_ns_ = clock.now_ns();
+  const std::int64_t deadline_ns = came_ns_ + patience_ns();
   std::optional<Error> trouble;  // told when the others are there, too, so that all end alike
   std::int64_t trouble_until_ns = 0;
   Pause pause(clock);
@@ -226,7 +227,7 @@ bool Reunion::somebody_gave_up() const {
 }
 
 // Names those who did not come. Who came and gave up has waited, for us or for another, and is only told of.
-Error Reunion::nobody_came() const {
+Error Reunion::nobody_came() {
   const auto names = [](const std::vector<std::uint32_t>& ranks) {
     return in_short(fmt::format("{}", fmt::join(ranks, ", ")));
   };
@@ -242,7 +243,9 @@ Error Reunion::nobody_came() const {
     return {ErrorCode::kTimeout, ErrorScope::kCall, -1,
             fmt::format("rank(s) {} gave up before all were there; call again", names(weary))};
   }
-  return {ErrorCode::kTimeout, ErrorScope::kCall, static_cast<std::int32_t>(away.front()),
+  // Others may have had enough after we were stopped: we have not waited then, and cannot blame who was not heard yet.
+  const bool waited = mail_.clock().now_ns() - came_ns_ >= patience_ns() / 4;
+  return {ErrorCode::kTimeout, ErrorScope::kCall, waited ? static_cast<std::int32_t>(away.front()) : -1,
           fmt::format("rank(s) {} did not come; exclude them, too, or see what holds them up", names(away))};
 }
 
@@ -255,7 +258,7 @@ Error Reunion::lost(std::uint32_t peer) const {
 
 Result<std::vector<std::string>> Reunion::gather_as_host(const std::string& blob) {
   Clock& clock = mail_.clock();
-  const std::int64_t deadline_ns = deadline_ns_ - std::min(patience_ns() / 8, kMostMarginNs);
+  const std::int64_t deadline_ns = deadline_ns_ - std::min(patience_ns() / 4, kMostMarginNs);
   Pause pause(clock);
   std::vector<std::uint32_t> awaited;
   while (true) {
@@ -328,7 +331,7 @@ Result<std::uint64_t> Reunion::meet_as_guest() {
 Result<std::string> Reunion::answer(Kind wanted, std::int64_t deadline_ns) {
   Clock& clock = mail_.clock();
   const std::uint32_t host = present_.front();
-  const std::int64_t give_up_ns = deadline_ns - std::min(patience_ns() / 8, kMostMarginNs);
+  const std::int64_t give_up_ns = deadline_ns - std::min(patience_ns() / 4, kMostMarginNs);
   bool asked = false;
   Pause pause(clock);
   while (true) {

@@ -74,7 +74,7 @@ class Reunion {
   Result<std::string> answer(Kind wanted, std::int64_t deadline_ns);
   std::vector<std::uint32_t> absent() const;
   bool somebody_gave_up() const;
-  Error nobody_came() const;
+  Error nobody_came();
   Error lost(std::uint32_t peer) const;
   void refuse(std::uint32_t peer, const Error& error);
   Error fail(Error error);
@@ -87,6 +87,7 @@ class Reunion {
   std::vector<std::uint32_t> present_;  // of this meeting
   std::string list_;                    // whom it leaves out, in words
   std::uint64_t coming_ = 0;            // this rank's, as a guest
+  std::int64_t came_ns_ = 0;            // when it did, as the host
   std::vector<std::uint64_t> met_;      // the guests' comings, in the order of present_, once all agree
   std::string missed_list_;             // of the attempt that some guests have missed
   Error missed_;                        // how that ended

@@ -77,11 +77,12 @@ Result<bool> CommunicatorImpl::settle(bool own_ok, std::chrono::milliseconds pat
   const std::int64_t position = resolved_ ? calls_ + 1 : calls_;
   const bool failed_before = last_bad_ == position - 1;
   const auto decision =
-      confer({.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
+      confer(Matter::kCalls,
+             {.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
               .value = -(4 * position + (failed_before && last_bad_ > 0 ? 2 : 0) + (resolved_ ? 0 : 1))},
              patience);
   if (!decision) {
-    settled_ = decision.error().code == ErrorCode::kRefused;
+    settled_ = calls_ended_ && decision.error().code == ErrorCode::kRefused;
     return decision.error();
   }
   const auto least = static_cast<std::int64_t>(decision->operation / 2);
@@ -106,9 +107,11 @@ Result<bool> CommunicatorImpl::settle(bool own_ok, std::chrono::milliseconds pat
 Status CommunicatorImpl::settle_before(std::chrono::milliseconds patience) {
   if (!uniform_) return {};
   const std::scoped_lock lock(uniform_mutex_);
-  if (settled_) return {};
+  if (settled_ || agreeing_) return {};
   const auto settled = settle(false, patience);
-  return settled ? Status() : Status(settled.error());
+  if (!settled) return settled.error();
+  agreeing_ = true;
+  return {};
 }
 
 }  // namespace tutti::detail

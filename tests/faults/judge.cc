@@ -101,6 +101,9 @@ class Judge {
     // Who passes something else than all others need not know that it is alone.
     const bool misused = error.code == ErrorCode::kMismatch && scenario_.misuse == Misuse::kMismatch;
     if (misused && rank == scenario_.misuser) return;
+    // ... and others go by its vote.
+    const bool voted = scenario_.ending && scenario_.ending->uniform && error.code == ErrorCode::kAborted;
+    if (voted && scenario_.misuse == Misuse::kMismatch) return;
     // One end of a link that was cut for a while may have left because of another's death, and could not say so.
     if (error.code == ErrorCode::kPeerLost && cut_.contains(static_cast<std::uint32_t>(error.rank))) return;
     if (!guilty_.contains(static_cast<std::uint32_t>(error.rank)) && !refused(error.rank, call)) {

@@ -182,7 +182,11 @@ class SurvivorsJudge {
       if (guilty_.empty()) blame(fmt::format("{}: a call failed: {}", what, to_string(*own.call_error)));
       const auto named = static_cast<std::size_t>(own.call_error->rank);
       const bool known = own.call_error->rank >= 0 && named < own.members.size();
-      if (known && !guilty_.contains(static_cast<std::uint32_t>(own.members[named]))) {
+      const auto left = [&](std::int32_t member) {  // after an error of its own
+        const RankEnd& theirs = outcome_.ranks[static_cast<std::size_t>(member)];
+        return theirs.shrink && theirs.shrink->call_error && theirs.shrink->call_end_ns < own.call_end_ns;
+      };
+      if (known && !left(own.members[named]) && !guilty_.contains(static_cast<std::uint32_t>(own.members[named]))) {
         blame(fmt::format("{}: a call names rank {}, which is innocent: {}", what, own.members[named],
                           to_string(*own.call_error)));
       }
