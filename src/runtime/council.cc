@@ -325,10 +325,10 @@ Error Council::timed_out(std::int64_t now_ns) const {
   std::vector<std::uint32_t> awaited;
   for (std::uint32_t peer = 0; peer < ranks_ && awaited.size() < kMostNamed; ++peer) {
     const Peer& about = peers_[peer];
-    const bool answers = now_ns - about.heard_ns <= patience_ns_ / 2;
-    if (peer == rank_ || about.dead || answers) continue;
+    if (peer == rank_ || about.dead || !silent(about, now_ns)) continue;
     const bool member = phase_ == Phase::kProposed && proposal_.members[peer] && !about.acked;
-    const bool door = phase_ == Phase::kIdle && peer < rank_ && about.knocked_ns != 0;
+    const bool knocking = about.knocked_ns != 0 && now_ns - about.knocked_ns <= patience_ns_ / 2;
+    const bool door = phase_ == Phase::kIdle && peer < rank_ && knocking;
     if (member || door || (phase_ == Phase::kAsked && about.asked && !about.promised)) awaited.push_back(peer);
   }
   const std::string who = awaited.empty() ? "though all that were awaited answer"
