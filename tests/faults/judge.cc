@@ -82,8 +82,10 @@ class Judge {
 
   // Whether a rank's communicator had ended before that call, in the vote on the one before.
   bool refused(std::int32_t rank, std::size_t call) const {
-    const std::vector<CallEnd>& calls = outcome_.ranks[static_cast<std::size_t>(rank)].calls;
-    if (!scenario_.ending || !scenario_.ending->uniform || call >= calls.size()) return false;
+    const RankEnd& end = outcome_.ranks[static_cast<std::size_t>(rank)];
+    const std::vector<CallEnd>& calls = end.calls;
+    if (!scenario_.ending || !scenario_.ending->uniform) return false;
+    if (call >= calls.size()) return end.refused.has_value();
     return calls[call].error && calls[call].start_ns == calls[call].end_ns;
   }
 
