@@ -113,7 +113,9 @@ struct CommunicatorOptions {
   // Whether collectives on host memory end alike on all ranks that live: well, or with an error. Costs a short
   // all-reduce after each blocking call (docs/elastic.md has numbers); start(), Group, sends and receives stay as they
   // are. The same on all ranks. A call whose communicator breaks then lasts until the other ranks have come to theirs
-  // and have agreed, at most 4 set-up timeouts, also after abort(). Left alone: TUTTI_UNIFORM, then false.
+  // and have agreed, at most 4 set-up timeouts, also after abort(); the communicator takes no more collectives then, on
+  // all of these ranks: shrink() it. Where living ranks could not hear each other for so long, calls may end
+  // differently. agree() and shrink() wait for a call that is under way. Left alone: TUTTI_UNIFORM, then false.
   std::optional<bool> uniform;
   // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which its
   // receiver looks at: a flipped bit is kDamaged on that rank, with the hop. All values then travel in slots or
@@ -295,8 +297,9 @@ class TUTTI_API Communicator {
   // same on all; across machines a process that had ended before costs the patience, unless this communicator has
   // noticed). In any state of this communicator, which stays as it is; nothing else of it is used. The n-th
   // agreements of two ranks are equal, whoever dies when, the rank that leads included; or, where ranks that live could
-  // not hear each other for the patience (stopped, cut off), they have no survivor in common. Takes 4 patiences at
-  // most, some milliseconds where nobody is missing.
+  // not hear each other for the patience (stopped, cut off), they have no survivor in common. (Across machines a
+  // connection that breaks counts as a death, of which that rank may not learn.) Takes 4 patiences of this rank's
+  // running time at most, twice that in the uniform mode; some milliseconds where nobody is missing.
   // Errors, scope kCall: kTimeout (ranks that hang in the middle are named; call again), kRefused (the others have
   // agreed without this rank, which came too late; it may come to their next), kUnsupported.
   Result<Agreement> agree(const AgreeOptions& options = {});

@@ -4,14 +4,16 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "runtime/communicator_impl.h"
 #include "runtime/council_seat.h"
 
 namespace tutti::detail {
 namespace {
 
-constexpr std::uint64_t kChannel = 0x7c5ae1d3902b46f8;  // apart from the communicator's own, and a Reunion's
-constexpr std::int64_t kLastWordsNs = 1'000'000'000;    // longest wait until the last messages are on their way
+constexpr std::uint64_t kChannel = 0x7c5ae1d3902b46f8;       // apart from the communicator's own, and a Reunion's
+constexpr std::uint64_t kCallsChannel = 0x2f19c0b75e6da843;  // what the uniform mode settles, apart from the rest
+constexpr std::int64_t kLastWordsNs = 1'000'000'000;         // longest wait until the last messages are on their way
 
 }  // namespace
 
@@ -46,28 +48,41 @@ Result<CouncilDecision> CouncilSeat::decide(const CouncilVoice& voice, std::opti
   return council_.outcome();
 }
 
-Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
-  if (fabric_ == nullptr) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 "agree: the ranks of a simulated world cannot speak beside their communicator"};
-  }
-  if (options.patience.count() < 0) return invalid_argument("agree: the patience is negative");
-  const auto patience = options.patience.count() > 0 ? options.patience : fabric_->config.setup_timeout;
-  const std::int64_t patience_ns = std::int64_t{std::min(patience, kLongestTimeout).count()} * 1'000'000;
-  const CouncilVoice voice{.operation = engine_.last_good(), .value = options.value};
+// One agreement on this matter. Errors: those of agree().
+Result<CouncilDecision> CommunicatorImpl::confer(Matter matter, const CouncilVoice& voice,
+                                                 std::chrono::milliseconds patience) {
+  const auto wanted = patience.count() > 0 ? patience : fabric_->config.setup_timeout;
+  const std::int64_t patience_ns = std::int64_t{std::min(wanted, kLongestTimeout).count()} * 1'000'000;
   std::optional<std::uint32_t> lost;
   const auto broken = engine_.broken();
   if (broken && broken->code == ErrorCode::kPeerLost && broken->rank >= 0) {
     lost = static_cast<std::uint32_t>(broken->rank);
   }
   const std::scoped_lock lock(council_mutex_);
-  if (council_ == nullptr) council_ = std::make_unique<CouncilSeat>(fabric_, members_, rank_, id_);
-  auto decision = council_->decide(voice, lost, patience_ns);
-  if (!decision) {
-    Error error = std::move(decision).error();
-    error.message = "agree: " + error.message;
-    return error;
+  std::unique_ptr<CouncilSeat>& council = matter == Matter::kCalls ? council_of_calls_ : council_;
+  const std::uint64_t number = matter == Matter::kCalls ? id_ ^ kCallsChannel : id_;
+  if (council == nullptr) council = std::make_unique<CouncilSeat>(fabric_, members_, rank_, number);
+  auto decision = council->decide(voice, lost, patience_ns);
+  if (decision) return decision;
+  Error error = std::move(decision).error();
+  error.message = "agree: " + error.message;
+  return error;
+}
+
+Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
+  if (fabric_ == nullptr) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 "agree: the ranks of a simulated world cannot speak beside their communicator"};
   }
+  if (options.patience.count() < 0) return invalid_argument("agree: the patience is negative");
+  TUTTI_TRY(settle_before(options.patience));
+  auto decision = confer(Matter::kAll, {.operation = engine_.last_good(), .value = options.value}, options.patience);
+  const bool again = !decision && decision.error().code == ErrorCode::kTimeout;
+  if (uniform_ && !again) {
+    const std::scoped_lock lock(uniform_mutex_);
+    agreeing_ = false;
+  }
+  if (!decision) return decision.error();
   Agreement agreement{.survivors = {}, .last_operation = decision->operation, .value = decision->value};
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     if (decision->members[rank]) agreement.survivors.push_back(static_cast<std::int32_t>(rank));

@@ -32,6 +32,8 @@
 namespace tutti::detail {
 
 class CouncilSeat;
+struct CouncilDecision;
+struct CouncilVoice;
 class Reunion;
 
 // One or several operations that a caller waits for together.
@@ -161,7 +163,12 @@ class CommunicatorImpl {
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;
+  // The uniform mode, see uniform.cc.
   Status confirm(const Status& own);
+  Result<bool> settle(bool own_ok, std::chrono::milliseconds patience);
+  Status settle_before(std::chrono::milliseconds patience);
+  enum class Matter : std::uint8_t { kAll, kCalls };  // each has agreements of its own
+  Result<CouncilDecision> confer(Matter matter, const CouncilVoice& voice, std::chrono::milliseconds patience);
   template <class Checked>  // a call or an exchange
   Result<std::shared_ptr<Gate>> staged_for(Checked& checked, const CallOptions& options);
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
@@ -192,7 +199,8 @@ class CommunicatorImpl {
   std::mutex reunion_mutex_;
   std::unique_ptr<Reunion> reunion_;  // from the first shrink() on; ends before the fabric
   std::mutex council_mutex_;
-  std::unique_ptr<CouncilSeat> council_;  // from the first agree() on; likewise
+  std::unique_ptr<CouncilSeat> council_of_calls_;  // likewise, of the uniform mode
+  std::unique_ptr<CouncilSeat> council_;           // from the first agree() on; likewise
   World world_;
   std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;  // orders submissions; guards plans_ and what follows them
@@ -209,9 +217,14 @@ class CommunicatorImpl {
   };
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
   std::vector<ChosenPlan> user_plans_;
-  const bool uniform_;        // calls end alike
-  std::mutex uniform_mutex_;  // held during a call and its confirmation
-  std::int64_t calls_ = 0;    // that were confirmed, or could not be
+  const bool uniform_;                // calls end alike
+  std::mutex uniform_mutex_;          // held during a call and its confirmation
+  std::int64_t calls_ = 0;            // that have happened
+  bool resolved_ = true;              // whether the last of them ended well is known
+  std::int64_t last_bad_ = 0;         // the last one that is known to have failed; 0: none
+  std::optional<Error> calls_ended_;  // why there are no more
+  bool settled_ = false;              // ... which all that live know
+  bool agreeing_ = false;             // settled for an agreement that was not reached yet
   Chooser chooser_;
   std::atomic<bool> group_open_ = false;
   const bool knows_driver_;                  // the CUDA driver was loaded when this was made

@@ -56,7 +56,7 @@ bool Council::step(std::int64_t now_ns) {
     if (!hosting_since_ns_) hosting_since_ns_ = now_ns;
     host(now_ns);
   }
-  if (!outcome_ && now_ns - began_ns_ > kPatiences * patience_ns_) outcome_ = timed_out();
+  if (!outcome_ && now_ns - began_ns_ > kPatiences * patience_ns_) outcome_ = timed_out(now_ns);
   return outcome_.has_value();
 }
 
@@ -94,7 +94,7 @@ void Council::handle(std::uint32_t peer, const Header& header, const std::vector
   const CouncilDecision said{.members = bits, .operation = header.operation, .value = header.value};
   switch (header.kind) {
     case Kind::kCome:
-      from.here = true;
+      from.here = from.spoke = true;
       from.dropped = false;
       from.voice = {header.operation, header.value};
       for (std::uint32_t i = 0; i < ranks_; ++i) peers_[i].lost = peers_[i].lost || bits[i];
@@ -299,7 +299,8 @@ void Council::decide(const CouncilDecision& decision, std::uint32_t from) {
   for (std::uint32_t peer = 0; peer < rank_; ++peer) before += decision.members[peer] && peer != from ? 1 : 0;
   const bool passes_on = from == rank_ || before < kDoors;
   for (std::uint32_t peer = 0; peer < ranks_ && passes_on; ++peer) {
-    const bool concerned = from == rank_ || decision.members[peer];
+    // Also who was taken for dead or silent, and has come to us: it would go on by what it has accepted.
+    const bool concerned = from == rank_ || decision.members[peer] || peers_[peer].spoke;
     if (peer == rank_ || peer == from || !concerned || peers_[peer].dead || !can_reach(peer)) continue;
     if (peer < rank_ && peers_[peer].knocked_ns == 0 && !post_.direct(peer)) continue;  // it does not wait for us
     send(peer, header, decision.members);
@@ -319,18 +320,21 @@ void Council::decide(const CouncilDecision& decision, std::uint32_t from) {
                         rank_)};
 }
 
-Error Council::timed_out() const {
+// Named are those that were awaited and did not answer: who answers waits for another itself.
+Error Council::timed_out(std::int64_t now_ns) const {
   std::vector<std::uint32_t> awaited;
   for (std::uint32_t peer = 0; peer < ranks_ && awaited.size() < kMostNamed; ++peer) {
     const Peer& about = peers_[peer];
-    if (peer == rank_ || about.dead) continue;
+    if (peer == rank_ || about.dead || !silent(about, now_ns)) continue;
     const bool member = phase_ == Phase::kProposed && proposal_.members[peer] && !about.acked;
-    const bool door = phase_ == Phase::kIdle && peer < rank_ && about.knocked_ns != 0 && !about.dropped;
+    const bool knocking = about.knocked_ns != 0 && now_ns - about.knocked_ns <= patience_ns_ / 2;
+    const bool door = phase_ == Phase::kIdle && peer < rank_ && knocking;
     if (member || door || (phase_ == Phase::kAsked && about.asked && !about.promised)) awaited.push_back(peer);
   }
+  const std::string who = awaited.empty() ? "though all that were awaited answer"
+                                          : fmt::format("awaited: rank(s) {}", fmt::join(awaited, ", "));
   return {ErrorCode::kTimeout, ErrorScope::kCall, awaited.empty() ? -1 : static_cast<std::int32_t>(awaited.front()),
-          fmt::format("no agreement was reached; awaited: rank(s) {}; call again, or end what hangs",
-                      fmt::join(awaited, ", "))};
+          fmt::format("no agreement was reached, {}; call again, or end what hangs", who)};
 }
 
 }  // namespace tutti::detail

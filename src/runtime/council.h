@@ -78,7 +78,8 @@ class Council {
     bool dead = false;
     bool dropped = false;  // a lower one that was silent for too long, or one that no longer answers the host
     bool here = false;
-    bool lost = false;  // somebody says so
+    bool spoke = false;  // ever, in this agreement: so there is a line to it, also where it is no longer waited for
+    bool lost = false;   // somebody says so
     std::int64_t heard_ns = 0;
     std::int64_t knocked_ns = 0;  // 0: not in this agreement
     CouncilVoice voice{};
@@ -108,8 +109,8 @@ class Council {
   void count_promises(std::int64_t now_ns);
   void count_acceptances(std::int64_t now_ns);
   void decide(const CouncilDecision& decision, std::uint32_t from);
-  bool can_reach(std::uint32_t peer) { return peer < rank_ || post_.direct(peer) || peers_[peer].here; }
-  Error timed_out() const;
+  bool can_reach(std::uint32_t peer) { return peer < rank_ || post_.direct(peer) || peers_[peer].spoke; }
+  Error timed_out(std::int64_t now_ns) const;
 
   const std::uint32_t rank_;
   const std::uint32_t ranks_;

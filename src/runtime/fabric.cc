@@ -291,6 +291,7 @@ class TransportMaker {
     options.communicator = communicator_;
     options.slots = fabric_->config.slots;
     options.slot_bytes = whole_slot_bytes();
+    options.clock = fabric_->clock.get();
     if (fabric_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
     auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
     if (!remote) return remote.error();
@@ -479,7 +480,8 @@ Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::ve
   world.cores = cores_of(first, 0);
   const auto here = static_cast<std::uint32_t>(cpus.size());
   const std::uint32_t cores = cores_of(cpus, fabric->cpu_limit);
-  world.waiter = std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
+  world.waiter =
+      fabric->make_waiter ? fabric->make_waiter() : std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
   if (here == members.size()) world.nodes.clear();
   world.recorder = make_recorder(*fabric, members, rank, communicator, world);
   world.log.write(

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/hmac.h"
+#include "base/wait.h"
 #include "runtime/bootstrap.h"
 #include "runtime/prover.h"
 #include "runtime/recording_folder.h"
@@ -36,11 +37,12 @@ struct Tuning;
 struct JobFabric {
   Config config;
   std::uint32_t job_rank = 0;
-  std::vector<bool> cpus;                        // that this process may use
-  std::uint32_t cpu_limit = 0;                   // as in HostTopology
-  std::shared_ptr<Clock> clock;                  // shared by the ranks of one process
-  std::shared_ptr<Prover> prover;                // likewise
-  std::shared_ptr<SegmentExchange> exchange;     // peers by job rank; shared with segments and windows
+  std::vector<bool> cpus;                                // that this process may use
+  std::uint32_t cpu_limit = 0;                           // as in HostTopology
+  std::shared_ptr<Clock> clock;                          // shared by the ranks of one process
+  std::shared_ptr<Prover> prover;                        // likewise
+  std::function<std::unique_ptr<Waiter>()> make_waiter;  // for each communicator; null: one for the machine's cores
+  std::shared_ptr<SegmentExchange> exchange;             // peers by job rank; shared with segments and windows
   std::shared_ptr<TcpEndpoint> endpoint;         // null where no rank is reached by TCP; shared by the process's ranks
   std::vector<std::string> tcp_addresses;        // by job rank
   std::shared_ptr<DataPathMaker> path_maker;     // null: messages go by TCP. Shared by the rank's communicators

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/fabric.h"
@@ -31,6 +32,19 @@ class MailParts {
   std::string body_;
 };
 
+// Time as this rank has lived it: where it was stopped, or its clock leapt, between two looks, that is the others' time
+// to come and speak, and counts as a moment only. Looked at often by who waits; for one thread at a time.
+class RunningClock final : public Clock {
+ public:
+  explicit RunningClock(std::shared_ptr<Clock> clock) : clock_(std::move(clock)), last_ns_(clock_->now_ns()) {}
+  std::int64_t now_ns() override;
+
+ private:
+  std::shared_ptr<Clock> clock_;  // shared by the ranks of one process
+  std::int64_t last_ns_;
+  std::int64_t missed_ns_ = 0;
+};
+
 class Mail {
  public:
   // Of ranks of which rank i is the job rank members[i]; this one is `rank`. `exchange_channel` is the same on all, and
@@ -40,7 +54,7 @@ class Mail {
 
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(members_.size()); }
   std::uint32_t rank() const { return rank_; }
-  Clock& clock() const { return *fabric_->clock; }
+  Clock& clock() { return clock_; }
   std::chrono::milliseconds patience() const { return fabric_->config.setup_timeout; }  // of set-up
   bool by_exchange(std::uint32_t peer) const;
   // Across machines the first message opens the line. Two ranks that open it at the same time lose it: of two, one
@@ -57,6 +71,7 @@ class Mail {
 
  private:
   std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
+  RunningClock clock_;
   const std::vector<std::uint32_t> members_;
   const std::uint32_t rank_;
   const std::uint64_t channel_;

@@ -17,13 +17,13 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::int64_t kMostMarginNs = 250'000'000;   // guests and host do not give up in the same moment
+constexpr std::int64_t kMostMarginNs = 500'000'000;   // guests and host do not give up in the same moment
 constexpr std::int64_t kAllFailNs = 500'000'000;      // longest wait for the others where the attempt has failed
 constexpr std::int64_t kLastNotesNs = 1'000'000'000;  // longest wait until the last notes are on their way
 constexpr std::size_t kMostWords = 200;               // bytes of a list in a message
 
 Error given_up(std::uint32_t peer) {
-  return {ErrorCode::kTimeout, ErrorScope::kCall, static_cast<std::int32_t>(peer),
+  return {ErrorCode::kTimeout, ErrorScope::kCall, -1,  // it has waited, for us or for another
           fmt::format("rank {} has given this attempt up; call again", peer)};
 }
 
@@ -128,7 +128,8 @@ void Reunion::leave() {
 
 Result<std::uint64_t> Reunion::meet_as_host() {
   Clock& clock = mail_.clock();
-  const std::int64_t deadline_ns = clock.now_ns() + patience_ns();
+  came_ns_ = clock.now_ns();
+  const std::int64_t deadline_ns = came_ns_ + patience_ns();
   std::optional<Error> trouble;  // told when the others are there, too, so that all end alike
   std::int64_t trouble_until_ns = 0;
   Pause pause(clock);
@@ -176,7 +177,7 @@ void Reunion::hear(std::uint32_t peer) {
       guest.blob = std::move(message->body);
     } else if (header.kind == Kind::kGiveUp) {
       if (guest.fresh) {  // before we came
-        guest = {};
+        guest = {.went = true};
       } else {
         guest.gave_up = true;
       }
@@ -193,8 +194,8 @@ std::optional<Error> Reunion::find_lost() {
     hear(peer);
     Guest& guest = guests_[peer];
     guest.fresh = false;
-    // The end of a line tells something only of a guest that is here.
-    guest.ended = ended && (mail_.by_exchange(peer) || guest.coming != 0);
+    // The end of a line tells something only of a guest that is here, and has not given up.
+    guest.ended = ended && (mail_.by_exchange(peer) || (guest.coming != 0 && !guest.gave_up));
     if (guest.ended && !first) first = lost(peer);
   }
   return first;
@@ -225,18 +226,27 @@ bool Reunion::somebody_gave_up() const {
   return std::any_of(present_.begin(), present_.end(), [this](std::uint32_t peer) { return guests_[peer].gave_up; });
 }
 
-// Names those who did not come; where all did, those who gave up.
-Error Reunion::nobody_came() const {
-  std::vector<std::uint32_t> away = absent();
-  const bool all_came = away.empty();
-  if (all_came) {
-    std::copy_if(present_.begin(), present_.end(), std::back_inserter(away),
-                 [this](std::uint32_t peer) { return guests_[peer].gave_up; });
+// Names those who did not come. Who came and gave up has waited, for us or for another, and is only told of.
+Error Reunion::nobody_came() {
+  const auto names = [](const std::vector<std::uint32_t>& ranks) {
+    return in_short(fmt::format("{}", fmt::join(ranks, ", ")));
+  };
+  std::vector<std::uint32_t> away;
+  std::vector<std::uint32_t> weary;
+  for (const std::uint32_t peer : present_) {
+    const Guest& guest = guests_[peer];
+    if (peer == rank_ || guest.ended) continue;
+    if (guest.coming == 0 && !guest.went) away.push_back(peer);
+    if (guest.gave_up || guest.went) weary.push_back(peer);
   }
-  const std::string names = in_short(fmt::format("{}", fmt::join(away, ", ")));
-  return {ErrorCode::kTimeout, ErrorScope::kCall, away.empty() ? -1 : static_cast<std::int32_t>(away.front()),
-          all_came ? fmt::format("rank(s) {} gave up just before all were there; call again", names)
-                   : fmt::format("rank(s) {} did not come; exclude them, too, or see what holds them up", names)};
+  if (away.empty()) {
+    return {ErrorCode::kTimeout, ErrorScope::kCall, -1,
+            fmt::format("rank(s) {} gave up before all were there; call again", names(weary))};
+  }
+  // Others may have had enough after we were stopped: we have not waited then, and cannot blame who was not heard yet.
+  const bool waited = mail_.clock().now_ns() - came_ns_ >= patience_ns() / 4;
+  return {ErrorCode::kTimeout, ErrorScope::kCall, waited ? static_cast<std::int32_t>(away.front()) : -1,
+          fmt::format("rank(s) {} did not come; exclude them, too, or see what holds them up", names(away))};
 }
 
 Error Reunion::lost(std::uint32_t peer) const {
@@ -248,7 +258,7 @@ Error Reunion::lost(std::uint32_t peer) const {
 
 Result<std::vector<std::string>> Reunion::gather_as_host(const std::string& blob) {
   Clock& clock = mail_.clock();
-  const std::int64_t deadline_ns = deadline_ns_ - std::min(patience_ns() / 8, kMostMarginNs);
+  const std::int64_t deadline_ns = deadline_ns_ - std::min(patience_ns() / 4, kMostMarginNs);
   Pause pause(clock);
   std::vector<std::uint32_t> awaited;
   while (true) {
@@ -321,7 +331,7 @@ Result<std::uint64_t> Reunion::meet_as_guest() {
 Result<std::string> Reunion::answer(Kind wanted, std::int64_t deadline_ns) {
   Clock& clock = mail_.clock();
   const std::uint32_t host = present_.front();
-  const std::int64_t give_up_ns = deadline_ns - std::min(patience_ns() / 8, kMostMarginNs);
+  const std::int64_t give_up_ns = deadline_ns - std::min(patience_ns() / 4, kMostMarginNs);
   bool asked = false;
   Pause pause(clock);
   while (true) {

@@ -54,6 +54,7 @@ class Reunion {
     std::uint64_t coming = 0;  // 0: it has not come
     bool fresh = false;        // it has come since we last looked
     bool gave_up = false;
+    bool went = false;  // it came, and gave up, before we came
     bool ended = false;
     bool missed = false;                // an attempt that failed before it came
     std::string list{};                 // whom it leaves out
@@ -73,7 +74,7 @@ class Reunion {
   Result<std::string> answer(Kind wanted, std::int64_t deadline_ns);
   std::vector<std::uint32_t> absent() const;
   bool somebody_gave_up() const;
-  Error nobody_came() const;
+  Error nobody_came();
   Error lost(std::uint32_t peer) const;
   void refuse(std::uint32_t peer, const Error& error);
   Error fail(Error error);
@@ -86,6 +87,7 @@ class Reunion {
   std::vector<std::uint32_t> present_;  // of this meeting
   std::string list_;                    // whom it leaves out, in words
   std::uint64_t coming_ = 0;            // this rank's, as a guest
+  std::int64_t came_ns_ = 0;            // when it did, as the host
   std::vector<std::uint64_t> met_;      // the guests' comings, in the order of present_, once all agree
   std::string missed_list_;             // of the attempt that some guests have missed
   Error missed_;                        // how that ended

@@ -4,6 +4,8 @@
 //   --seeds A..B     many; every 16th twice, to see that a seed replays exactly
 //   --every-step A..B   of these seeds the calls only: a rank is killed, then stopped for ever, before each of its
 //   steps
+//   --survivors      the ranks of all these go on when their calls are over: they agree and shrink, some in the uniform
+//                    mode; and another one dies or stops in the midst of that
 //   --verbose        every story
 // Ends with status 1 where the invariant was broken, and says how to see it again.
 #include <fmt/format.h>
@@ -41,6 +43,7 @@ struct Options {
   std::uint64_t first = 1;
   std::uint64_t last = 0;  // 0: none given
   bool every_step = false;
+  Ends ends = Ends::kAfterCalls;
   bool verbose = false;
 };
 
@@ -58,7 +61,7 @@ class Runner {
 
   Counts run() {
     for (std::uint64_t seed = options_.first; seed <= options_.last && counts_.failures < kMostFailures; ++seed) {
-      Scenario scenario = draw_scenario(seed);
+      Scenario scenario = draw_scenario(seed, options_.ends);
       const Outcome calm = check(scenario, "");
       if (options_.every_step) {
         every_step(scenario, calm.extent);
@@ -69,6 +72,9 @@ class Runner {
       if (seed % kReplayEvery == 0 && !(outcome == run_once(scenario))) {
         tell(scenario, outcome, {"the same seed gave another run"}, "");
       }
+      if (options_.ends == Ends::kAfterCalls) continue;
+      draw_late_fault(scenario, outcome.extent);
+      check(scenario, "");
     }
     return counts_;
   }
@@ -105,7 +111,8 @@ class Runner {
     ++counts_.failures;
     fmt::print("{}", describe(scenario, outcome));
     for (const std::string& what : found) fmt::print("  BROKEN: {}\n", what);
-    fmt::print("  again: fault_seeds --{} {}{}\n", options_.every_step ? "every-step" : "seed", scenario.seed, note);
+    fmt::print("  again: fault_seeds{} --{} {}{}\n", options_.ends == Ends::kAfterCalls ? "" : " --survivors",
+               options_.every_step ? "every-step" : "seed", scenario.seed, note);
     std::fflush(stdout);
   }
 
@@ -144,7 +151,9 @@ std::optional<Options> read_options(int count, char** words) {
   for (int i = 1; i < count; ++i) {
     const std::string_view word = words[i];
     const bool takes_seeds = word == "--seed" || word == "--seeds" || word == "--every-step";
-    if (word == "--verbose") {
+    if (word == "--survivors") {
+      options.ends = Ends::kWithSurvivors;
+    } else if (word == "--verbose") {
       options.verbose = true;
     } else if (takes_seeds && i + 1 < count && read_range(words[++i], options)) {
       options.verbose |= word == "--seed";

@@ -46,6 +46,8 @@ class Judge {
     if (outcome_.late_stores > 0 && !stopped_)
       blame(fmt::format("{} windows were written to after their end", outcome_.late_stores));
     for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) judge(rank);
+    if (!scenario_.ending) return std::move(found_);
+    for (std::string& what : judge_survivors(scenario_, outcome_, guilty_)) blame(what);
     return std::move(found_);
   }
 
@@ -57,10 +59,13 @@ class Judge {
     for (std::size_t i = 0; i < end.calls.size(); ++i) {
       const std::string what = fmt::format("rank {} call {}", rank, i + 1);
       const std::int64_t took_ns = end.calls[i].end_ns - end.calls[i].start_ns;
-      const std::int64_t most_ns = scenario_.timeout.count() * 1'000'000 * 5 / 4 + kGraceNs + delay_ns(scenario_);
+      const bool uniform = scenario_.ending && scenario_.ending->uniform;  // then a vote, and an agreement
+      const std::int64_t more_ms = uniform ? scenario_.timeout.count() + 4 * scenario_.ending->patience.count() : 0;
+      const std::int64_t most_ns =
+          (scenario_.timeout.count() + more_ms) * 1'000'000 * 5 / 4 + kGraceNs + delay_ns(scenario_);
       if (took_ns > most_ns) blame(fmt::format("{} took {} ms", what, took_ns / 1'000'000));
       if (!end.calls[i].right) blame(what + " gave a wrong result and no error");
-      if (end.calls[i].error) judge(rank, what, *end.calls[i].error);
+      if (end.calls[i].error) judge(rank, i, what, *end.calls[i].error);
     }
     if (end.refused) {
       if (!end.refused->error || end.refused->error->scope < ErrorScope::kConnection) {
@@ -69,12 +74,22 @@ class Judge {
         blame(fmt::format("rank {}: a broken communicator refused one more call late or without a word", rank));
       }
     }
-    if (end.finalize && end.calls.size() == scenario_.calls.size()) {
+    const bool uniform = scenario_.ending && scenario_.ending->uniform;  // a vote may have broken it
+    if (end.finalize && end.calls.size() == scenario_.calls.size() && !uniform) {
       blame(fmt::format("rank {}: finalize() failed though all calls were good or cost one call only", rank));
     }
   }
 
-  void judge(std::uint32_t rank, const std::string& what, const Error& error) {
+  // Whether a rank's communicator had ended before that call, in the vote on the one before.
+  bool refused(std::int32_t rank, std::size_t call) const {
+    const RankEnd& end = outcome_.ranks[static_cast<std::size_t>(rank)];
+    const std::vector<CallEnd>& calls = end.calls;
+    if (!scenario_.ending || !scenario_.ending->uniform) return false;
+    if (call >= calls.size()) return end.refused.has_value();
+    return calls[call].error && calls[call].start_ns == calls[call].end_ns;
+  }
+
+  void judge(std::uint32_t rank, std::size_t call, const std::string& what, const Error& error) {
     if (error.message.empty()) blame(what + " failed without a word");
     if (!harmed_) return blame(fmt::format("{} failed though nothing was wrong: {}", what, to_string(error)));
     if (only_kills_ && cut_.empty() && error.code == ErrorCode::kTimeout) {
@@ -88,9 +103,12 @@ class Judge {
     // Who passes something else than all others need not know that it is alone.
     const bool misused = error.code == ErrorCode::kMismatch && scenario_.misuse == Misuse::kMismatch;
     if (misused && rank == scenario_.misuser) return;
+    // ... and others go by its vote.
+    const bool voted = scenario_.ending && scenario_.ending->uniform && error.code == ErrorCode::kAborted;
+    if (voted && scenario_.misuse == Misuse::kMismatch) return;
     // One end of a link that was cut for a while may have left because of another's death, and could not say so.
     if (error.code == ErrorCode::kPeerLost && cut_.contains(static_cast<std::uint32_t>(error.rank))) return;
-    if (!guilty_.contains(static_cast<std::uint32_t>(error.rank))) {
+    if (!guilty_.contains(static_cast<std::uint32_t>(error.rank)) && !refused(error.rank, call)) {
       blame(fmt::format("{} names rank {}, which is innocent: {}", what, error.rank, to_string(error)));
     }
   }

@@ -1,6 +1,7 @@
 #include "faults/run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -17,23 +18,44 @@ using test::Case;
 // One rank's part of a scenario.
 class Actor {
  public:
-  Actor(const Scenario& scenario, SimWorld& sim, TcpNetwork* tcp, std::shared_ptr<Prover> prover, std::uint32_t rank,
-        RankEnd& end)
-      : scenario_(scenario), sim_(sim), tcp_(tcp), prover_(std::move(prover)), rank_(rank), end_(end) {}
+  Actor(const Scenario& scenario, SimWorld& sim, TcpNetwork* tcp, SimNotes& notes, std::shared_ptr<Prover> prover,
+        std::uint32_t rank, Outcome& outcome)
+      : scenario_(scenario),
+        sim_(sim),
+        tcp_(tcp),
+        notes_(notes),
+        prover_(std::move(prover)),
+        rank_(rank),
+        end_(outcome.ranks[rank]),
+        ending_step_(outcome.extent.ending_steps[rank]) {}
 
   void run() {
     std::shared_ptr<Clock> clock = sim_.clock(rank_);  // shared with the world
-    auto transport = tcp_ == nullptr ? sim_.transport(rank_) : tcp_->transport(rank_, *clock);
+    std::shared_ptr<TcpEndpoint> endpoint;             // shared as in a JobFabric
+    std::vector<std::string> addresses;
+    std::shared_ptr<JobFabric> fabric;  // likewise
+    std::vector<std::uint32_t> members;
+    if (tcp_ != nullptr) {
+      endpoint = tcp_->listen(rank_, *clock);
+      addresses = tcp_->addresses(rank_);
+    }
+    if (scenario_.ending) {
+      fabric = make_fabric(scenario_, sim_, notes_, rank_, clock, prover_, endpoint, addresses);
+      for (std::uint32_t rank = 0; rank < scenario_.sim.ranks; ++rank) members.push_back(rank);
+    }
+    auto transport = scenario_.network == Network::kMemory
+                         ? sim_.transport(rank_)
+                         : tcp_->transport(rank_, *clock, std::move(endpoint), std::move(addresses));
     end_.died = sim_.dead(rank_);
-    if (transport == nullptr) return;
     World world{.clock = clock,
                 .waiter = sim_.waiter(rank_),
                 .transport = std::move(transport),
                 .prover = prover_,
                 .log = Log(LogLevel::kOff, 0)};
     communicator_ = detail::CommunicatorImpl::wrap(
-        std::make_unique<detail::CommunicatorImpl>(rank_, scenario_.sim.ranks, std::move(world), scenario_.timeout));
-    make_calls();
+        std::make_unique<detail::CommunicatorImpl>(rank_, scenario_.sim.ranks, std::move(world), scenario_.timeout,
+                                                   std::move(fabric), std::move(members), nullptr, kCommunicator));
+    if (make_calls() && scenario_.ending) end_with_survivors();
     communicator_.reset();
     end_.died = sim_.dead(rank_);
   }
@@ -43,27 +65,39 @@ class Actor {
     return scenario_.misuse == how && scenario_.misuser == rank_ && scenario_.misused_call == call;
   }
 
-  void make_calls() {
+  // False: it is dead, or has had enough.
+  bool make_calls() {
     for (std::size_t i = 0; i < scenario_.calls.size(); ++i) {
-      if (misuses(i, Misuse::kLeaves)) return;
+      if (misuses(i, Misuse::kLeaves)) return false;
       if (misuses(i, Misuse::kAbsent)) sim_.stop(rank_, kForeverNs);
       if (misuses(i, Misuse::kAborts)) communicator_->abort();
       Case call = scenario_.calls[i];
       if (misuses(i, Misuse::kMismatch)) ++call.count;
       const CallEnd ended = make_call(call);
-      if (sim_.dead(rank_)) return;
+      if (sim_.dead(rank_)) return false;
       end_.calls.push_back(ended);
       if (!ended.error) continue;
       if (ended.error->scope >= ErrorScope::kConnection) {
         end_.refused = make_call({.kind = CollectiveKind::kBarrier, .count = 0});
-        return;
+        return true;
       }
       if (scenario_.go_on) continue;
       end_.left_early = i + 1 < scenario_.calls.size();
-      return;
+      return true;
     }
-    if (!scenario_.finalizes) return;
+    if (!scenario_.finalizes) return true;
     if (const Status status = communicator_->finalize(); !status.ok()) end_.finalize = status.error();
+    return true;
+  }
+
+  void end_with_survivors() {
+    if (sim_.dead(rank_)) return;
+    end_.ending = true;
+    ending_step_ = sim_.steps(rank_) + 1;
+    if (scenario_.ending->agrees) agree(scenario_, sim_, rank_, *communicator_, end_.agreements);
+    const bool agreed = end_.agreements.empty() || !end_.agreements.back().error;
+    if (sim_.dead(rank_) || !scenario_.ending->shrinks || !agreed) return;
+    shrink(scenario_, sim_, rank_, *communicator_, end_.shrink);
   }
 
   // Registered where the call says so and there is memory.
@@ -116,9 +150,11 @@ class Actor {
   const Scenario& scenario_;
   SimWorld& sim_;
   TcpNetwork* tcp_;
+  SimNotes& notes_;
   std::shared_ptr<Prover> prover_;  // shared by all ranks
   std::uint32_t rank_;
   RankEnd& end_;
+  std::uint64_t& ending_step_;
   std::unique_ptr<Communicator> communicator_;
 };
 
@@ -129,10 +165,12 @@ std::string in_ms(std::int64_t ns) { return fmt::format("{:.3f} ms", static_cast
 Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover) {
   SimWorld sim(scenario.sim);
   std::unique_ptr<TcpNetwork> tcp;
-  if (scenario.network == Network::kTcp) tcp = std::make_unique<TcpNetwork>(sim);
+  SimNotes notes;
+  if (scenario.network == Network::kTcp || scenario.ending) tcp = std::make_unique<TcpNetwork>(sim);
   Outcome outcome;
   outcome.ranks.resize(scenario.sim.ranks);
-  sim.run([&](std::uint32_t rank) { Actor(scenario, sim, tcp.get(), prover, rank, outcome.ranks[rank]).run(); });
+  outcome.extent.ending_steps.resize(scenario.sim.ranks);
+  sim.run([&](std::uint32_t rank) { Actor(scenario, sim, tcp.get(), notes, prover, rank, outcome).run(); });
   for (std::uint32_t rank = 0; rank < scenario.sim.ranks; ++rank) outcome.extent.steps.push_back(sim.steps(rank));
   for (std::size_t i = 0; i < scenario.sim.faults.size(); ++i) outcome.fired.push_back(sim.fired(i));
   outcome.extent.end_ns = sim.now_ns();
@@ -157,6 +195,24 @@ std::string describe(const Scenario& scenario, const Outcome& outcome) {
     for (std::size_t i = 0; i < end.calls.size(); ++i) add(fmt::format("call {}", i + 1), end.calls[i]);
     if (end.refused) add("one more call", *end.refused);
     if (end.finalize) text += fmt::format("  rank {} finalize(): {}\n", rank, to_string(*end.finalize));
+    for (const AgreeEnd& agreed : end.agreements) {
+      const Agreement& all = agreed.agreement;
+      text +=
+          fmt::format("  rank {} agree() {} to {}: {}\n", rank, in_ms(agreed.start_ns), in_ms(agreed.end_ns),
+                      agreed.error         ? to_string(*agreed.error)
+                      : agreed.end_ns == 0 ? "died"
+                                           : fmt::format("ranks {}, operation {}, value {}",
+                                                         fmt::join(all.survivors, " "), all.last_operation, all.value));
+    }
+    if (end.shrink) {
+      const ShrinkEnd& made = *end.shrink;
+      text += fmt::format("  rank {} shrink() {} to {}: {}; calls to {}: {}\n", rank, in_ms(made.start_ns),
+                          in_ms(made.end_ns),
+                          made.error ? to_string(*made.error) : fmt::format("rank {} of {}", made.rank, made.size),
+                          in_ms(made.call_end_ns),
+                          made.call_error ? to_string(*made.call_error)
+                                          : fmt::format("ranks {}, sum {}", fmt::join(made.members, " "), made.sum));
+    }
     if (end.died) text += fmt::format("  rank {} died\n", rank);
   }
   return text;

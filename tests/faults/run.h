@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "faults/scenario.h"
+#include "faults/survivors.h"
 #include "runtime/prover.h"
 
 namespace tutti::faults {
@@ -27,6 +29,9 @@ struct RankEnd {
   bool left_early = false;         // after an error of one call
   std::optional<CallEnd> refused;  // one more call, after an error that broke the communicator
   std::optional<Error> finalize;
+  bool ending = false;               // it has begun its ending
+  std::vector<AgreeEnd> agreements;  // tries
+  std::optional<ShrinkEnd> shrink;
   bool operator==(const RankEnd&) const = default;
 };
 
@@ -46,6 +51,10 @@ Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover);
 
 // What breaks the invariant, in words; empty: nothing.
 std::vector<std::string> judge(const Scenario& scenario, const Outcome& outcome);
+
+// Of a scenario with an ending. `guilty`: the ranks that something was done to, or that did something.
+std::vector<std::string> judge_survivors(const Scenario& scenario, const Outcome& outcome,
+                                         const std::set<std::uint32_t>& guilty);
 
 // Each rank's calls and how they ended.
 std::string describe(const Scenario& scenario, const Outcome& outcome);

@@ -1,6 +1,7 @@
 #include "faults/scenario.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -124,9 +125,24 @@ void add_harmful(Dice& dice, Scenario& scenario, const Extent& extent) {
   scenario.sim.faults.push_back(fault);
 }
 
+Ending draw_ending(std::uint64_t seed, std::uint32_t ranks) {
+  Dice dice(seed, 3);
+  Ending ending;
+  ending.uniform = dice.one_in(2);
+  ending.shrinks = !dice.one_in(3);
+  ending.agrees = !ending.shrinks || dice.one_in(2);
+  if (ending.uniform && dice.one_in(3)) ending.agrees = ending.shrinks = false;
+  const std::uint64_t machines = dice.of(std::array<std::uint64_t, 4>{1, 1, 2, ranks});
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto lowest = static_cast<std::uint32_t>((rank * machines / ranks * ranks + machines - 1) / machines);
+    ending.machines.push_back(lowest);
+  }
+  return ending;
+}
+
 }  // namespace
 
-Scenario draw_scenario(std::uint64_t seed) {
+Scenario draw_scenario(std::uint64_t seed, Ends ends) {
   Dice dice(seed, 1);
   Scenario scenario;
   scenario.seed = seed;
@@ -149,6 +165,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   for (std::uint64_t call = 0; call < calls; ++call) scenario.calls.push_back(draw_call(dice, sim));
   scenario.go_on = dice.one_in(2);
   scenario.finalizes = dice.one_in(2);
+  if (ends == Ends::kWithSurvivors) scenario.ending = draw_ending(seed, sim.ranks);
   return scenario;
 }
 
@@ -166,6 +183,27 @@ void draw_faults(Scenario& scenario, const Extent& extent) {
       add_harmful(dice, scenario, extent);
     }
   }
+}
+
+void draw_late_fault(Scenario& scenario, const Extent& extent) {
+  Dice dice(scenario.seed, 4);
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < scenario.sim.ranks; ++rank) {
+    if (extent.ending_steps[rank] > 0 && extent.steps[rank] >= extent.ending_steps[rank]) ranks.push_back(rank);
+  }
+  if (ranks.empty()) return;
+  SimFault fault;
+  draw_pair(dice, scenario.sim.ranks, fault);
+  fault.rank = dice.of(ranks);
+  if (fault.peer == fault.rank) fault.peer = (fault.rank + 1) % scenario.sim.ranks;
+  // Waits make most of the steps; what matters mostly comes early.
+  const std::uint64_t all = 1 + extent.steps[fault.rank] - extent.ending_steps[fault.rank];
+  const std::uint64_t some = dice.one_in(2) ? std::min<std::uint64_t>(all, 60) : all;
+  fault.at_step = extent.ending_steps[fault.rank] + dice.below(some);
+  fault.kind = dice.one_in(5) ? SimFaultKind::kStop : SimFaultKind::kKill;
+  const std::int64_t patience_ns = scenario.ending->patience.count() * kMs;
+  if (fault.kind == SimFaultKind::kStop) fault.lasts_ns = dice.of(std::array{patience_ns / 5, 2 * patience_ns});
+  scenario.sim.faults.push_back(fault);
 }
 
 bool harms(const SimFault& fault, std::chrono::milliseconds timeout) {
@@ -200,6 +238,12 @@ std::string describe(const Scenario& scenario) {
     text += fmt::format("  call {}: {}\n", i + 1, to_string(scenario.calls[i]));
   }
   text += fmt::format("  after an error of one call ranks {}\n", scenario.go_on ? "go on" : "leave");
+  if (scenario.ending) {
+    const Ending& ending = *scenario.ending;
+    text += fmt::format("  then: {}{}{}machines by rank: {}; patience {} ms\n", ending.uniform ? "(uniform) " : "",
+                        ending.agrees ? "agree(), " : "", ending.shrinks ? "shrink(), " : "",
+                        fmt::join(ending.machines, " "), ending.patience.count());
+  }
   for (const SimFault& fault : sim.faults) {
     text += fmt::format("  fault {}{}\n", describe(fault), harms(fault, scenario.timeout) ? "" : " (harmless)");
   }

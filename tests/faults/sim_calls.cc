@@ -9,7 +9,9 @@
 
 #include <cerrno>
 #include <cstdarg>
+#include <cstdint>
 #include <cstring>
+#include <ctime>
 
 #include "faults/sim_kernel.h"
 
@@ -126,6 +128,12 @@ int __wrap_poll(pollfd* descriptors, nfds_t count, int timeout_ms) {
 // Likewise.
 int __wrap___poll_chk(pollfd* descriptors, nfds_t count, int timeout_ms, std::size_t) {
   return __wrap_poll(descriptors, count, timeout_ms);
+}
+
+int __real_nanosleep(const timespec* time, timespec* left);
+int __wrap_nanosleep(const timespec* time, timespec* left) {
+  if (here() == nullptr) return __real_nanosleep(time, left);
+  return here()->sleep(std::int64_t{time->tv_sec} * 1'000'000'000 + time->tv_nsec);
 }
 
 int __real_ioctl(int fd, unsigned long request, ...);

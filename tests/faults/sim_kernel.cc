@@ -259,6 +259,11 @@ int SimKernel::poll(pollfd* descriptors, std::size_t count, int timeout_ms) {
   }
 }
 
+int SimKernel::sleep(std::int64_t ns) {
+  world_.pause(SimWorld::current_rank(), ns);
+  return 0;
+}
+
 int SimKernel::unread(int fd) { return static_cast<int>(stream_of(fd)->received.size()); }
 
 std::uint16_t SimKernel::port(int fd, bool remote) {

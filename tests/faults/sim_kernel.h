@@ -47,6 +47,7 @@ class SimKernel {
   int connect(int fd, std::uint16_t port);
   ssize_t send(int fd, const iovec* parts, std::size_t count);
   ssize_t receive(int fd, const iovec* parts, std::size_t count, bool peek);
+  int sleep(std::int64_t ns);
   int poll(pollfd* descriptors, std::size_t count, int timeout_ms);
   int unread(int fd);
   std::uint16_t port(int fd, bool remote);

@@ -14,12 +14,16 @@ constexpr const char* kNobody = "127.0.0.1:1/00000000000000000000000000000000"; 
 
 }  // namespace
 
-std::unique_ptr<Transport> TcpNetwork::transport(std::uint32_t rank, Clock& clock) {
+std::shared_ptr<TcpEndpoint> TcpNetwork::listen(std::uint32_t rank, Clock& clock) {
   kernel_.adopt_thread();
   auto endpoint = TcpEndpoint::listen({.address = "127.0.0.1", .key = kKey, .clock = &clock});
   TUTTI_ASSERT(endpoint.ok(), "{}", to_string(endpoint.error()));
   addresses_[rank] = (*endpoint)->address();
   world_.wake_all();
+  return std::move(*endpoint);
+}
+
+std::vector<std::string> TcpNetwork::addresses(std::uint32_t rank) {
   const auto missing = [](const std::string& address) { return address.empty(); };
   const std::int64_t latest_ns = world_.now_ns() + kSetUpNs;
   while (std::any_of(addresses_.begin(), addresses_.end(), missing) && world_.now_ns() < latest_ns) {
@@ -28,15 +32,21 @@ std::unique_ptr<Transport> TcpNetwork::transport(std::uint32_t rank, Clock& cloc
   }
   std::vector<std::string> addresses = addresses_;
   std::replace_if(addresses.begin(), addresses.end(), missing, std::string(kNobody));
+  return addresses;
+}
+
+std::unique_ptr<Transport> TcpNetwork::transport(std::uint32_t rank, Clock& clock,
+                                                 std::shared_ptr<TcpEndpoint> endpoint,
+                                                 std::vector<std::string> addresses) {
   addresses[rank].clear();
   const SimOptions& sim = world_.options();
   auto made = TcpTransport::create({.rank = rank,
                                     .ranks = sim.ranks,
-                                    .communicator = 1,
+                                    .communicator = kCommunicator,
                                     .slots = sim.slots,
                                     .slot_bytes = static_cast<std::uint32_t>(sim.slot_bytes),
                                     .clock = &clock},
-                                   std::move(*endpoint), addresses);
+                                   std::move(endpoint), addresses);
   TUTTI_ASSERT(made.ok(), "{}", to_string(made.error()));
   return std::move(*made);
 }

@@ -1,0 +1,81 @@
+#include "faults/survivors.h"
+
+#include <utility>
+
+namespace tutti::faults {
+
+std::int64_t value_of(const Scenario& scenario, std::uint32_t rank) {
+  return 1000 + static_cast<std::int64_t>((scenario.seed + rank * 7919ull) % 997);
+}
+
+std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, SimNotes& notes, std::uint32_t rank,
+                                       std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
+                                       std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses) {
+  const Ending& ending = *scenario.ending;
+  auto fabric = std::make_shared<JobFabric>();  // shared with the communicators
+  Config& config = fabric->config;
+  config.transport = TransportPolicy::kTcp;
+  config.attach = AttachPolicy::kOff;
+  config.uniform = ending.uniform;
+  config.setup_timeout = ending.patience;
+  config.timeout = scenario.timeout;
+  config.slots = scenario.sim.slots;
+  config.log_level = LogLevel::kOff;
+  config.record = 0;
+  fabric->job_rank = rank;
+  fabric->cpus = {true};
+  fabric->clock = std::move(clock);
+  fabric->prover = std::move(prover);
+  fabric->make_waiter = [&sim, rank] { return sim.waiter(rank); };
+  fabric->exchange = std::make_shared<SimExchange>(sim, notes, rank);
+  fabric->endpoint = std::move(endpoint);
+  fabric->tcp_addresses = std::move(addresses);
+  fabric->path_offers.resize(scenario.sim.ranks);
+  fabric->machines = ending.machines;
+  return fabric;
+}
+
+void agree(const Scenario& scenario, SimWorld& sim, std::uint32_t rank, Communicator& communicator,
+           std::vector<AgreeEnd>& ends) {
+  for (int tried = 0; tried < kTries; ++tried) {
+    AgreeEnd& end = ends.emplace_back();
+    end.start_ns = sim.now_ns();
+    auto agreement = communicator.agree({.value = value_of(scenario, rank)});
+    if (sim.dead(rank)) return;
+    end.end_ns = sim.now_ns();
+    if (agreement) {
+      end.agreement = std::move(*agreement);
+      return;
+    }
+    end.error = agreement.error();
+    if (end.error->code != ErrorCode::kTimeout) return;
+  }
+}
+
+void shrink(const Scenario& scenario, SimWorld& sim, std::uint32_t rank, Communicator& communicator,
+            std::optional<ShrinkEnd>& ended) {
+  ShrinkEnd& end = ended.emplace();
+  end.start_ns = sim.now_ns();
+  auto child = communicator.shrink();
+  if (sim.dead(rank)) return;
+  end.end_ns = sim.now_ns();
+  if (!child) {
+    end.error = child.error();
+    return;
+  }
+  end.rank = (*child)->rank();
+  end.size = (*child)->size();
+  const auto own = static_cast<std::int32_t>(rank);
+  std::vector<std::int32_t> members(static_cast<std::size_t>(end.size));
+  Status status = (*child)->all_gather(&own, members.data(), 1, DataType::kInt32);
+  if (status.ok()) {
+    end.members = std::move(members);
+    const std::int64_t value = value_of(scenario, rank);
+    status = (*child)->all_reduce(&value, &end.sum, 1, DataType::kInt64, ReduceOp::kSum);
+  }
+  if (sim.dead(rank)) return;
+  if (!status.ok()) end.call_error = status.error();
+  end.call_end_ns = sim.now_ns();
+}
+
+}  // namespace tutti::faults
