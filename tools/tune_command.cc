@@ -107,10 +107,12 @@ Result<RegretOptions> regret_options(const TuneArguments& given) {
 std::optional<std::pair<std::int32_t, std::int32_t>> parse_ranks(const std::string& text) {
   int first = 0;
   int last = 0;
-  char rest = 0;
-  const int got = std::sscanf(text.c_str(), "%d-%d%c", &first, &last, &rest);
-  if (got == 1) last = first;
-  if (got < 1 || got > 2 || first < 2 || last < first || last > 256) return std::nullopt;
+  int used = 0;  // all of the text, or it is something else
+  const bool range = std::sscanf(text.c_str(), "%d-%d%n", &first, &last, &used) == 2;
+  const bool number = !range && std::sscanf(text.c_str(), "%d%n", &first, &used) == 1;
+  if (number) last = first;
+  const bool whole = (range || number) && static_cast<std::size_t>(used) == text.size();
+  if (!whole || first < 2 || last < first || last > 256) return std::nullopt;
   return std::pair(first, last);
 }
 

@@ -121,6 +121,8 @@ TEST(TuneOptions, ThoseOfAnotherTaskAreRefused) {
       {"--explain all_reduce 8 --shape dgx-h100 --transports tcp", "leave one of them out"},
       {"--explain all_reduce 8 --transports shm,tcp", "shm or tcp with --explain"},
       {"--regret --shape dgx-h100", "--shape is of --explain"},
+      {"--regret --ranks 2,4", "--ranks 2,4: give a number or a range"},
+      {"--regret --ranks 2-4x", "--ranks 2-4x: give a number or a range"},
       {"--shape dgx-h100", "give --explain too"},
       {"--ranks 4", "give --explain or --regret too"}};
   for (const auto& [arguments, words] : wrong) {
