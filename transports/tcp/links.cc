@@ -147,6 +147,14 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
   if (known.tampering.empty() && is_tampering(reply.error)) known.tampering = words;
 }
 
+// On a connection that this rank has opened. One that had not been accepted when its listener ended well brings no
+// goodbye, so one on another connection, and other ranks' words, are given time.
+void TcpLinks::note_answer(std::uint32_t peer, const Reply& reply) {
+  if (reply.kind != Reply::Kind::kEnded || is_tampering(reply.error)) return note_reply(peer, reply);
+  if (peers_[peer].silent_since_ns == 0) peers_[peer].silent_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
+  describe_end(peer, reply);
+}
+
 // A process that has ended takes no connection, however it has ended. That it died follows only where it still owes
 // this rank something; where a connection to it is open, that will say.
 void TcpLinks::note_deaf(std::uint32_t peer, const Reply& reply) {
@@ -234,10 +242,13 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
     if (!wait) status.life = known.tampering.empty() ? PeerLife::kLost : PeerLife::kUnreachable;
-  } else if (known.deaf_since_ns != 0) {
+  } else if (known.silent_since_ns != 0 && now_ns - known.silent_since_ns >= kReadOnNs) {
+    status.life = PeerLife::kLost;
+  } else if (known.silent_since_ns != 0 || known.deaf_since_ns != 0) {
     status.ended = true;
     // Its connection may be here, and the first words on it under way.
-    if (now_ns - known.deaf_since_ns >= kReadOnNs && misses(peer)) status.life = PeerLife::kLost;
+    const bool late = known.deaf_since_ns != 0 && now_ns - known.deaf_since_ns >= kReadOnNs;
+    if (late && misses(peer)) status.life = PeerLife::kLost;
   }
   return status;
 }

@@ -126,6 +126,7 @@ class TcpLinks {
   }
   void note_call(std::uint32_t peer, const CallTag& tag) { peers_[peer].board.note_call(tag); }
   void note_reply(std::uint32_t peer, const Reply& reply);
+  void note_answer(std::uint32_t peer, const Reply& reply);
   void note_deaf(std::uint32_t peer, const Reply& reply);
 
   // For the transport.
@@ -141,10 +142,11 @@ class TcpLinks {
   struct Peer {
     PeerBoard board;
     bool goodbye = false;
-    std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a goodbye; 0: none has
-    std::int64_t deaf_since_ns = 0;   // it takes no state: it may also have ended well, and had no way to say so
-    std::string trouble;              // why, in words
-    std::string tampering;            // the same where it is no rank's doing
+    std::int64_t ended_since_ns = 0;   // when the first of its connections ended without a goodbye; 0: none has
+    std::int64_t silent_since_ns = 0;  // a connection to it ended without an answer: perhaps before it was accepted
+    std::int64_t deaf_since_ns = 0;    // it takes no state: it may also have ended well, and had no way to say so
+    std::string trouble;               // why, in words
+    std::string tampering;             // the same where it is no rank's doing
   };
   struct Waiting {
     TcpStream socket;

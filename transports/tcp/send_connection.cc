@@ -222,7 +222,7 @@ void TcpSendConnection::look() {
 }
 
 void TcpSendConnection::give_up(const Reply& reply) {
-  links_->note_reply(peer(), reply);
+  links_->note_answer(peer(), reply);
   over_ = true;
   count_ = 0;
 }
