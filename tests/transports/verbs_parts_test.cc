@@ -265,26 +265,37 @@ TEST_F(MonitoredRegistrations, OverlappingOnesBecomeOne) {
 // The kernel has freed the address before the monitor's thread has read of it: another thread may be given it at once.
 TEST_F(MonitoredRegistrations, NeverGiveOldDataToAnotherThreadThatGotTheAddress) {
   Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  int times = 0;
   for (int i = 0; i < 200; ++i) {
     std::byte* const memory = map_at(nullptr, 'a');
     ASSERT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
     std::atomic<bool> begun = false;
+    std::atomic<bool> unmapped = false;
     std::thread other([&] {
       begun = true;
       munmap(memory, kBytes);
+      unmapped = true;
     });
     while (!begun) {
     }
-    // As soon as the address is free, whether munmap() has returned or not.
+    // As soon as the address is free, whether munmap() has returned or not; unless somebody else in this process gets
+    // it.
     void* got = MAP_FAILED;
-    while (got == MAP_FAILED) {
+    for (bool last = false; got == MAP_FAILED && !last;) {
+      last = unmapped;
       got = mmap(memory, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     }
+    if (got == MAP_FAILED) {
+      other.join();
+      continue;
+    }
+    ++times;
     std::memset(got, 'b', kBytes);
     EXPECT_EQ(card.first_byte(cache.acquire({static_cast<std::byte*>(got), kBytes})->key()), 'b') << i;
     other.join();
     munmap(got, kBytes);
   }
+  EXPECT_GT(times, 0);
 }
 
 // Threads that map and unmap while another asks.
