@@ -170,6 +170,9 @@ bool flip_in_shared_memory() {
 }
 
 TEST(Checksums, FindABitThatWasFlippedInASlot) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "who looks for a bit to flip in the memory of running ranks races with them";
+#endif
   Communicators ranks = summed(2, "shm");
   expect_good_sums(ranks);
   std::vector<Status> results(2);
