@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # elastic_soak.sh TUTTI PROGRAM SECONDS RANKS EVERY_MS: an elastic job of about that length, of which a random rank is
-# killed every so often. Fails where the job fails, hangs, or nobody was killed.
+# killed every so often, or stopped (one time in five): for up to a second, or for ever, when the others' deadline
+# passes and the launcher ends and replaces it. Fails where the job fails, hangs, or nobody was killed or nobody stopped.
 set -u
 tutti=$1 program=$2 seconds=$3 ranks=$4 every_ms=$5
 step_us=4000
@@ -9,10 +10,22 @@ steps=$((seconds * 1000000 / step_us * 3 / 4))
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 start=$(date +%s%N)
-"$tutti" run --elastic "2:$ranks" --max-restarts 100000 --rejoin-s 20 --timeout-s $((seconds * 4 + 120)) -- \
-  "$program" "$steps" "$step_us" >"$log" 2>&1 &
+TUTTI_TIMEOUT_MS=2000 "$tutti" run --elastic "2:$ranks" --max-restarts 100000 --rejoin-s 3 \
+  --timeout-s $((seconds * 4 + 120)) -- "$program" "$steps" "$step_us" >"$log" 2>&1 &
 launcher=$!
-kills=0
+kills=0 pauses=0 stops=0
+# hit PID: kills it; the second of ten it stops for a while, the fifth for good.
+hit() {
+  case $(((kills + pauses + stops) % 10)) in
+    4) kill -STOP "$1" 2>/dev/null && stops=$((stops + 1)) ;;
+    1)
+      kill -STOP "$1" 2>/dev/null && pauses=$((pauses + 1))
+      sleep "0.$((RANDOM % 10))"
+      kill -CONT "$1" 2>/dev/null
+      ;;
+    *) kill -9 "$1" 2>/dev/null && kills=$((kills + 1)) ;;
+  esac
+}
 sleep 1
 while kill -0 "$launcher" 2>/dev/null; do
   children=()
@@ -22,7 +35,7 @@ while kill -0 "$launcher" 2>/dev/null; do
     victims=1
     [ $((RANDOM % 4)) -ne 0 ] || victims=2
     for ((i = 0; i < victims; ++i)); do
-      kill -9 "${children[RANDOM % ranks]}" 2>/dev/null && kills=$((kills + 1))
+      hit "${children[RANDOM % ranks]}"
     done
   fi
   sleep "$(awk "BEGIN { srand($RANDOM); print $every_ms * 2 * rand() / 1000 }")"
@@ -30,9 +43,10 @@ done
 wait "$launcher"
 status=$?
 elapsed_ms=$((($(date +%s%N) - start) / 1000000))
-echo "$kills kills in $elapsed_ms ms of a job of $ranks ranks and $steps steps; status $status"
+echo "$kills kills, $pauses pauses, $stops stops for ever in $elapsed_ms ms of a job of $ranks ranks," \
+  "$steps steps; status $status"
 grep -v 'replaced (' "$log" | tail -n 20
-if [ "$status" -ne 0 ] || [ "$kills" -eq 0 ]; then
+if [ "$status" -ne 0 ] || [ "$kills" -eq 0 ] || [ "$pauses" -eq 0 ]; then
   head -c 20000 "$log"
   exit 1
 fi
