@@ -190,7 +190,7 @@ TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
     EXPECT_EQ(report.told[rank].survivors, 0b1110u);
     EXPECT_EQ(report.told[rank].value, 1);
     EXPECT_GE(report.told[rank].took_ms, 600);
-    EXPECT_LT(report.told[rank].took_ms, 2500);
+    EXPECT_LT(report.told[rank].took_ms, 5000) << "about 700 on a quiet machine";
   }
   kill(children[0], SIGCONT);
   wait_for(report.ready, 2 * kSize);
