@@ -43,6 +43,7 @@ struct RendezvousOptions {
   std::string job_id;                // at most 128 bytes; no secret
   JobKey key;                        // by which ranks and hub know each other
   std::int64_t timeout_ms = 60'000;  // of the whole set-up
+  bool encrypt = false;              // the rounds go by TLS 1.3; within a machine only where its library is there
 
   // In place of host, ports, job id and key: an id that some process made, or a launcher's store through which rank 0
   // passes one that it makes on `host` and a port of `port_range`.
@@ -59,7 +60,8 @@ struct RendezvousOptions {
 // A star of TCP connections around a RendezvousHub, gone after set-up. Rank 0 runs the hub, or the process that made
 // the unique id does; every rank, rank 0 included, is its client. Hub and ranks prove to each other that they have the
 // job's key. Blocks until all ranks have come. Errors: kTimeout (names the missing ranks), kPeerLost (names who died),
-// kRefused (another key, version, number of ranks; altered on its way), kConfig, kSystem.
+// kRefused (another key, version, number of ranks; altered on its way), kMismatch (only some encrypt), kConfig,
+// kSystem.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 
 }  // namespace tutti

@@ -40,7 +40,8 @@ std::optional<std::uint32_t> read_protocol(std::string_view body) {
 
 std::optional<Hello> read_hello(std::string_view body) {
   const auto hello = read_whole<Hello>(body);
-  return hello && hello->magic == kHelloMagic && hello->protocol == kProtocol ? hello : std::nullopt;
+  const bool ours = hello && hello->magic == kHelloMagic && hello->protocol == kProtocol;
+  return ours && hello->encryption <= Encryption::kMissing ? hello : std::nullopt;
 }
 
 std::optional<Challenge> read_challenge(std::string_view greeting) {
@@ -65,6 +66,10 @@ Digest hub_proof(const Key& key, const Hello& hello, const Nonce& nonce) {
 
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction) {
   return hmac_sha256(bytes_of(key), {"tutti rank", bytes_of(hello), bytes_of(nonce), bytes_of(introduction)});
+}
+
+Key tls_key(const Key& key, const Hello& hello, const Nonce& nonce) {
+  return hmac_sha256(bytes_of(key), {"tutti set-up tls", bytes_of(hello), bytes_of(nonce)});
 }
 
 Key meeting_key(const Key& key, const Nonce& meeting) { return derive_key(key, "tutti meeting", bytes_of(meeting)); }

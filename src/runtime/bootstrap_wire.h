@@ -11,6 +11,10 @@
 // its body, by a key that K and both nonces give, one for each direction. What was altered, left out, repeated or comes
 // from elsewhere does not fit its seal.
 //
+// Where the hello says that this rank encrypts, all of it goes by TLS 1.3, the hub being the server, by the key
+// HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK, see transports/tcp/tls.h. The Hello is in all proofs:
+// nobody on the way can take that word out of it.
+//
 //   hub to rank   1 | Meeting: welcome, and a nonce that all ranks of the set-up get     0 | the reason, and the end
 //   rank to hub   'b' | a blob: this rank's part of the next round       'q': this rank leaves set-up
 //   hub to rank   '+' | all ranks' blobs as frames: the round's result   '!' | a Failure: there is none
@@ -31,7 +35,7 @@
 namespace tutti::wire {
 
 inline constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
-inline constexpr std::uint32_t kProtocol = 3;
+inline constexpr std::uint32_t kProtocol = 4;
 inline constexpr std::size_t kMaxJobIdBytes = 128;
 inline constexpr std::size_t kMaxHelloBytes = 256;        // of any protocol: magic and protocol stand first in all
 inline constexpr std::size_t kMaxGreetingBytes = 1024;    // from the hub before its seals
@@ -42,6 +46,9 @@ using Nonce = std::array<std::uint8_t, 32>;
 // Where a key comes from; both sides tell, so that each can say what is wrong.
 enum class KeyKind : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3 };
 
+// Of what follows the handshake. kMissing: this rank is to encrypt, and cannot; for the others' error.
+enum class Encryption : std::uint32_t { kOff = 0, kOn = 1, kMissing = 2 };
+
 struct Hello {
   std::uint32_t magic = kHelloMagic;
   std::uint32_t protocol = kProtocol;
@@ -49,8 +56,9 @@ struct Hello {
   KeyKind key_kind = KeyKind::kGiven;
   Tag job{};  // job_tag()
   Nonce nonce{};
+  Encryption encryption = Encryption::kOff;
 };
-static_assert(sizeof(Hello) == 64);
+static_assert(sizeof(Hello) == 68);
 
 struct Challenge {
   Nonce nonce{};
@@ -90,6 +98,9 @@ Tag job_tag(std::string_view job_id);
 
 Digest hub_proof(const Key& key, const Hello& hello, const Nonce& nonce);
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction);
+
+// Of one connection's TLS.
+Key tls_key(const Key& key, const Hello& hello, const Nonce& nonce);
 
 // The key of one set-up: out of the job's, and the nonce of a Meeting.
 Key meeting_key(const Key& key, const Nonce& meeting);

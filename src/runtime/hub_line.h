@@ -1,4 +1,5 @@
-// HubLine: one connection of a RendezvousHub, and what waits to be sent on it. The hub's thread.
+// HubLine: one connection of a RendezvousHub, and what waits to be sent on it; by TLS from encrypt() on. The hub's
+// thread.
 #pragma once
 
 // clang-format off
@@ -10,16 +11,20 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/hmac.h"
 #include "runtime/bootstrap_wire.h"
+#include "transports/tcp/tls.h"
 
 namespace tutti::detail {
 
-struct HubLine {
+struct HubLine : std::enable_shared_from_this<HubLine> {
+  // Called from the io_context's loop, with an error where the line has ended; never once it is closed.
+  using Done = std::function<void(boost::system::error_code)>;
   // A body that many ranks may get, and the SHA-256 of it, by which each one's seal is made.
   struct Body {
     explicit Body(std::string given) : text(std::move(given)), digest(sha256({text})) {}
@@ -34,6 +39,17 @@ struct HubLine {
   };
 
   HubLine(boost::asio::io_context& io, boost::asio::ip::tcp::socket given) : socket(std::move(given)), patience(io) {}
+
+  // All of `into`, or of the first parcel; one of each at a time.
+  void read(boost::asio::mutable_buffer into, Done done);
+  void write(Done done);
+  // What is read and written from now on goes by TLS, of which this is the server. Not while something is being written
+  // or read. False: there is no library or no memory.
+  bool encrypt(const Key& key);
+  bool encrypted() const { return tls_ != nullptr; }
+  // By whoever sits between: what has come did not come from the rank.
+  bool altered() const { return altered_; }
+  void close();
 
   // Sealed, once the line has seals.
   void push(std::shared_ptr<const Body> what) {
@@ -66,6 +82,23 @@ struct HubLine {
   std::array<char, 4> header{};
   std::string body;
   std::deque<Parcel> outbox;  // at most: challenge, welcome, a result, a failure
+
+ private:
+  struct Pending {
+    std::size_t moved = 0;  // bytes of it
+    Done done;              // empty: nothing is pending
+  };
+  void pump();
+  void pump_read();
+  void pump_write();
+  void wait(boost::asio::ip::tcp::socket::wait_type what, bool& waits);
+  void finish(Pending& pending, boost::system::error_code error);
+
+  std::unique_ptr<TlsSession> tls_;
+  boost::asio::mutable_buffer into_;
+  Pending reading_, writing_;                            // by TLS
+  bool waits_to_read_ = false, waits_to_write_ = false;  // for the system
+  bool altered_ = false;
 };
 
 }  // namespace tutti::detail

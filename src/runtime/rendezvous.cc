@@ -163,6 +163,7 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
   const auto timeout = options.setup_timeout.count() > 0 ? options.setup_timeout : config.setup_timeout;
   rendezvous.timeout_ms = std::min<std::int64_t>(timeout.count(), 86'400'000);  // one day
   rendezvous.port_range = config.port_range;
+  rendezvous.encrypt = config.encrypt;
 
   const bool explicit_root = !options.root.empty() || !options.interface.empty();
   if (options.unique_id || (!explicit_root && !config.unique_id.empty())) {

@@ -19,8 +19,7 @@
 
 #include "base/assert.h"
 #include "runtime/bootstrap.h"
-#include "runtime/bootstrap_wire.h"
-#include "runtime/hub_line.h"
+#include "runtime/hub_core.h"
 
 namespace tutti {
 namespace {
@@ -40,69 +39,11 @@ constexpr std::int64_t kMaxPatienceMs = 86'400'000;
 
 std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
 
+std::string words_of_altered(std::int32_t rank) {
+  return fmt::format("what rank {} said during set-up was altered on its way", rank);
+}
+
 }  // namespace
-
-// All of it belongs to the hub's thread, but for run() and leave().
-class RendezvousHub::Core {
- public:
-  Core(Listener listener, const HubOptions& options);
-  void run();
-  void leave() {  // from the owner's thread
-    asio::post(io_, [this] { owner_left(); });
-  }
-
- private:
-  using Line = detail::HubLine;
-  using Body = Line::Body;
-  using LinePtr = std::shared_ptr<Line>;
-  using Next = void (Core::*)(const LinePtr&);
-
-  void accept_next();
-  void greet(const LinePtr& line);
-  void read_frame(const LinePtr& line, std::size_t longest, Next next);
-  void take_hello(const LinePtr& line);
-  void take_answer(const LinePtr& line);
-  std::string fault_of_hello(const LinePtr& line) const;
-  std::string fault_of_rank(const wire::Introduction& introduction) const;
-  void refuse(const LinePtr& line, const std::string& reason);
-  void make_room();
-  void admit(const LinePtr& line, const wire::Introduction& introduction);
-  void take_word(const LinePtr& line);
-  void give_up(const LinePtr& line);
-  void finish_round();
-  void send(const LinePtr& line, std::shared_ptr<const Body> body);
-  void send(const LinePtr& line, std::string text) { send(line, std::make_shared<const Body>(std::move(text))); }
-  void write_next(const LinePtr& line);
-  void end(const LinePtr& line);
-  void fail(ErrorCode code, std::int32_t rank, const std::string& message);
-  void set_deadline(std::int64_t after_ms);
-  void deadline_passed();
-  void owner_left();
-  void stop_when_empty();
-  void note_refusal(const std::string& reason);
-  std::vector<std::int32_t> ranks_without(bool (*has)(const LinePtr&)) const;
-  bool complete() const { return size_ && joined_ == index(*size_); }
-  static bool has_joined(const LinePtr& line) { return line != nullptr; }
-  static bool has_blob(const LinePtr& line) { return line->blob.has_value(); }
-  std::string missing_text() const;
-
-  const HubOptions options_;
-  asio::io_context io_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer retry_, deadline_, farewell_;
-  std::int64_t deadline_ms_ = 0;  // as told in messages
-  std::optional<std::int32_t> size_;
-  std::vector<LinePtr> lines_;                  // by rank
-  std::map<std::uint64_t, LinePtr> strangers_;  // by number: who has not proved itself, or is being refused
-  std::uint64_t came_ = 0;                      // connections, ever
-  const Tag job_;
-  wire::Nonce meeting_{};   // told to all ranks
-  std::size_t joined_ = 0;  // have ever joined
-  std::size_t alive_ = 0;   // of these, still connected
-  std::optional<Error> failure_;
-  bool late_ = false;                  // its owner has left, and it stays for latecomers
-  std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
-};
 
 RendezvousHub::Core::Core(Listener listener, const HubOptions& options)
     : options_(options),
@@ -111,11 +52,19 @@ RendezvousHub::Core::Core(Listener listener, const HubOptions& options)
       deadline_(io_),
       farewell_(io_),
       size_(options.size),
+      encrypts_(options.encrypt),
       job_(wire::job_tag(options.job_id)) {
   if (!random_bytes(meeting_)) throw std::runtime_error("the system gives no random bytes");
   const bool v6 = listener.is_v6();
   acceptor_.assign(v6 ? tcp::v6() : tcp::v4(), listener.release());
   if (size_) lines_.resize(index(*size_));
+}
+
+RendezvousHub::Core::~Core() {  // what lines have yet to do holds them
+  for (const LinePtr& line : lines_) {
+    if (line != nullptr) line->close();
+  }
+  for (const auto& [number, line] : strangers_) line->close();
 }
 
 void RendezvousHub::Core::run() {
@@ -176,7 +125,7 @@ void RendezvousHub::Core::greet(const LinePtr& line) {
 }
 
 void RendezvousHub::Core::read_frame(const LinePtr& line, std::size_t longest, Next next) {
-  asio::async_read(line->socket, asio::buffer(line->header), [=, this](error_code error, std::size_t) {
+  line->read(asio::buffer(line->header), [=, this](error_code error) {
     if (error) return end(line);
     const std::size_t length = wire::frame_length(line->header);
     if (length > longest) {  // says so to strangers; a rank of ours never sends it
@@ -184,7 +133,7 @@ void RendezvousHub::Core::read_frame(const LinePtr& line, std::size_t longest, N
       return line->rank < 0 ? (this->*next)(line) : end(line);
     }
     line->body.assign(length, '\0');
-    asio::async_read(line->socket, asio::buffer(line->body), [=, this](error_code body_error, std::size_t) {
+    line->read(asio::buffer(line->body), [=, this](error_code body_error) {
       if (body_error) return end(line);
       (this->*next)(line);
     });
@@ -203,6 +152,9 @@ std::string RendezvousHub::Core::fault_of_hello(const LinePtr& line) const {
   if (line->hello.job != job_) return "this is another job (TUTTI_JOB_ID differs)";
   if (line->hello.key_kind != options_.key.kind) {
     return words_of_other_key(options_.key.kind, line->hello.key_kind, fmt::format("rank {}", line->hello.rank));
+  }
+  if (line->hello.encryption == wire::Encryption::kOn) {
+    if (auto tls = TlsLibrary::open(); !tls) return "set-up cannot be encrypted here: " + tls.error().message;
   }
   return "";
 }
@@ -225,10 +177,30 @@ std::string RendezvousHub::Core::fault_of_rank(const wire::Introduction& rank) c
   return "";
 }
 
+// Ranks that do not agree on TUTTI_ENCRYPT would tell each other in clear what one of them wants hidden. Within a
+// machine nobody reads it, and the library may be missing.
+std::string RendezvousHub::Core::fault_of_encryption(const LinePtr& line, std::int32_t rank) {
+  error_code error;
+  const auto from = line->socket.remote_endpoint(error);
+  if (!error && from.address().is_loopback()) return "";
+  const wire::Encryption encryption = line->hello.encryption;
+  if (encryption == wire::Encryption::kMissing) {
+    return fmt::format("rank {} has TUTTI_ENCRYPT=1, and cannot load OpenSSL 3 (libssl.so.3) for it", rank);
+  }
+  const bool encrypts = encryption == wire::Encryption::kOn;
+  if (encrypts_.value_or(encrypts) == encrypts) {
+    encrypts_ = encrypts;
+    return "";
+  }
+  return fmt::format("rank {} has TUTTI_ENCRYPT={:d}, {} has TUTTI_ENCRYPT={:d}; give all ranks the same", rank,
+                     encrypts, options_.encrypt ? "rank 0" : "the first to come", !encrypts);
+}
+
 void RendezvousHub::Core::refuse(const LinePtr& line, const std::string& reason) {
   note_refusal(reason);
   line->refused = true;
   send(line, '\0' + reason);
+  if (line->encrypted()) return line->read(asio::buffer(line->header), [this, line](error_code) { end(line); });
   // Closed a moment after the other side has closed or said something more, or when its patience is over: a
   // connection closed over unread bytes may take the answer with it.
   line->socket.async_wait(tcp::socket::wait_read, [this, line](error_code) {
@@ -258,8 +230,14 @@ void RendezvousHub::Core::take_answer(const LinePtr& line) {
   }
   line->to_hub.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToHub);
   line->to_rank.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToRank);
-  const std::string fault = fault_of_rank(answer.introduction);
+  const bool encrypts = line->hello.encryption == wire::Encryption::kOn;
+  if (encrypts && !line->encrypt(wire::tls_key(key, line->hello, line->nonce))) return end(line);
+  std::string fault = fault_of_rank(answer.introduction);
   if (failure_ && !fault.empty()) return end(line);  // one that tries again: it is to look for the next hub
+  if (fault.empty()) {
+    fault = fault_of_encryption(line, answer.introduction.rank);
+    if (!fault.empty()) fail(ErrorCode::kMismatch, answer.introduction.rank, fault);
+  }
   if (!fault.empty()) return refuse(line, fault);
   admit(line, answer.introduction);
 }
@@ -288,8 +266,7 @@ void RendezvousHub::Core::admit(const LinePtr& line, const wire::Introduction& i
 void RendezvousHub::Core::take_word(const LinePtr& line) {
   auto opened = line->to_hub->open(std::move(line->body));
   if (!opened) {
-    fail(ErrorCode::kRefused, line->rank,
-         fmt::format("what rank {} said during set-up was altered on its way", line->rank));
+    fail(ErrorCode::kRefused, line->rank, words_of_altered(line->rank));
     return end(line);
   }
   line->body = std::move(*opened);
@@ -346,7 +323,7 @@ void RendezvousHub::Core::send(const LinePtr& line, std::shared_ptr<const Body> 
 }
 
 void RendezvousHub::Core::write_next(const LinePtr& line) {
-  asio::async_write(line->socket, line->next_bytes(), [this, line](error_code error, std::size_t) {
+  line->write([this, line](error_code error) {
     line->outbox.pop_front();
     if (error) line->outbox.clear();  // the pending read tells the rest
     error_code ignored;
@@ -361,13 +338,14 @@ void RendezvousHub::Core::write_next(const LinePtr& line) {
 // A connection is over, by the other side's will or ours.
 void RendezvousHub::Core::end(const LinePtr& line) {
   if (!line->socket.is_open()) return;
-  error_code ignored;
-  line->socket.close(ignored);
+  line->close();
   line->patience.cancel();
   strangers_.erase(line->number);
   if (line->rank >= 0) {
     --alive_;
-    if (!line->has_quit) {
+    if (line->altered()) {
+      fail(ErrorCode::kRefused, line->rank, words_of_altered(line->rank));
+    } else if (!line->has_quit) {
       fail(ErrorCode::kPeerLost, line->rank, fmt::format("rank {} ended during set-up{}", line->rank, missing_text()));
     }
   }

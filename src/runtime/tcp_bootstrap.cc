@@ -20,6 +20,7 @@
 #include "runtime/interfaces.h"
 #include "runtime/pmi.h"
 #include "runtime/pmix.h"
+#include "runtime/rank_line.h"
 #include "runtime/rendezvous_hub.h"
 #include "runtime/unique_id_parts.h"
 
@@ -34,7 +35,6 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 constexpr milliseconds kRetryPause{20};
-constexpr milliseconds kStopLook{50};     // how long a wait goes on after another thread has ended it
 constexpr milliseconds kHubFirst{100};    // where rank and hub have the same deadline, the hub says who is missing
 constexpr milliseconds kLastWords{2000};  // the hub tells at the deadline who is missing; that is worth a moment
 constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
@@ -43,73 +43,6 @@ constexpr milliseconds kGonePatience{2000};  // a unique id's hub listens before
 Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
-
-// One TCP connection with whole-frame operations that end at a deadline.
-class Line {
- public:
-  // `stop`, if any, ends waits as a deadline does.
-  Line(asio::io_context& io, const std::atomic<bool>* stop) : io_(io), socket_(io), stop_(stop) {}
-
-  // Empty: connected.
-  error_code connect(const tcp::endpoint& where, TimePoint deadline) {
-    const error_code error = run([&](auto done) { socket_.async_connect(where, done); }, deadline);
-    error_code ignored;
-    if (!error) socket_.set_option(tcp::no_delay(true), ignored);
-    return error;
-  }
-  bool write(const std::string& body, TimePoint deadline) {
-    const std::string bytes = wire::frame(body);
-    return !run([&](auto done) { asio::async_write(socket_, asio::buffer(bytes), Sized(done)); }, deadline);
-  }
-  // Nothing at the deadline (the line stays usable if no byte had come), or when the line has ended.
-  std::optional<std::string> read(std::size_t longest, TimePoint deadline) {
-    std::array<char, 4> header{};
-    if (run([&](auto done) { asio::async_read(socket_, asio::buffer(header), Sized(done)); }, deadline)) return {};
-    const std::size_t length = wire::frame_length(header);
-    if (length > longest) return {};
-    std::string body(length, '\0');
-    if (run([&](auto done) { asio::async_read(socket_, asio::buffer(body), Sized(done)); }, deadline)) return {};
-    return body;
-  }
-  // Waits until something can be read, the end included. False: the deadline has passed.
-  bool wait_readable(TimePoint deadline) {
-    return !run([&](auto done) { socket_.async_wait(tcp::socket::wait_read, done); }, deadline);
-  }
-  tcp::socket& socket() { return socket_; }
-
- private:
-  template <class Done>
-  struct Sized {  // a completion that also takes a number of bytes
-    explicit Sized(Done given) : done(given) {}
-    void operator()(error_code error, std::size_t) { done(error); }
-    Done done;
-  };
-
-  // Starts one operation and runs the loop until it has ended; a passed deadline cancels it.
-  template <class Start>
-  error_code run(Start start, TimePoint deadline) {
-    std::optional<error_code> result;
-    start([&](error_code error) { result = error; });
-    while (!result) {
-      io_.restart();
-      const TimePoint until = stop_ == nullptr ? deadline : std::min(deadline, Clock::now() + kStopLook);
-      if (io_.run_one_until(until) != 0) continue;
-      if (Clock::now() < deadline && (stop_ == nullptr || !stop_->load())) continue;
-      error_code ignored;
-      socket_.cancel(ignored);
-      while (!result) {
-        io_.restart();
-        io_.run_one();
-      }
-      return asio::error::timed_out;
-    }
-    return *result;
-  }
-
-  asio::io_context& io_;
-  tcp::socket socket_;
-  const std::atomic<bool>* stop_;
-};
 
 class TcpBootstrap final : public Bootstrap {
  public:
@@ -126,6 +59,7 @@ class TcpBootstrap final : public Bootstrap {
   Key key() const override { return meeting_key_; }
 
  private:
+  using Line = detail::RankLine;
   enum class Attempt : std::uint8_t { kJoined, kNobody, kStranger };
 
   Result<UniqueId> share_by_pmix() const;
@@ -137,6 +71,7 @@ class TcpBootstrap final : public Bootstrap {
   Result<Attempt> refused(std::uint16_t port, const std::string& reason);
   Result<Attempt> take_welcome(Line& line, std::uint16_t port, TimePoint patience);
   bool say(const std::string& body, TimePoint until) { return line_->write(body + seal_of(body), until); }
+  wire::Encryption encryption(Line& line);
   std::string seal_of(const std::string& body) { return std::string(bytes_of(to_hub_->next(sha256({body})))); }
   Error nobody_answered() const;
   std::string hub_name() const { return options_.unique_id ? "the process that made the unique id" : "rank 0"; }
@@ -148,6 +83,7 @@ class TcpBootstrap final : public Bootstrap {
   std::unique_ptr<RendezvousHub> hub_;  // rank 0's
   asio::io_context io_;
   std::unique_ptr<Line> line_;
+  std::optional<Error> no_tls_;  // why this rank cannot encrypt
   std::optional<wire::Seal> to_hub_, to_rank_;
   Key meeting_key_{};
   std::string local_address_;
@@ -207,6 +143,7 @@ Status TcpBootstrap::start_hub() {
   auto hub = RendezvousHub::start(std::move(*listener), {.job_id = options_.job_id,
                                                          .key = options_.key,
                                                          .size = options_.size,
+                                                         .encrypt = options_.encrypt,
                                                          .first_patience_ms = options_.timeout_ms});
   if (!hub) return hub.error();
   hub_ = std::move(*hub);
@@ -237,9 +174,25 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
   return Attempt::kJoined;
 }
 
+// Whether what follows the handshake is encrypted. Within a machine nobody else reads it, and the library may be
+// missing.
+wire::Encryption TcpBootstrap::encryption(Line& line) {
+  if (!options_.encrypt) return wire::Encryption::kOff;
+  auto tls = TlsLibrary::open();
+  if (tls) return wire::Encryption::kOn;
+  error_code error;
+  const auto where = line.socket().remote_endpoint(error);
+  if (!error && where.address().is_loopback()) return wire::Encryption::kOff;
+  no_tls_ = tls.error();
+  return wire::Encryption::kMissing;
+}
+
 // Both sides prove that they have the key, the hub first.
 Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t port, TimePoint patience) {
-  wire::Hello hello{.rank = options_.rank, .key_kind = options_.key.kind, .job = wire::job_tag(options_.job_id)};
+  wire::Hello hello{.rank = options_.rank,
+                    .key_kind = options_.key.kind,
+                    .job = wire::job_tag(options_.job_id),
+                    .encryption = encryption(line)};
   wire::Answer answer{.introduction = {.version = wire::library_version(),
                                        .rank = options_.rank,
                                        .size = options_.size,
@@ -262,6 +215,9 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   }
   answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.introduction);
   if (!line.write(std::string(bytes_of(answer)), patience)) return Attempt::kNobody;
+  if (hello.encryption == wire::Encryption::kOn) {
+    TUTTI_TRY(line.encrypt(wire::tls_key(key, hello, challenge->nonce)));
+  }
   to_hub_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToHub);
   to_rank_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToRank);
   return take_welcome(line, port, patience);
@@ -270,6 +226,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
 // What the hub says of a rank that it knows to be of the job: an error is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16_t port, TimePoint patience) {
   const auto sealed = line.read(wire::kMaxFrameBytes, patience);
+  if (no_tls_) return *no_tls_;
+  if (!sealed && line.altered()) return refused(port, "what it said was altered on its way");
   if (!sealed) {
     stranger_ = fmt::format("; the hub on port {} has just ended", port);
     return Attempt::kStranger;
@@ -349,7 +307,10 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   }
   const auto sealed = line_->read(wire::kMaxFrameBytes, last + kLastWords);
   if (stopped()) return given_up();
+  const Error altered =
+      fail(ErrorCode::kRefused, fmt::format("what the hub at {} said was altered on its way", options_.host));
   if (!sealed) {
+    if (line_->altered()) return altered;
     if (last != deadline_) {
       return fail(
           ErrorCode::kTimeout,
@@ -361,9 +322,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
     return ended();
   }
   const auto answer = to_rank_->open(*sealed);
-  if (!answer) {
-    return fail(ErrorCode::kRefused, fmt::format("what the hub at {} said was altered on its way", options_.host));
-  }
+  if (!answer) return altered;
   if (answer->starts_with('!')) {
     return wire::unpack_failure(std::string_view(*answer).substr(1));
   }

@@ -328,10 +328,11 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
     std::size_t place;
     const char* words;
   };
+  constexpr std::size_t kHelloBytes = sizeof(wire::Hello);
   // Of the hello, the answer, the challenge, the welcome; and of the rounds behind them.
   for (const Bit& bit :
-       {Bit{true, 30, ""}, Bit{true, 4 + 64 + 4 + 5, ""}, Bit{false, 4 + 1 + 3, "another job key"},
-        Bit{false, 4 + 65 + 4 + 20, "altered on its way"}, Bit{true, 4 + 64 + 4 + 56 + 4 + 25, "altered"},
+       {Bit{true, 30, ""}, Bit{true, 4 + kHelloBytes + 4 + 5, ""}, Bit{false, 4 + 1 + 3, "another job key"},
+        Bit{false, 4 + 65 + 4 + 20, "altered on its way"}, Bit{true, 4 + kHelloBytes + 4 + 56 + 4 + 25, "altered"},
         Bit{false, 4 + 65 + 4 + 49 + 4 + 30, "altered on its way"},
         Bit{false, 4 + 65 + 4 + 49 + 4 + 60, "altered on its way"}}) {
     const std::uint16_t port = free_port();

@@ -1,0 +1,91 @@
+// What a RendezvousHub consists of: its connections, who has come, the present round, and how it failed.
+#pragma once
+
+// clang-format off
+#include <utility>  // before Asio 1.74, which forgets it
+// clang-format on
+
+#include <boost/asio.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/hmac.h"
+#include "runtime/bootstrap_wire.h"
+#include "runtime/hub_line.h"
+#include "runtime/rendezvous_hub.h"
+#include "tutti/result.h"
+
+namespace tutti {
+
+// All of it belongs to the hub's thread, but for run() and leave().
+class RendezvousHub::Core {
+ public:
+  Core(Listener listener, const HubOptions& options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  void run();
+  void leave() {  // from the owner's thread
+    boost::asio::post(io_, [this] { owner_left(); });
+  }
+
+ private:
+  using Line = detail::HubLine;
+  using Body = Line::Body;
+  using LinePtr = std::shared_ptr<Line>;
+  using Next = void (Core::*)(const LinePtr&);
+
+  void accept_next();
+  void greet(const LinePtr& line);
+  void read_frame(const LinePtr& line, std::size_t longest, Next next);
+  void take_hello(const LinePtr& line);
+  void take_answer(const LinePtr& line);
+  std::string fault_of_hello(const LinePtr& line) const;
+  std::string fault_of_rank(const wire::Introduction& introduction) const;
+  std::string fault_of_encryption(const LinePtr& line, std::int32_t rank);
+  void refuse(const LinePtr& line, const std::string& reason);
+  void make_room();
+  void admit(const LinePtr& line, const wire::Introduction& introduction);
+  void take_word(const LinePtr& line);
+  void give_up(const LinePtr& line);
+  void finish_round();
+  void send(const LinePtr& line, std::shared_ptr<const Body> body);
+  void send(const LinePtr& line, std::string text) { send(line, std::make_shared<const Body>(std::move(text))); }
+  void write_next(const LinePtr& line);
+  void end(const LinePtr& line);
+  void fail(ErrorCode code, std::int32_t rank, const std::string& message);
+  void set_deadline(std::int64_t after_ms);
+  void deadline_passed();
+  void owner_left();
+  void stop_when_empty();
+  void note_refusal(const std::string& reason);
+  std::vector<std::int32_t> ranks_without(bool (*has)(const LinePtr&)) const;
+  bool complete() const { return size_ && joined_ == static_cast<std::size_t>(*size_); }
+  static bool has_joined(const LinePtr& line) { return line != nullptr; }
+  static bool has_blob(const LinePtr& line) { return line->blob.has_value(); }
+  std::string missing_text() const;
+
+  const HubOptions options_;
+  boost::asio::io_context io_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer retry_, deadline_, farewell_;
+  std::int64_t deadline_ms_ = 0;  // as told in messages
+  std::optional<std::int32_t> size_;
+  std::optional<bool> encrypts_;                // whether set-up does, across the network
+  std::vector<LinePtr> lines_;                  // by rank
+  std::map<std::uint64_t, LinePtr> strangers_;  // by number: who has not proved itself, or is being refused
+  std::uint64_t came_ = 0;                      // connections, ever
+  const Tag job_;
+  wire::Nonce meeting_{};   // told to all ranks
+  std::size_t joined_ = 0;  // have ever joined
+  std::size_t alive_ = 0;   // of these, still connected
+  std::optional<Error> failure_;
+  bool late_ = false;                  // its owner has left, and it stays for latecomers
+  std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
+};
+
+}  // namespace tutti

@@ -1,0 +1,184 @@
+// Set-up of encrypted jobs, of real processes: somebody between a rank and the hub reads nothing but the handshake, and
+// can change nothing.
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "runtime/bootstrap_wire.h"
+#include "runtime/hostile.h"
+#include "runtime/interfaces.h"
+#include "runtime/process_support.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kName = "a-name-that-can-be-read";  // of a machine; what ranks tell each other in set-up
+constexpr std::size_t kHello = 4 + sizeof(wire::Hello);
+constexpr std::size_t kAnswer = 4 + sizeof(wire::Answer);
+constexpr std::size_t kChallenge = 4 + 1 + sizeof(wire::Challenge);
+
+// What each rank ended with, in memory that parent and children share; empty: well.
+struct Ends {
+  char words[2][1024];
+  std::string of(int rank) const { return words[rank]; }
+  std::string all() const { return of(0) + " / " + of(1); }
+};
+
+Ends* make_ends() {
+  return new (mmap(nullptr, sizeof(Ends), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Ends{};
+}
+
+pid_t start_rank(Ends& ends, const CommunicatorOptions& options) {
+  return start([&ends, options] {
+    auto made = Communicator::create(options);
+    if (made.ok()) return 0;
+    strncpy(ends.words[options.rank], to_string(made.error()).c_str(), sizeof(ends.words[0]) - 1);
+    return 3;
+  });
+}
+
+CommunicatorOptions by_tcp(std::int32_t rank, std::uint16_t port, bool encrypt) {
+  CommunicatorOptions options = job(rank, 2, port);
+  options.transport = "tcp";
+  options.encrypt = encrypt;
+  options.node_id = kName;
+  options.setup_timeout = milliseconds(8000);
+  return options;
+}
+
+TEST(EncryptedSetUp, WhoReadsAllOfItLearnsNoName) {
+  for (const bool encrypt : {false, true}) {
+    Ends& ends = *make_ends();
+    const std::uint16_t port = free_port();
+    Proxy proxy(port);
+    const pid_t root = start_rank(ends, by_tcp(0, port, encrypt));
+    const pid_t other = start_rank(ends, by_tcp(1, proxy.port(), encrypt));
+    proxy.begin();
+    EXPECT_EQ(status_of(root), 0) << ends.all();
+    EXPECT_EQ(status_of(other), 0) << ends.all();
+    const Proxy::Seen seen = proxy.seen(0);
+    ASSERT_GT(seen.to_hub.size(), kHello + kAnswer + 200);
+    for (const std::string& all : {seen.to_hub, seen.to_rank}) {
+      if (encrypt) {
+        EXPECT_THAT(all, Not(HasSubstr(kName)));
+      } else {
+        EXPECT_THAT(all, HasSubstr(kName)) << "the control";
+      }
+    }
+  }
+}
+
+// One bit changed anywhere behind the answer: of the TLS handshake, of the welcome, of the rounds.
+TEST(EncryptedSetUp, WhatIsAlteredOnItsWayEndsIt) {
+  struct Bit {
+    bool to_hub;
+    std::size_t place;
+  };
+  for (const Bit& bit :
+       {Bit{true, kHello + kAnswer + 50}, Bit{true, kHello + kAnswer + 300}, Bit{true, kHello + kAnswer + 700},
+        Bit{false, kChallenge + 50}, Bit{false, kChallenge + 300}, Bit{false, kChallenge + 500}}) {
+    SCOPED_TRACE(std::string(bit.to_hub ? "to the hub, byte " : "to the rank, byte ") + std::to_string(bit.place));
+    Ends& ends = *make_ends();
+    const std::uint16_t port = free_port();
+    std::atomic<bool> changed = false;
+    Proxy proxy(port, [bit, &changed](bool to_hub, std::size_t at, char byte) {
+      if (to_hub != bit.to_hub || at != bit.place) return byte;
+      changed = true;
+      return static_cast<char>(byte ^ 1);
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const pid_t root = start_rank(ends, by_tcp(0, port, true));
+    const pid_t other = start_rank(ends, by_tcp(1, proxy.port(), true));
+    proxy.begin();
+    EXPECT_EQ(status_of(root), 3);
+    EXPECT_EQ(status_of(other), 3);
+    EXPECT_TRUE(changed);
+    EXPECT_THAT(ends.all(), HasSubstr("altered on its way"));
+    EXPECT_THAT(ends.of(0), AnyOf(HasSubstr("rank 1"), HasSubstr("altered")));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  }
+}
+
+// The hello says, in clear, that this rank encrypts. Without that word the hub would go on in clear.
+TEST(EncryptedSetUp, NobodyOnTheWayCanSwitchItOff) {
+  Ends& ends = *make_ends();
+  const std::uint16_t port = free_port();
+  Proxy proxy(port, [](bool to_hub, std::size_t at, char byte) {
+    return to_hub && at == 4 + offsetof(wire::Hello, encryption) ? '\0' : byte;
+  });
+  CommunicatorOptions root_options = by_tcp(0, port, true);
+  root_options.setup_timeout = milliseconds(3000);
+  const pid_t root = start_rank(ends, root_options);
+  const pid_t other = start_rank(ends, by_tcp(1, proxy.port(), true));
+  proxy.begin();
+  EXPECT_EQ(status_of(root), 3);
+  EXPECT_EQ(status_of(other), 3);
+  EXPECT_THAT(ends.of(1), HasSubstr("the hub has another"));
+  EXPECT_THAT(proxy.seen(0).to_hub, Not(HasSubstr(kName)));
+  EXPECT_LE(proxy.seen(0).to_hub.size(), kHello + 4) << "no more than the hello";
+}
+
+// By an address that is not loopback's, as between machines.
+TEST(EncryptedSetUp, AcrossANetworkAllMustSayTheSame) {
+  const auto address = outward_address();
+  if (!address) GTEST_SKIP() << "this machine has loopback addresses only";
+  for (const bool root_does : {false, true}) {
+    Ends& ends = *make_ends();
+    const std::uint16_t port = free_port();
+    std::vector<pid_t> ranks;
+    for (const std::int32_t rank : {0, 1}) {
+      CommunicatorOptions options = by_tcp(rank, port, (rank == 0) == root_does);
+      options.root = *address + ":" + std::to_string(port);
+      ranks.push_back(start_rank(ends, options));
+    }
+    for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 3);
+    for (const int rank : {0, 1}) {
+      EXPECT_THAT(ends.of(rank), HasSubstr(root_does ? "rank 1 has TUTTI_ENCRYPT=0, rank 0 has TUTTI_ENCRYPT=1"
+                                                     : "rank 1 has TUTTI_ENCRYPT=1, rank 0 has TUTTI_ENCRYPT=0"));
+    }
+  }
+}
+
+// Whoever makes an id is no rank and says nothing of encryption: its hub goes by the ranks.
+TEST(EncryptedSetUp, OfAUniqueIdGoesByItsRanks) {
+  struct Made {
+    std::atomic<int> state = 0;  // 1: here is the id, 2: there is none
+    UniqueId id;
+  };
+  Made& made = *new (mmap(nullptr, sizeof(Made), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Made{};
+  const auto address = outward_address();
+  const pid_t maker = start([&] {  // a process of its own, whose thread no fork copies
+    UniqueIdOptions where;
+    if (address) where.interface = *address;
+    auto id = UniqueId::create(where);
+    if (id) made.id = *id;
+    made.state = id ? 1 : 2;
+    pause();
+    return 0;
+  });
+  while (made.state == 0) std::this_thread::yield();
+  ASSERT_EQ(made.state, 1);
+  Ends& ends = *make_ends();
+  std::vector<pid_t> ranks;
+  for (const std::int32_t rank : {0, 1}) {
+    CommunicatorOptions options = by_tcp(rank, 0, true);
+    options.root.clear();
+    options.unique_id = made.id;
+    ranks.push_back(start_rank(ends, options));
+  }
+  for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 0) << ends.all();
+  kill(maker, SIGKILL);
+  EXPECT_EQ(status_of(maker), 128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace tutti::test
