@@ -1,5 +1,5 @@
 // Encrypted jobs of real processes, and somebody between them who sees every byte of their TCP connections, or changes
-// one. The detour is in front of the system's connect(): set-up goes to its hub as it is.
+// one. The detour is in front of the system's connect(): set-up goes to its hub as it is (encrypted_setup_test.cc has it).
 #include <dlfcn.h>
 #include <fmt/format.h>
 
