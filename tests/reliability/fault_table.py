@@ -6,6 +6,7 @@ the phase. Linux; the worlds of several machines and the full disk need the name
 
 import argparse
 import collections
+import ctypes.util
 import dataclasses
 import json
 import os
@@ -29,7 +30,13 @@ READY_S = 60
 SETUP_S = 0.02            # about what it takes, once the last rank has been started
 END_S = 10                # after its last word
 FAULTS = ("kill", "stop", "cut", "descriptors", "memory", "disk")
-WORLDS = ("shm", "tcp", "machines")
+WORLDS = {  # what tells a rank of it
+    "shm": {},
+    "tcp": {"TUTTI_TRANSPORT": "tcp"},
+    "tls": {"TUTTI_TRANSPORT": "tcp", "TUTTI_ENCRYPT": "1"},
+    "ucx": {"TUTTI_TRANSPORT": "ucx", "UCX_TLS": "tcp,self"},
+    "machines": {},
+}
 PHASES = ("setup", "idle", "small", "large", "registered")
 WORDS = {
     "kill": "kill -9", "stop": "SIGSTOP", "cut": "cable pulled", "descriptors": "no descriptors left",
@@ -123,7 +130,8 @@ class Bench:
         self.records = tempfile.mkdtemp(prefix="fault-table-")
         self.full = os.path.join(self.records, "full")
         os.mkdir(self.full)
-        if self.machines:
+        if self.machines:  # in a mount namespace of our own
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "own", "/dev/shm"], check=True)
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "full", self.full], check=True)
             with open(os.path.join(self.full, "all-of-it"), "wb") as file:
                 try:
@@ -135,6 +143,8 @@ class Bench:
         for fault in self.options.faults:
             for world in self.options.worlds:
                 if not self.machines and (world == "machines" or fault == "disk"):
+                    continue
+                if world == "ucx" and not ctypes.util.find_library("ucp"):
                     continue
                 if fault == "cut" and world != "machines":
                     continue
@@ -151,9 +161,8 @@ class Bench:
                                TUTTI_ROOT=f"127.0.0.1:{self.port}", TUTTI_TIMEOUT_MS=str(DEADLINE_MS),
                                TUTTI_SETUP_TIMEOUT_MS=str(SETUP_DEADLINE_MS), TUTTI_LOG="error",
                                TUTTI_RECORD_DIR=self.full if fault == "disk" else self.records)
+            environment.update(WORLDS[world])
             command = [self.options.rank, phase, str(RUN_S)]
-            if world == "tcp":
-                environment["TUTTI_TRANSPORT"] = "tcp"
             if world == "machines":
                 environment["TUTTI_ROOT"] = f"10.77.0.1:{self.port}"
                 command = ["ip", "netns", "exec", self.machines[number * 2 // RANKS], *command]
