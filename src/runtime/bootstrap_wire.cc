@@ -60,8 +60,9 @@ std::optional<Nonce> read_meeting(std::string_view welcome) {
 
 Tag job_tag(std::string_view job_id) { return tag_of(sha256({"tutti job id", job_id})); }
 
-Digest hub_proof(const Key& key, const Hello& hello, const Nonce& nonce) {
-  return hmac_sha256(bytes_of(key), {"tutti hub", bytes_of(hello), bytes_of(nonce)});
+Digest hub_proof(const Key& key, const Hello& hello, const Challenge& challenge) {
+  const std::array<std::uint32_t, 1> can_encrypt = {challenge.can_encrypt};
+  return hmac_sha256(bytes_of(key), {"tutti hub", bytes_of(hello), bytes_of(challenge.nonce), bytes_of(can_encrypt)});
 }
 
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction) {

@@ -2,7 +2,8 @@
 // bytes. K is the job's key, see runtime/job_key.h; | puts bytes one after the other.
 //
 //   rank to hub   Hello                              which job, what kind of key, a nonce
-//   hub to rank   2 | Challenge                      a nonce of its own, HMAC(K, "hub", Hello | nonce): it has the key
+//   hub to rank   2 | Challenge                      a nonce of its own, whether it can encrypt,
+//                                                    HMAC(K, "hub", Hello | nonce | that): it has the key
 //                 or 0 | the reason, and the end     not sealed: anybody can say that
 //   rank to hub   Introduction | HMAC(K, "rank", Hello | nonce | Introduction): it has the key, too
 //                 or nothing, in a frame of no bytes: the challenge's proof is wrong
@@ -11,9 +12,10 @@
 // its body, by a key that K and both nonces give, one for each direction. What was altered, left out, repeated or comes
 // from elsewhere does not fit its seal.
 //
-// Where the hello says that this rank encrypts, all of it goes by TLS 1.3, the hub being the server, by the key
-// HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK, see transports/tcp/tls.h. The Hello is in all proofs:
-// nobody on the way can take that word out of it.
+// Where the hello says that this rank encrypts, and the challenge that the hub can, all of it goes by TLS 1.3, the hub
+// being the server, by the key HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK, see
+// transports/tcp/tls.h. Both words are in the hub's proof: nobody on the way can take them out. Ranks elsewhere that
+// differ, or an end that cannot, fail round 0, in which nothing is told yet.
 //
 //   hub to rank   1 | Meeting: welcome, and a nonce that all ranks of the set-up get     0 | the reason, and the end
 //   rank to hub   'b' | a blob: this rank's part of the next round       'q': this rank leaves set-up
@@ -62,9 +64,10 @@ static_assert(sizeof(Hello) == 68);
 
 struct Challenge {
   Nonce nonce{};
+  std::uint32_t can_encrypt = 0;  // or 1
   Digest proof{};
 };
-static_assert(sizeof(Challenge) == 64);
+static_assert(sizeof(Challenge) == 68);
 
 struct Introduction {
   std::uint32_t version = 0;  // of the library: major * 1,000,000 + minor * 1,000 + patch
@@ -96,7 +99,7 @@ std::optional<Nonce> read_meeting(std::string_view welcome);
 // What strangers see of a job id.
 Tag job_tag(std::string_view job_id);
 
-Digest hub_proof(const Key& key, const Hello& hello, const Nonce& nonce);
+Digest hub_proof(const Key& key, const Hello& hello, const Challenge& challenge);  // whose proof does not matter
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction);
 
 // Of one connection's TLS.

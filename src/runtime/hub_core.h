@@ -46,7 +46,7 @@ class RendezvousHub::Core {
   void take_answer(const LinePtr& line);
   std::string fault_of_hello(const LinePtr& line) const;
   std::string fault_of_rank(const wire::Introduction& introduction) const;
-  std::string fault_of_encryption(const LinePtr& line, std::int32_t rank);
+  std::optional<Error> fault_of_encryption() const;
   void refuse(const LinePtr& line, const std::string& reason);
   void make_room();
   void admit(const LinePtr& line, const wire::Introduction& introduction);
@@ -75,7 +75,6 @@ class RendezvousHub::Core {
   boost::asio::steady_timer retry_, deadline_, farewell_;
   std::int64_t deadline_ms_ = 0;  // as told in messages
   std::optional<std::int32_t> size_;
-  std::optional<bool> encrypts_;                // whether set-up does, across the network
   std::vector<LinePtr> lines_;                  // by rank
   std::map<std::uint64_t, LinePtr> strangers_;  // by number: who has not proved itself, or is being refused
   std::uint64_t came_ = 0;                      // connections, ever
@@ -84,6 +83,7 @@ class RendezvousHub::Core {
   std::size_t joined_ = 0;  // have ever joined
   std::size_t alive_ = 0;   // of these, still connected
   std::optional<Error> failure_;
+  bool judged_ = false;                // whether all ranks encrypt, or none
   bool late_ = false;                  // its owner has left, and it stays for latecomers
   std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
 };

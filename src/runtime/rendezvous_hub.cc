@@ -39,6 +39,13 @@ constexpr std::int64_t kMaxPatienceMs = 86'400'000;
 
 std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
 
+std::string words_of_missing(const std::string& where) {
+  return fmt::format(
+      "TUTTI_ENCRYPT=1 needs OpenSSL 3's libssl.so.3, which cannot be loaded {}: install the package "
+      "libssl3 (Debian, Ubuntu) or openssl-libs (Fedora) there, or set TUTTI_ENCRYPT=0 on all ranks",
+      where);
+}
+
 std::string words_of_altered(std::int32_t rank) {
   return fmt::format("what rank {} said during set-up was altered on its way", rank);
 }
@@ -52,7 +59,6 @@ RendezvousHub::Core::Core(Listener listener, const HubOptions& options)
       deadline_(io_),
       farewell_(io_),
       size_(options.size),
-      encrypts_(options.encrypt),
       job_(wire::job_tag(options.job_id)) {
   if (!random_bytes(meeting_)) throw std::runtime_error("the system gives no random bytes");
   const bool v6 = listener.is_v6();
@@ -153,9 +159,6 @@ std::string RendezvousHub::Core::fault_of_hello(const LinePtr& line) const {
   if (line->hello.key_kind != options_.key.kind) {
     return words_of_other_key(options_.key.kind, line->hello.key_kind, fmt::format("rank {}", line->hello.rank));
   }
-  if (line->hello.encryption == wire::Encryption::kOn) {
-    if (auto tls = TlsLibrary::open(); !tls) return "set-up cannot be encrypted here: " + tls.error().message;
-  }
   return "";
 }
 
@@ -177,23 +180,32 @@ std::string RendezvousHub::Core::fault_of_rank(const wire::Introduction& rank) c
   return "";
 }
 
-// Ranks that do not agree on TUTTI_ENCRYPT would tell each other in clear what one of them wants hidden. Within a
-// machine nobody reads it, and the library may be missing.
-std::string RendezvousHub::Core::fault_of_encryption(const LinePtr& line, std::int32_t rank) {
-  error_code error;
-  const auto from = line->socket.remote_endpoint(error);
-  if (!error && from.address().is_loopback()) return "";
-  const wire::Encryption encryption = line->hello.encryption;
-  if (encryption == wire::Encryption::kMissing) {
-    return fmt::format("rank {} has TUTTI_ENCRYPT=1, and cannot load OpenSSL 3 (libssl.so.3) for it", rank);
+// Once all have come, and before anybody tells anything: ranks that do not agree on TUTTI_ENCRYPT would tell each other
+// in clear what one of them wants hidden. Within a machine nobody reads it, and the library may be missing.
+std::optional<Error> RendezvousHub::Core::fault_of_encryption() const {
+  const auto fault = [](ErrorCode code, std::int32_t rank, std::string words) {
+    return Error{code, ErrorScope::kCommunicator, rank, std::move(words)};
+  };
+  std::array<std::int32_t, 2> says{-1, -1};  // the first rank elsewhere that does not encrypt, and that does
+  for (const LinePtr& line : lines_) {
+    error_code error;
+    const auto from = line->socket.remote_endpoint(error);
+    if (!error && from.address().is_loopback()) continue;
+    const wire::Encryption encryption = line->hello.encryption;
+    if (encryption == wire::Encryption::kMissing) {
+      return fault(ErrorCode::kConfig, line->rank, words_of_missing(fmt::format("on rank {}", line->rank)));
+    }
+    std::int32_t& first = says[encryption == wire::Encryption::kOn ? 1 : 0];
+    if (first < 0) first = line->rank;
   }
-  const bool encrypts = encryption == wire::Encryption::kOn;
-  if (encrypts_.value_or(encrypts) == encrypts) {
-    encrypts_ = encrypts;
-    return "";
+  if (says[0] >= 0 && says[1] >= 0) {
+    return fault(ErrorCode::kMismatch, says[1],
+                 fmt::format("rank {} has TUTTI_ENCRYPT=0, rank {} has TUTTI_ENCRYPT=1: give all ranks the same",
+                             says[0], says[1]));
   }
-  return fmt::format("rank {} has TUTTI_ENCRYPT={:d}, {} has TUTTI_ENCRYPT={:d}; give all ranks the same", rank,
-                     encrypts, options_.encrypt ? "rank 0" : "the first to come", !encrypts);
+  if (says[1] < 0 || TlsLibrary::open()) return std::nullopt;
+  return fault(ErrorCode::kConfig, options_.size ? 0 : -1,
+               words_of_missing(options_.size ? "on rank 0" : "where the unique id was made"));
 }
 
 void RendezvousHub::Core::refuse(const LinePtr& line, const std::string& reason) {
@@ -213,8 +225,9 @@ void RendezvousHub::Core::take_hello(const LinePtr& line) {
   const std::string fault = fault_of_hello(line);
   if (!fault.empty()) return refuse(line, fault);
   if (!random_bytes(line->nonce)) return end(line);
-  const wire::Challenge challenge{.nonce = line->nonce,
-                                  .proof = wire::hub_proof(options_.key.key, line->hello, line->nonce)};
+  const bool asked = line->hello.encryption == wire::Encryption::kOn;  // else the library stays closed
+  wire::Challenge challenge{.nonce = line->nonce, .can_encrypt = asked && TlsLibrary::open() ? 1u : 0u};
+  challenge.proof = wire::hub_proof(options_.key.key, line->hello, challenge);
   send(line, '\2' + std::string(bytes_of(challenge)));
   read_frame(line, sizeof(wire::Answer), &Core::take_answer);
 }
@@ -230,14 +243,10 @@ void RendezvousHub::Core::take_answer(const LinePtr& line) {
   }
   line->to_hub.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToHub);
   line->to_rank.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToRank);
-  const bool encrypts = line->hello.encryption == wire::Encryption::kOn;
+  const bool encrypts = line->hello.encryption == wire::Encryption::kOn && TlsLibrary::open();
   if (encrypts && !line->encrypt(wire::tls_key(key, line->hello, line->nonce))) return end(line);
-  std::string fault = fault_of_rank(answer.introduction);
+  const std::string fault = fault_of_rank(answer.introduction);
   if (failure_ && !fault.empty()) return end(line);  // one that tries again: it is to look for the next hub
-  if (fault.empty()) {
-    fault = fault_of_encryption(line, answer.introduction.rank);
-    if (!fault.empty()) fail(ErrorCode::kMismatch, answer.introduction.rank, fault);
-  }
   if (!fault.empty()) return refuse(line, fault);
   admit(line, answer.introduction);
 }
@@ -308,6 +317,9 @@ void RendezvousHub::Core::finish_round() {
     }
   }
   if (!ranks_without(has_blob).empty()) return;
+  if (!std::exchange(judged_, true)) {
+    if (const auto fault = fault_of_encryption()) return fail(fault->code, fault->rank, fault->message);
+  }
   std::vector<std::string> blobs;
   for (const LinePtr& line : lines_) {
     blobs.push_back(std::move(*line->blob));

@@ -55,7 +55,6 @@ struct HubOptions {
   std::string job_id;
   JobKey key;
   std::optional<std::int32_t> size;       // nothing: what the first rank says
-  std::optional<bool> encrypt{};          // whether ranks elsewhere do; nothing: as the first of them says
   std::int64_t first_patience_ms = 0;     // how long to wait for a first rank; from then on, for its own deadline
   std::int64_t hello_patience_ms = 3000;  // for the whole handshake
 };

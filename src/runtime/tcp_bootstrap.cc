@@ -103,7 +103,7 @@ Status TcpBootstrap::meet() {
   }
   TUTTI_TRY(join());
   auto all_there = all_gather("");
-  if (!all_there) return all_there.error();
+  if (!all_there) return no_tls_ ? *no_tls_ : all_there.error();
   return {};
 }
 
@@ -143,7 +143,6 @@ Status TcpBootstrap::start_hub() {
   auto hub = RendezvousHub::start(std::move(*listener), {.job_id = options_.job_id,
                                                          .key = options_.key,
                                                          .size = options_.size,
-                                                         .encrypt = options_.encrypt,
                                                          .first_patience_ms = options_.timeout_ms});
   if (!hub) return hub.error();
   hub_ = std::move(*hub);
@@ -208,14 +207,14 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   }
   if (!challenge) return refused(port, wire::harmless(*reason));
   const Key& key = options_.key.key;
-  const Digest wanted = wire::hub_proof(key, hello, challenge->nonce);
+  const Digest wanted = wire::hub_proof(key, hello, *challenge);
   if (!equal_in_constant_time(bytes_of(wanted), bytes_of(challenge->proof))) {
     line.write("", patience);  // so that it knows why we go
     return refused(port, words_of_other_key(options_.key.kind, options_.key.kind, "the hub"));
   }
   answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.introduction);
   if (!line.write(std::string(bytes_of(answer)), patience)) return Attempt::kNobody;
-  if (hello.encryption == wire::Encryption::kOn) {
+  if (hello.encryption == wire::Encryption::kOn && challenge->can_encrypt != 0) {
     TUTTI_TRY(line.encrypt(wire::tls_key(key, hello, challenge->nonce)));
   }
   to_hub_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToHub);
@@ -226,7 +225,6 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
 // What the hub says of a rank that it knows to be of the job: an error is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16_t port, TimePoint patience) {
   const auto sealed = line.read(wire::kMaxFrameBytes, patience);
-  if (no_tls_) return *no_tls_;
   if (!sealed && line.altered()) return refused(port, "what it said was altered on its way");
   if (!sealed) {
     stranger_ = fmt::format("; the hub on port {} has just ended", port);

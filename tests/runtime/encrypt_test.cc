@@ -1,5 +1,6 @@
 // Encrypted jobs of real processes, and somebody between them who sees every byte of their TCP connections, or changes
-// one. The detour is in front of the system's connect(): set-up goes to its hub as it is (encrypted_setup_test.cc has it).
+// one. The detour is in front of the system's connect(): set-up goes to its hub as it is (encrypted_setup_test.cc has
+// it).
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -22,9 +23,11 @@ struct Detour {
 };
 Detour* detour = nullptr;
 
-bool no_tls_library = false;
-
 }  // namespace
+
+namespace tutti::test {
+bool no_tls_library = false;  // of this process
+}
 
 extern "C" int connect(int fd, const sockaddr* to, socklen_t length) {
   static const auto next = reinterpret_cast<decltype(&connect)>(dlsym(RTLD_NEXT, "connect"));
@@ -49,7 +52,7 @@ extern "C" int connect(int fd, const sockaddr* to, socklen_t length) {
 // A system without the library, for one test.
 extern "C" void* dlopen(const char* name, int flags) {
   static const auto next = reinterpret_cast<decltype(&dlopen)>(dlsym(RTLD_NEXT, "dlopen"));
-  if (no_tls_library && name != nullptr && std::string_view(name).starts_with("libssl")) return nullptr;
+  if (tutti::test::no_tls_library && name != nullptr && std::string_view(name).starts_with("libssl")) return nullptr;
   return next(name, flags);
 }
 

@@ -80,7 +80,7 @@ class RawRank : public Raw {
     heard = hear();
     if (heard.size() != 1 + sizeof(challenge) || heard[0] != '\2') return false;
     std::memcpy(&challenge, heard.data() + 1, sizeof(challenge));
-    return challenge.proof == wire::hub_proof(key_.key, hello, challenge.nonce);
+    return challenge.proof == wire::hub_proof(key_.key, hello, challenge);
   }
   std::string answer() const {
     const wire::Answer answer{.introduction = introduction,

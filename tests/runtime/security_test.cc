@@ -329,12 +329,14 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
     const char* words;
   };
   constexpr std::size_t kHelloBytes = sizeof(wire::Hello);
+  constexpr std::size_t kChallengeBytes = 1 + sizeof(wire::Challenge);
   // Of the hello, the answer, the challenge, the welcome; and of the rounds behind them.
   for (const Bit& bit :
        {Bit{true, 30, ""}, Bit{true, 4 + kHelloBytes + 4 + 5, ""}, Bit{false, 4 + 1 + 3, "another job key"},
-        Bit{false, 4 + 65 + 4 + 20, "altered on its way"}, Bit{true, 4 + kHelloBytes + 4 + 56 + 4 + 25, "altered"},
-        Bit{false, 4 + 65 + 4 + 49 + 4 + 30, "altered on its way"},
-        Bit{false, 4 + 65 + 4 + 49 + 4 + 60, "altered on its way"}}) {
+        Bit{false, 4 + kChallengeBytes + 4 + 20, "altered on its way"},
+        Bit{true, 4 + kHelloBytes + 4 + 56 + 4 + 25, "altered"},
+        Bit{false, 4 + kChallengeBytes + 4 + 49 + 4 + 30, "altered on its way"},
+        Bit{false, 4 + kChallengeBytes + 4 + 49 + 4 + 60, "altered on its way"}}) {
     const std::uint16_t port = free_port();
     Proxy proxy(port, [bit](bool to_hub, std::size_t at, char byte) {
       return static_cast<char>(to_hub == bit.to_hub && at == bit.place ? byte ^ 1 : byte);
