@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # elastic_soak.sh TUTTI PROGRAM SECONDS RANKS EVERY_MS: an elastic job of about that length, of which a random rank is
 # killed every so often, or stopped (one time in five): for up to a second, or for ever, when the others' deadline
-# passes and the launcher ends and replaces it. Fails where the job fails, hangs, or nobody was killed or nobody stopped.
+# passes and the launcher ends and replaces it. Fails where the job fails or hangs, or nobody was killed or stopped.
 set -u
 tutti=$1 program=$2 seconds=$3 ranks=$4 every_ms=$5
 step_us=4000
