@@ -352,21 +352,6 @@ class TransportMaker {
 
 }  // namespace
 
-Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
-  auto blobs = gather(result.ok() ? "+" + *result : fmt::format("!{}", result.error().message.substr(0, 1024)));
-  if (!result.ok()) return result.error();
-  if (!blobs) return blobs.error();
-  for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
-    std::string& blob = (*blobs)[rank];
-    if (blob.starts_with('!')) {
-      return set_up_error(ErrorCode::kSystem, fmt::format("set-up failed on rank {}: {}", rank, blob.substr(1)),
-                          static_cast<std::int32_t>(rank));
-    }
-    blob.erase(0, std::min<std::size_t>(blob.size(), 1));
-  }
-  return blobs;
-}
-
 Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
                                                const std::string& tcp_address, const Key& key, std::int64_t timeout_ms,
                                                const Gather& gather,
@@ -405,7 +390,9 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
                         "TUTTI_TRANSPORT=shm, but the ranks cannot all share memory: they are on several machines, in "
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
-  const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns);
+  // All are here, and connect at once: who does not is told of in the next round, which has the same deadline.
+  const std::int64_t margin_ns = std::min<std::int64_t>(timeout_ms * 1'000'000 / 4, 1'000'000'000);
+  const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns);
   const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();

@@ -59,7 +59,7 @@ struct JobFabric {
 using Gather = std::function<Result<std::vector<std::string>>(const std::string& blob)>;
 
 // A round after a step that may have failed here: sends `result`'s text, or its error. Errors: this rank's, else the
-// one of the first rank that failed, named.
+// one of the first rank that failed, named; where some only waited in vain, whom they waited for.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
 // The fabric of one process's rank in a job of several. Rounds over the whole job. `key`: all its ranks have it, and

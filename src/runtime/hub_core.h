@@ -84,6 +84,7 @@ class RendezvousHub::Core {
   std::size_t alive_ = 0;   // of these, still connected
   std::optional<Error> failure_;
   bool judged_ = false;                // whether all ranks encrypt, or none
+  bool starved_ = false;               // the system gave no descriptor for the last to come
   bool late_ = false;                  // its owner has left, and it stays for latecomers
   std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
 };

@@ -96,7 +96,9 @@ void RendezvousHub::Core::accept_next() {
   acceptor_.async_accept([this](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (error) {  // out of descriptors, most likely: some may be closed soon
-      note_refusal(error.message() + " (raise ulimit -n?)");
+      starved_ = true;
+      note_refusal(fmt::format("{} could not take a connection: {} (raise ulimit -n there)",
+                               options_.size ? "rank 0" : "the process that made the unique id", error.message()));
       make_room();
       retry_.expires_after(kRetryPause);
       retry_.async_wait([this](error_code cancelled) {
@@ -104,6 +106,7 @@ void RendezvousHub::Core::accept_next() {
       });
       return;
     }
+    starved_ = false;
     if (strangers_.size() >= kMaxStrangers) make_room();
     greet(std::make_shared<Line>(io_, std::move(socket)));
     accept_next();
@@ -386,7 +389,7 @@ void RendezvousHub::Core::deadline_passed() {
     io_.stop();
   } else if (!complete()) {
     const auto absent = ranks_without(has_joined);
-    fail(ErrorCode::kTimeout, absent.front(),
+    fail(ErrorCode::kTimeout, starved_ ? (options_.size ? 0 : -1) : absent.front(),
          fmt::format("rank(s) {} of {} did not join within {} ms{}{}", fmt::join(absent, ", "), lines_.size(),
                      deadline_ms_, refusals_.empty() ? "" : "; refused were: ", fmt::join(refusals_, "; ")));
   } else if (const auto silent = ranks_without(has_blob); !silent.empty()) {

@@ -168,7 +168,7 @@ class Bench:
                 command = ["ip", "netns", "exec", self.machines[number * 2 // RANKS], *command]
             prepare = None
             if fault == "descriptors" and phase == "setup" and number == victim:
-                most = self.random.randrange(6, 24)
+                most = self.random.randrange(16 if world == "machines" else 10, 24)  # loader and `ip` want some
                 prepare = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             ranks[number] = Rank(number, command, environment, prepare)
         return [ranks[number] for number in range(RANKS)]

@@ -109,6 +109,37 @@ TEST(SetUp, AWayThatOneRankCannotMakeFailsAllAndNamesIt) {
   }
 }
 
+// One rank has failed, those before and behind it waited for it in vain: it is the one to be named, by what failed.
+TEST(SetUp, WhatFailedOnARankCountsForMoreThanThatOthersWaitedForIt) {
+  const auto round = [](std::vector<std::string> others) {
+    return gather_or_fail(
+        [&](const std::string& own) -> Result<std::vector<std::string>> {
+          others.push_back(own);
+          return others;
+        },
+        std::string("fine"));
+  };
+  const Error failed = round({"?1|rank 1 did not connect", "!no descriptors", "?1|rank 1 did not connect"}).error();
+  EXPECT_EQ(failed.rank, 1);
+  EXPECT_EQ(failed.message, "set-up failed on rank 1: no descriptors");
+  const Error waited = round({"+", "?2|rank 2 did not connect", "+"}).error();
+  EXPECT_EQ(waited.rank, 2);
+  EXPECT_EQ(waited.message, "set-up failed on rank 1: rank 2 did not connect");
+  EXPECT_EQ(round({"?77|nonsense"}).error().rank, -1);
+  EXPECT_EQ(round({"+a", "+"}).value(), (std::vector<std::string>{"a", "", "fine"}));
+  const Error own{ErrorCode::kTimeout, ErrorScope::kCommunicator, 3, "rank 3 did not connect"};
+  std::string said;
+  EXPECT_EQ(gather_or_fail(
+                [&](const std::string& blob) -> Result<std::vector<std::string>> {
+                  said = blob;
+                  return std::vector<std::string>{blob};
+                },
+                own)
+                .error(),
+            own);
+  EXPECT_EQ(said, "?3|rank 3 did not connect");
+}
+
 TEST(SetUp, GoesThroughWhereAllCan) {
   for (const auto& error : set_up(3, 3)) EXPECT_FALSE(error.has_value()) << error->message;
 }
