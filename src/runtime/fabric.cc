@@ -30,6 +30,8 @@ Error set_up_error(ErrorCode code, std::string message, std::int32_t rank = -1) 
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
 
+std::int64_t margin_ns(std::int64_t timeout_ms) { return std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000; }
+
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -391,8 +393,7 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
   // All are here, and connect at once: who does not is told of in the next round, which has the same deadline.
-  const std::int64_t margin_ns = std::min<std::int64_t>(timeout_ms * 1'000'000 / 4, 1'000'000'000);
-  const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns);
+  const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns(timeout_ms));
   const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();
