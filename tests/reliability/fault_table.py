@@ -13,6 +13,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import statistics
 import subprocess
@@ -138,6 +139,11 @@ class Bench:
                     file.write(b"x" * 70000)
                 except OSError:
                     pass
+
+    def close(self):
+        if self.machines:
+            subprocess.run(["umount", self.full], check=False)
+        shutil.rmtree(self.records, ignore_errors=True)
 
     def cells(self):
         for fault in self.options.faults:
@@ -331,7 +337,11 @@ def main():
     options = parser.parse_args()
     if options.tries < 1:
         parser.error("--tries is at least 1")
-    rows = Bench(options).run()
+    bench = Bench(options)
+    try:
+        rows = bench.run()
+    finally:
+        bench.close()
     text, total = table(rows)
     print(text)
     if options.output:
