@@ -26,6 +26,8 @@
 namespace tutti::tool {
 namespace {
 
+constexpr std::size_t kMostTroubles = 3;  // lines about files that nobody has named
+
 struct Choice {
   std::string folder;  // empty: where ranks of this user leave them
   std::string job;     // 8 hexadecimal digits; empty: all, or the newest
@@ -111,7 +113,11 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   if (!folders) return folders.error();
   std::vector<std::string> troubles;
   recordings = read_recordings(*folders, troubles);
-  for (const std::string& trouble : troubles) fmt::print(stderr, "tutti doctor: {}\n", trouble);
+  const std::size_t told = troubles.size() <= kMostTroubles ? troubles.size() : kMostTroubles - 1;
+  for (std::size_t i = 0; i < told; ++i) fmt::print(stderr, "tutti doctor: {}\n", troubles[i]);
+  if (told < troubles.size()) {  // what is left of processes that were killed while they began
+    fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", troubles.size() - told);
+  }
   if (!recordings.empty()) {
     const std::string job = command.choice.job.empty() ? newest_job(recordings) : command.choice.job;
     recordings = of_job(std::move(recordings), job);
