@@ -26,7 +26,8 @@ constexpr std::chrono::seconds kGiveUpAfter{2};
 // counts.
 pid_t parent_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::getline(file, text, '\0');  // it may end while it is read, which iterators would throw for
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 4 >= text.size()) return -1;
   return static_cast<pid_t>(std::strtol(text.c_str() + name_end + 4, nullptr, 10));

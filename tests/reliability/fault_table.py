@@ -8,6 +8,7 @@ import argparse
 import collections
 import ctypes.util
 import dataclasses
+import glob
 import json
 import os
 import random
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 
+KEPT = {"verbs": 1}       # descriptors that stay with the process: by which it hears that memory was given back
 RANKS = 4
 DEADLINE_MS = 2000        # of a call
 SETUP_DEADLINE_MS = 3000
@@ -36,6 +38,7 @@ WORLDS = {  # what tells a rank of it
     "tcp": {"TUTTI_TRANSPORT": "tcp"},
     "tls": {"TUTTI_TRANSPORT": "tcp", "TUTTI_ENCRYPT": "1"},
     "ucx": {"TUTTI_TRANSPORT": "ucx", "UCX_TLS": "tcp,self"},
+    "verbs": {"TUTTI_TRANSPORT": "verbs"},
     "machines": {},
 }
 PHASES = ("setup", "idle", "small", "large", "registered")
@@ -152,6 +155,8 @@ class Bench:
                     continue
                 if world == "ucx" and not ctypes.util.find_library("ucp"):
                     continue
+                if world == "verbs" and not glob.glob("/sys/class/infiniband/*"):
+                    continue
                 if fault == "cut" and world != "machines":
                     continue
                 for phase in self.options.phases:
@@ -223,21 +228,21 @@ class Bench:
             if not rank.wait_for(("end", "eof"), struck_s + HANG_S):
                 outcome.hangs += 1
         mend()
-        self.judge(outcome, fault, ranks, watched, victim, struck_s)
+        self.judge(outcome, fault, world, ranks, watched, victim, struck_s)
         for rank in ranks:
             outcome.story.append(f"rank {rank.number}: " + "; ".join(
                 f"{line.at_s - struck_s:+.2f} s {line.word} {line.rest}"[:300] for line in rank.lines) + " " + rank.said)
         outcome.left += sorted(shared_names() - names_before)
         return outcome
 
-    def judge(self, outcome, fault, ranks, watched, victim, struck_s):
+    def judge(self, outcome, fault, world, ranks, watched, victim, struck_s):
         machine_of = lambda rank: rank * 2 // RANKS
         went_on = 0
         for rank in watched:
             error, end = rank.find("error"), rank.find("end")
             outcome.wrong += sum(line.word == "wrong" for line in rank.lines)
             went_on += rank.find("shrunk") is not None
-            if end and int(end.rest.split()[1]) > 0:
+            if end and int(end.rest.split()[1]) > KEPT.get(world, 0):
                 outcome.left.append(f"{end.rest.split()[1]} descriptors of rank {rank.number}")
             if error is None:
                 continue

@@ -1,6 +1,8 @@
 // Calls that end alike on all ranks that live: as many have gone well on each, whoever is killed whenever.
 #include <sys/prctl.h>
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 #include <random>
 
@@ -14,7 +16,6 @@ using std::chrono::milliseconds;
 constexpr std::int32_t kSize = 4;
 
 struct Report {
-  std::atomic<int> ready;
   std::atomic<std::int64_t> good[kSize];  // calls that have ended well
 };
 
@@ -33,7 +34,6 @@ bool alike_after_a_kill(bool uniform, const char* transport, std::size_t victim,
       options.uniform = uniform;
       auto communicator = Communicator::create(options);
       if (!communicator.ok()) return 2;
-      ++report.ready;
       std::vector<float> data(1000, static_cast<float>(me));
       while (true) {
         const auto root =
@@ -47,7 +47,10 @@ bool alike_after_a_kill(bool uniform, const char* transport, std::size_t victim,
       return 0;
     }));
   }
-  for (int i = 0; i < 4000 && report.ready < kSize; ++i) std::this_thread::sleep_for(milliseconds(5));
+  const auto all_have_begun = [&] {
+    return std::all_of(std::begin(report.good), std::end(report.good), [](const auto& good) { return good > 0; });
+  };
+  for (int i = 0; i < 8000 && !all_have_begun(); ++i) std::this_thread::sleep_for(milliseconds(5));
   std::this_thread::sleep_for(std::chrono::microseconds(after_us));
   kill(children[victim], SIGKILL);
   bool alike = true;
