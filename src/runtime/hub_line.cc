@@ -11,21 +11,24 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+// What has ended well may still be in the loop's queue when another handler closes the line.
+std::function<void(error_code, std::size_t)> HubLine::told_while_open(Done done) {
+  return [self = shared_from_this(), done = std::move(done)](error_code error, std::size_t) {
+    if (self->socket.is_open()) done(error);
+  };
+}
+
 void HubLine::read(asio::mutable_buffer into, Done done) {
-  if (tls_ == nullptr) {
-    const auto end = [done = std::move(done)](error_code error, std::size_t) { done(error); };
-    return asio::async_read(socket, into, end);
-  }
+  if (!socket.is_open()) return;
+  if (tls_ == nullptr) return asio::async_read(socket, into, told_while_open(std::move(done)));
   into_ = into;
   reading_ = {.moved = 0, .done = std::move(done)};
   pump();
 }
 
 void HubLine::write(Done done) {
-  if (tls_ == nullptr) {
-    const auto end = [done = std::move(done)](error_code error, std::size_t) { done(error); };
-    return asio::async_write(socket, next_bytes(), end);
-  }
+  if (!socket.is_open()) return;
+  if (tls_ == nullptr) return asio::async_write(socket, next_bytes(), told_while_open(std::move(done)));
   writing_ = {.moved = 0, .done = std::move(done)};
   pump();
 }
@@ -82,13 +85,16 @@ void HubLine::pump_write() {
 }
 
 // What can be done now, and waits for the rest. Writing may read a handshake's words, and more behind them; reading may
-// answer them: so each is tried again behind the other.
+// answer them: so each is tried again behind the other. Reading comes last: what writing has taken from the system
+// wakes nobody.
 void HubLine::pump() {
   if (!socket.is_open()) return;
   for (int turn = 0; turn < 2; ++turn) {
     pump_read();
     pump_write();
   }
+  pump_read();
+  if (tls_->over()) pump_read();  // bytes, and the end right behind them
   if (tls_->unsent()) tls_->advance(socket.native_handle());
   const bool handshake = writing_.done && !tls_->established();
   if (reading_.done || handshake) wait(tcp::socket::wait_read, waits_to_read_);

@@ -40,7 +40,7 @@ struct HubLine : std::enable_shared_from_this<HubLine> {
 
   HubLine(boost::asio::io_context& io, boost::asio::ip::tcp::socket given) : socket(std::move(given)), patience(io) {}
 
-  // All of `into`, or of the first parcel; one of each at a time.
+  // All of `into`, or of the first parcel; one of each at a time. Nothing, once the line is closed.
   void read(boost::asio::mutable_buffer into, Done done);
   void write(Done done);
   // What is read and written from now on goes by TLS, of which this is the server. Not while something is being written
@@ -88,6 +88,7 @@ struct HubLine : std::enable_shared_from_this<HubLine> {
     std::size_t moved = 0;  // bytes of it
     Done done;              // empty: nothing is pending
   };
+  std::function<void(boost::system::error_code, std::size_t)> told_while_open(Done done);
   void pump();
   void pump_read();
   void pump_write();

@@ -25,13 +25,14 @@ error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadl
     const TimePoint until = stop_ == nullptr ? deadline : std::min(deadline, Clock::now() + kStopLook);
     if (io_.run_one_until(until) != 0) continue;
     if (Clock::now() < deadline && (stop_ == nullptr || !stop_->load())) continue;
-    error_code ignored;
-    socket_.cancel(ignored);
+    // A part of it that has ended already cannot be cancelled, and starts the next.
     while (!result) {
+      error_code ignored;
+      socket_.cancel(ignored);
       io_.restart();
       io_.run_one();
     }
-    return asio::error::timed_out;
+    if (*result == asio::error::operation_aborted) return asio::error::timed_out;
   }
   return *result;
 }
@@ -59,6 +60,11 @@ bool RankLine::wait(tcp::socket::wait_type what, TimePoint deadline) {
 }
 
 bool RankLine::write(const std::string& body, TimePoint deadline) {
+  if (!torn_) torn_ = !write_whole(body, deadline);
+  return !torn_;
+}
+
+bool RankLine::write_whole(const std::string& body, TimePoint deadline) {
   std::string bytes = wire::frame(body);
   if (tls_ == nullptr) {
     const auto start = [&](const Done& done) {

@@ -33,7 +33,7 @@ class RankLine {
   // What is said from now on, and heard, goes by TLS, of which this is the client. Errors: kSystem, those of
   // TlsLibrary::open().
   Status encrypt(const Key& key);
-  // False: not all of it by the deadline, or the line has ended.
+  // False: not all of it by the deadline, or the line has ended; nothing can be written from then on.
   bool write(const std::string& body, TimePoint deadline);
   // Nothing at the deadline (the line stays usable if no byte had come), or when the line has ended.
   std::optional<std::string> read(std::size_t longest, TimePoint deadline);
@@ -47,6 +47,7 @@ class RankLine {
   using Done = std::function<void(boost::system::error_code)>;
   boost::system::error_code run(const std::function<void(Done)>& start, TimePoint deadline);
   bool wait(boost::asio::ip::tcp::socket::wait_type what, TimePoint deadline);
+  bool write_whole(const std::string& body, TimePoint deadline);
   bool read_whole(std::span<char> into, std::size_t& have, TimePoint deadline);
   bool receive(std::span<char> into, std::size_t& have);
 
@@ -56,6 +57,7 @@ class RankLine {
   std::unique_ptr<TlsSession> tls_;
   std::array<char, 4> header_{};  // of the next frame
   std::size_t have_ = 0;          // bytes of it
+  bool torn_ = false;             // a frame went out in part, or not at all
   bool altered_ = false;
 };
 
