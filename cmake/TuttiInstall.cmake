@@ -1,5 +1,5 @@
 # What `cmake --install` lays out: libtutti.so and libnccl.so.2, the public headers, the tutti tool, and a package so
-# that find_package(tutti) gives tutti::tutti and tutti::nccl. Included last.
+# that find_package(tutti) gives tutti::tutti and tutti::nccl, and tutti.pc for pkg-config. Included last.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -15,6 +15,9 @@ if(TARGET tutti_nccl_shared)
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endif()
 install(TARGETS tutti_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET tutti_train)
+  install(TARGETS tutti_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
 install(FILES ${PROJECT_SOURCE_DIR}/include/nccl.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -25,3 +28,20 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tutti-config.cmake.in 
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tutti-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tutti-config.cmake ${PROJECT_BINARY_DIR}/tutti-config-version.cmake
   DESTINATION ${package_dir})
+
+# pkg-config's file names places by their way from itself, as long as they lie in the prefix.
+set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(pc_prefix ${CMAKE_INSTALL_PREFIX})
+if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  file(RELATIVE_PATH pc_prefix /${pc_dir} /)
+  string(REGEX REPLACE "^(.*)/$" "\${pcfiledir}/\\1" pc_prefix ${pc_prefix})
+endif()
+foreach(place LIB INCLUDE)
+  string(TOLOWER pc_${place}dir variable)
+  set(${variable} ${CMAKE_INSTALL_${place}DIR})
+  if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_${place}DIR})
+    string(PREPEND ${variable} "\${prefix}/")
+  endif()
+endforeach()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tutti.pc.in ${PROJECT_BINARY_DIR}/tutti.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${pc_dir})

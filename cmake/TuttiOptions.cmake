@@ -1,5 +1,6 @@
 # Options that shape the whole build, and the checks of what was asked for. Included once, after project().
 
+set(TUTTI_TRAIN AUTO CACHE STRING "Build the training harness: AUTO (where libtorch is found), ON or OFF")
 set(TUTTI_CUDA AUTO CACHE STRING "Build the device code: AUTO (where nvcc is found), ON or OFF")
 
 # An unnamed build type would compile without optimisation, and the numbers would be nonsense.
@@ -22,7 +23,9 @@ if(TUTTI_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   message(FATAL_ERROR "TUTTI_FUZZERS needs clang, this is ${CMAKE_CXX_COMPILER_ID}: -D CMAKE_CXX_COMPILER=clang++")
 endif()
 
-set(cuda_choices AUTO ON OFF)
-if(NOT TUTTI_CUDA IN_LIST cuda_choices)
-  message(FATAL_ERROR "TUTTI_CUDA is '${TUTTI_CUDA}'; it may be AUTO, ON or OFF.")
-endif()
+set(three_choices AUTO ON OFF)
+foreach(option TUTTI_CUDA TUTTI_TRAIN)
+  if(NOT ${option} IN_LIST three_choices)
+    message(FATAL_ERROR "${option} is '${${option}}'; it may be AUTO, ON or OFF.")
+  endif()
+endforeach()

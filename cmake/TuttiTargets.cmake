@@ -12,7 +12,9 @@ target_compile_options(tutti_flags INTERFACE
   $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
 if(TUTTI_SANITIZER)
   target_compile_options(tutti_flags INTERFACE -fsanitize=${TUTTI_SANITIZER} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all)
+    -fno-sanitize-recover=all
+    # Sources of tests are not looked at for undefined behaviour: that doubles the time to compile them.
+    $<$<BOOL:$<TARGET_PROPERTY:TUTTI_TEST>>:-fno-sanitize=undefined>)
   target_link_options(tutti_flags INTERFACE -fsanitize=${TUTTI_SANITIZER})
 endif()
 if(TUTTI_FUZZERS)

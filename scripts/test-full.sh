@@ -50,7 +50,7 @@ part_matrix() {
 
 # All C++ files of the tree, one a line.
 cxx_files() {
-  find include src topology transports kernels tools bench examples tests -name '*.cc' -o -name '*.h' | sort
+  find include src topology transports kernels tools bench examples python tests -name '*.cc' -o -name '*.h' | sort
 }
 
 part_format() {
@@ -65,13 +65,17 @@ part_lint() {
   build dev || return 1
   rm -rf build/lint && mkdir -p build/lint
   local file log
-  cxx_files | grep '\.cc$' | while read -r file; do
+  # GCC's precompiled headers are none of clang's. What includes libtorch's headers, all of train but its drawings, is
+  # left out: clang 14 does not take these for C++20.
+  sed -E 's# -include [^ ]*cmake_pch.hxx##g; s# -Winvalid-pch##g' build/dev/compile_commands.json \
+    >build/lint/compile_commands.json
+  cxx_files | grep '\.cc$' | awk '!/^(tests\/)?train\// || /\/plot/' | while read -r file; do
     grep -qF "\"$root/$file\"" build/dev/compile_commands.json && echo "$file"
   done >build/lint/files
   # What clang-tidy says of a file, and its exit status in the last line.
   # shellcheck disable=SC2016
   local one='log=build/lint/${1//\//_}.log
-    timeout 600 clang-tidy --quiet -p build/dev "$1" >"$log" 2>&1
+    timeout 600 clang-tidy --quiet -p build/lint "$1" >"$log" 2>&1
     echo "status $?" >>"$log"'
   xargs -P "$(cores)" -I{} bash -c "$one" _ {} <build/lint/files
   while read -r file; do

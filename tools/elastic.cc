@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
+#include "tools/launch.h"
 #include "tools/system_error.h"
 #include "tutti/unique_id.h"
 
@@ -18,7 +21,31 @@ namespace {
 constexpr std::size_t kMostBytes = 64;                    // of what a rank says
 constexpr std::chrono::milliseconds kFirstComes{60'000};  // to the place of a meeting, or it closes
 
+// "2:4" to 2 and 4. False: it is no two numbers.
+bool read_two(const std::string& text, std::int32_t& least, std::int32_t& most) {
+  const char* const end = text.data() + text.size();
+  const auto [colon, wrong] = std::from_chars(text.data(), end, least);
+  if (wrong != std::errc() || colon == end || *colon != ':') return false;
+  const auto [last, wrong_too] = std::from_chars(colon + 1, end, most);
+  return wrong_too == std::errc() && last == end;
+}
+
 }  // namespace
+
+Status parse_elastic(const std::string& text, std::int32_t& ranks, ElasticBounds& bounds) {
+  std::int32_t least = 0;
+  std::int32_t most = 0;
+  const bool two = read_two(text, least, most);
+  if (!two || least < 1 || least > most || most > kMaxLocalRanks || (ranks != 0 && ranks != most)) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .message = fmt::format("--elastic {}: write MIN:MAX, 1 <= MIN <= MAX <= {}; MAX ranks are started, "
+                                        "and the job goes on with MIN",
+                                        text, kMaxLocalRanks)};
+  }
+  ranks = most;
+  bounds.least = least;
+  return {};
+}
 
 Result<Fd> ElasticControl::seat(std::size_t place) {
   begin_anew();
@@ -48,19 +75,23 @@ std::vector<int> ElasticControl::descriptors() const {
 std::vector<std::size_t> ElasticControl::missing() const {
   std::vector<std::size_t> missing;
   for (std::size_t place = 0; place < seats_.size(); ++place) {
-    if (seats_[place].channel.valid() && seats_[place].state == State::kRunning) missing.push_back(place);
+    if (seats_[place].taken() && !seats_[place].has_come()) missing.push_back(place);
   }
   return missing;
 }
 
 // What cannot be read is not looked at: the rank is missing then, in the end. One that has closed its end has ended, or
-// will.
+// will; till then it is missing, too, since it may have died, and is to be replaced before the others go on.
 void ElasticControl::hear(Seat& seat) {
   std::array<char, kMostBytes> bytes;
   while (true) {
     const ssize_t length = ::recv(seat.channel.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (length < 0) return;
-    if (length == 0) return seat.channel.reset();
+    if (length == 0) {
+      seat.channel.reset();
+      seat.state = State::kClosed;
+      return;
+    }
     std::istringstream line(std::string(bytes.data(), static_cast<std::size_t>(length)));
     std::string word;
     std::int64_t has_done = -1;
@@ -77,9 +108,9 @@ Status ElasticControl::serve(std::chrono::steady_clock::time_point now, std::chr
   bool all_at_the_end = true;
   for (Seat& seat : seats_) {
     if (seat.channel.valid()) hear(seat);
-    if (!seat.channel.valid()) continue;
+    if (!seat.taken()) continue;
     ++here;
-    come += seat.state == State::kRunning ? 0 : 1;
+    come += seat.has_come() ? 1 : 0;
     all_at_the_end = all_at_the_end && seat.state == State::kAtTheEnd;
   }
   if (come == 0) deadline_.reset();
@@ -87,6 +118,7 @@ Status ElasticControl::serve(std::chrono::steady_clock::time_point now, std::chr
   if (come == 0 || come < here) return {};
   deadline_.reset();
   if (!all_at_the_end) return send_on();
+  is_over_ = true;
   for (Seat& seat : seats_) {
     if (seat.channel.valid()) ::send(seat.channel.get(), "over", 4, MSG_NOSIGNAL | MSG_DONTWAIT);
     seat.state = State::kRunning;

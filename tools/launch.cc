@@ -332,7 +332,9 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
   const int status = exit_status_of(wait_status);
   if (elastic_) {
     elastic_->ended(static_cast<std::size_t>(rank));
-    if (status != 0 && stage_ == Stage::kRunning && replace(rank, wait_status)) return;
+    const bool hopeless = options_.elastic->hopeless_status == status;
+    const bool goes_on = stage_ == Stage::kRunning && !elastic_->is_over() && !hopeless;
+    if (status != 0 && goes_on && replace(rank, wait_status)) return;
   }
   if (status != 0 && stage_ == Stage::kRunning) {
     fail(status, Stage::kGrace, options_.grace,

@@ -24,6 +24,7 @@
 #include "tools/run_command.h"
 #include "tools/sim_command.h"
 #include "tools/topo_command.h"
+#include "tools/train_command.h"
 #include "tools/tune_command.h"
 #include "tools/verify_command.h"
 #include "tutti/version.h"
@@ -115,6 +116,7 @@ int run_tool(std::vector<std::string> arguments) {
   app.require_subcommand(1);
   std::vector<std::string> perf_arguments = arguments;
   std::vector<std::string> tune_arguments = arguments;
+  std::vector<std::string> train_arguments = arguments;
   const bool has_mark = std::find(arguments.begin(), arguments.end(), "--") != arguments.end();
   std::vector<std::string> program = split_off_program(arguments);
   const bool stray_program = !program.empty() && (arguments.empty() || arguments.front() != "run");
@@ -128,6 +130,7 @@ int run_tool(std::vector<std::string> arguments) {
   add_top_command(app, exit_status);
   add_doctor_command(app, exit_status);
   add_tune_command(app, std::move(tune_arguments), exit_status);
+  add_train_command(app, std::move(train_arguments), exit_status);
   const std::vector<std::string> words = arguments;
   if (const Status known = check_environment(words); !known.ok()) {
     fmt::print(stderr, "tutti {}: {}\n", words.front(), to_string(known.error()));

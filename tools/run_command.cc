@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "tools/elastic.h"
 #include "tools/exit_status.h"
 #include "tools/launch.h"
 
@@ -29,27 +28,13 @@ struct RunOptions {
   double rejoin_s = 60;
 };
 
-// "2:4" into options; false: it is none.
-bool parse_elastic(RunOptions& options) {
-  const std::string& text = options.elastic;
-  std::int32_t most = 0;
-  const char* const end = text.data() + text.size();
-  const auto [colon, wrong] = std::from_chars(text.data(), end, options.bounds.least);
-  if (wrong != std::errc() || colon == end || *colon != ':') return false;
-  const auto [last, wrong_too] = std::from_chars(colon + 1, end, most);
-  if (wrong_too != std::errc() || last != end) return false;
-  if (options.ranks == 0) options.ranks = most;
-  return options.bounds.least >= 1 && options.bounds.least <= most && most <= kMaxLocalRanks && options.ranks == most;
-}
-
 int run(RunOptions options, const std::vector<std::string>& program) {
-  if (!options.elastic.empty() && !parse_elastic(options)) {
-    fmt::print(
-        stderr,
-        "tutti run: --elastic {}: write MIN:MAX, 1 <= MIN <= MAX <= {}; MAX ranks are started, and the job goes on "
-        "with MIN\n",
-        options.elastic, kMaxLocalRanks);
-    return kExitUsage;
+  if (!options.elastic.empty()) {
+    const Status read = parse_elastic(options.elastic, options.ranks, options.bounds);
+    if (!read) {
+      fmt::print(stderr, "tutti run: {}\n", read.error().message);
+      return kExitUsage;
+    }
   }
   if (options.ranks == 0) {
     fmt::print(stderr, "tutti run: how many ranks? Write -n N or --elastic MIN:MAX\n");

@@ -73,6 +73,15 @@ class SendConnection {
                            const CallTag& tag) {
     static_cast<void>(whole), send_from(data, bytes, tag);
   }
+  // The shortest message that the network can write into an output that the peer has shown, and that is worth it,
+  // bytes; more than there is where it can not.
+  virtual std::uint64_t least_aimed() const { return ~std::uint64_t{0}; }
+  // The next message, sent by whatever function, goes to `offset` in the output that the peer has shown for `call`,
+  // where it is `output_bytes` long; there, it is `delivered`. False: nothing was shown, or not yet, and it goes into a
+  // slot; so does a message shorter than least_aimed().
+  virtual bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) {
+    return static_cast<void>(call), static_cast<void>(output_bytes), static_cast<void>(offset), false;
+  }
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
   // True where a reply can be sent: `over` is a message of the peer's that lies in a slot, and its bytes are the reply
@@ -110,6 +119,18 @@ class ReceiveConnection {
   // kDelivered. A message of another length is left for front().
   virtual Arrival arrival(const CallTag& call, std::span<std::byte> place = {}) = 0;
   virtual bool wants_place() const { return false; }
+  virtual std::uint64_t least_aimed() const { return ~std::uint64_t{0}; }  // as SendConnection's
+  // This rank has entered `call`: from now until hide_output() the peer may write messages of the call to where in
+  // `output` they are wanted. False: no network does that for this connection, or not now; nothing was shown.
+  virtual bool show_output(const CallTag& call, std::span<std::byte> output) {
+    return static_cast<void>(call), static_cast<void>(output), false;
+  }
+  // Before a call is given up: asks the peer to write there no more. True when it has said that it will not, and
+  // nothing that it has written is under way.
+  virtual bool recall_output() { return true; }
+  // The call has ended, or is given up: then messages may be missing, and when this returns nothing writes there any
+  // more. Where the output was not recalled that may cost the connection, if the peer tries.
+  virtual void hide_output(bool gave_up) { static_cast<void>(gave_up); }
   // Of a peer that has left or is lost: what it sent before may still be on its way on this connection.
   virtual bool may_bring_more() { return false; }
   virtual CallTag mismatched_tag() const = 0;

@@ -202,8 +202,8 @@ class TUTTI_API Work {
 
   // Blocks until the operation has ended and returns how it ended; may be called again. Makes progress in this thread.
   Status wait();
-  // True when the operation has ended (wait() then returns at once). Makes a little progress in this thread; never
-  // blocks.
+  // True when the operation has ended (wait() then returns at once). Makes a little progress in this thread; does not
+  // block, but for up to a second where the operation has just failed and peers may still write into its output.
   bool test();
 
  private:
@@ -396,6 +396,12 @@ class TUTTI_API Communicator {
   // buffer, which says nothing of the receiver. Count and type must be the same at both ends.
   Status send(const void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
+  // Waits until a message of send() is there that no receive of this rank has been called for, and returns its sender:
+  // that rank's next message is this one, which stays for receive(). Local; of options only the timeout counts. Peers
+  // take turns where several have sent. Receives that this rank calls while it waits, also in a Group, all_to_all_v and
+  // the like, have the messages before that one. Errors: kInvalidArgument (a communicator of one rank), kTimeout
+  // (nobody has sent), kPeerLost (a peer's process ended, or all peers have left), kAborted.
+  Result<std::int32_t> next_sender(const CallOptions& options = {});
 
   // Any of the collectives above, blocking or not. start() returns at once; argument errors, and that the communicator
   // is unusable, are returned here, all others by Work::wait(). The buffers belong to the operation until it has ended.

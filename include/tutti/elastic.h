@@ -19,7 +19,8 @@
 // After a death all ranks that live, and the replacements, meet in a new communicator; the job goes on at the least
 // step that a survivor has done, and next() gives everybody the state of a rank that is there. Where nobody has a
 // state (at the beginning, or when all that had one are gone) that is step 0 and the state that the program begins
-// with. Without `tutti run --elastic` the same program is an ordinary one: the first failure ends it.
+// with. Once next() has said false on all ranks nobody is replaced any more: a rank that fails then fails the job.
+// Without `tutti run --elastic` the same program is an ordinary one: the first failure ends it.
 //
 // For one thread at a time.
 #pragma once

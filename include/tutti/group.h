@@ -7,10 +7,11 @@
 // group run at the same time: none may use what another one gives.
 //
 // Nothing happens before run() or start(); a Group that is destroyed before is forgotten, with a warning in the log.
-// While a group holds calls on a communicator, other calls on it are refused (kInvalidArgument): the peers could not
-// know which comes first.
+// While a group holds calls on a communicator, other calls on it by the thread that gave it the first of these are
+// refused (kInvalidArgument): they were probably meant for the group. Other threads may call, and have groups of their
+// own.
 //
-// Threads: a Group belongs to one thread.
+// Threads: a Group is used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,7 @@ class TUTTI_API Group {
   Group& operator=(const Group&) = delete;
 
   // Each checks its arguments at once; on an error the call is not in the group. The communicators outlive the group.
-  // options.timeout counts; at most 65536 calls, of which fewer than 4096
-  // collectives on one communicator.
+  // options.timeout counts; at most 65536 calls, and with what is under way fewer on one communicator.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
   // Also to this rank itself, when the same group holds the receive. Sends and receives of a group on one communicator
   // are all of host memory or all of device memory; the longest timeout is that of all of them.
@@ -51,5 +51,12 @@ class TUTTI_API Group {
  private:
   std::unique_ptr<detail::GroupImpl> impl_;
 };
+
+// One send or receive in the background, beside whatever other threads call meanwhile; Work::wait() tells how it ended.
+// Arguments and errors as of Communicator::send() and receive(); refused like these while a Group holds calls.
+TUTTI_API Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
+                                  std::int32_t peer, const CallOptions& options = {});
+TUTTI_API Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type,
+                                     std::int32_t peer, const CallOptions& options = {});
 
 }  // namespace tutti

@@ -238,6 +238,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_RDMA_TRAFFIC_CLASS", integer(&Config::rdma_traffic_class, 0, 255)},
       {"TUTTI_RDMA_SERVICE_LEVEL", integer(&Config::rdma_service_level, 0, 15)},
       {"TUTTI_RDMA_CACHE_MIB", integer(&Config::rdma_cache_mib, 0, 1 << 20)},
+      {"TUTTI_RDMA_WRITE_OUTPUTS", integer(&Config::rdma_write_outputs, 0, 1)},
       {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
       {"TUTTI_UNIFORM", integer(&Config::uniform, 0, 1)},
       {"TUTTI_CHECKSUM", integer(&Config::checksum, 0, 1)},

@@ -78,6 +78,7 @@ struct Config {
   std::uint32_t rdma_traffic_class = 0;                // TUTTI_RDMA_TRAFFIC_CLASS, 0 .. 255
   std::uint32_t rdma_service_level = 0;                // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
   std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
+  bool rdma_write_outputs = true;                      // TUTTI_RDMA_WRITE_OUTPUTS, 0 or 1: peers' cards do
   std::string node_id;                                 // TUTTI_NODE_ID: ranks share memory only with the same
   bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: calls end alike on all ranks
   bool checksum = false;                               // TUTTI_CHECKSUM, 0 or 1: every message carries one

@@ -34,11 +34,13 @@ Status open_channel(const Channel& channel, BoundChannel& bound, Connections& co
       end.send = *connection;
       end.by_memory = end.send->sends_from_memory();
       end.lingers = end.send->lingers();
+      end.least_aimed = end.send->least_aimed();
     } else {
       auto connection = connections.receive(port.peer, port.lane);
       if (!connection) return connection.error();
       end.receive = *connection;
       end.by_memory = end.receive->wants_place();
+      end.least_aimed = end.receive->least_aimed();
     }
   }
   return {};
@@ -86,6 +88,8 @@ Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_
     for (const Step& step : channel.steps) {
       plan->most_operands = std::max<std::size_t>(plan->most_operands, step.receive_count + std::size_t{1});
       plan->most_sends = std::max<std::size_t>(plan->most_sends, step.send_count);
+      if (!can_push(step) || step.sink.space != Space::kOutput) continue;
+      for (const std::uint16_t port : channel.receives(step)) bound.ports[port].pushed = true;
     }
   }
   for (const WindowSend& send : window_sends(generator, rank, plan->program)) {

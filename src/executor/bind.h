@@ -22,7 +22,9 @@ struct BoundPort {
   ReceiveConnection* receive = nullptr;
   std::uint32_t peer = 0;
   bool by_memory = false;  // the connection sends from, or receives into, the caller's memory
-  bool lingers = false;    // a send: what was sent must be handed over before the call may end
+  bool pushed = false;     // a receive: some of its messages are stored to the output unchanged, and nothing else
+  std::uint64_t least_aimed = ~std::uint64_t{0};  // the connection's
+  bool lingers = false;                           // a send: what was sent must be handed over before the call may end
 };
 
 inline constexpr std::uint16_t kNoPort = 0xffff;

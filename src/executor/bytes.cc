@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/assert.h"
 #include "kernels/cpu/reduce.h"
@@ -73,6 +74,7 @@ class Execution::Domain {
     bool stands_in_memory;  // or will, once the step has stored it
   };
   Way way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile, const Value& value) const;
+  void aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const;
   void post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile, std::uint64_t bytes);
 
   Execution& execution_;
@@ -198,6 +200,16 @@ Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rul
   return {.carrier = Carrier::kSlot, .from_memory = false, .destination = port.send->slot()};
 }
 
+// What a peer would store to its output unchanged is written there by the network, if the peer has shown it.
+void Execution::Domain::aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const {
+  if (rule.unpublished != Carry::kPush || rule.peer_sink.space != Space::kOutput) return;
+  if (execution_.transport_.peer_has_left(port.peer, execution_.call_.tag.sequence)) return;  // it has given up
+  const Layout& layout = *execution_.layout_;
+  const Blocks blocks = output_blocks(execution_.plan_.shape.collective, port.peer);
+  port.send->aim(execution_.call_.tag, layout.length(blocks) * element_bytes(),
+                 layout.output_of(port.peer, tile, rule.peer_sink.chunk).offset * element_bytes());
+}
+
 void Execution::Domain::post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile,
                              std::uint64_t bytes) {
   switch (way.carrier) {
@@ -273,7 +285,9 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   // Released before the results go out, so that a peer which has the result also sees that its memory is free again.
   for (const std::uint16_t port : channel.receives(step)) bound_.ports[port].receive->release();
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {
-    post(bound_.ports[channel.lists[i]], ways[i - first_send], step, tile, bytes);
+    const BoundPort& port = bound_.ports[channel.lists[i]];
+    if (bytes >= port.least_aimed) aim(port, bound_.rules[i], tile);
+    post(port, ways[i - first_send], step, tile, bytes);
   }
 }
 
@@ -300,6 +314,41 @@ void Execution::start(const Call& call) {
     scratch_bytes_.assign(plan_.shape.scratch_chunks, 0);
   }
   if (call.user.combine != nullptr) sum_.resize(chunk_bytes);
+  shown_ = false;
+  show_output();
+}
+
+// The rules of plan/windows.h are the same whoever writes there: the peer, or its network card.
+void Execution::show_output() {
+  if (call_.in_place && !plan_.shape.windows_in_place) return;
+  if (!call_.lengths.displacements.empty()) return;  // of which peers do not know
+  const std::uint64_t longest = layout_->max_chunk_count() * call_.element_bytes;
+  const std::uint64_t bytes = layout_->length(output_blocks(plan_.shape.collective, plan_.rank)) * call_.element_bytes;
+  for (const BoundChannel& channel : plan_.channels) {
+    for (const BoundPort& port : channel.ports) {
+      if (port.pushed && longest >= port.least_aimed)
+        shown_ |= port.receive->show_output(call_.tag, {call_.output, bytes});
+    }
+  }
+}
+
+bool Execution::recall_output(std::uint32_t peer) {
+  bool recalled = true;
+  for (const BoundChannel& channel : plan_.channels) {
+    for (const BoundPort& port : channel.ports) {
+      if (port.pushed && port.peer == peer) recalled &= port.receive->recall_output();
+    }
+  }
+  return recalled;
+}
+
+void Execution::hide_output(bool gave_up) {
+  if (!std::exchange(shown_, false)) return;
+  for (const BoundChannel& channel : plan_.channels) {
+    for (const BoundPort& port : channel.ports) {
+      if (port.pushed) port.receive->hide_output(gave_up);
+    }
+  }
 }
 
 bool Execution::progress() {

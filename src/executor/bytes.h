@@ -30,6 +30,9 @@ class Execution final : public Running {
   WindowRef offered(const Call& call) const override {
     return call.in_place && !plan_.shape.windows_in_place ? WindowRef{} : call.output_window;
   }
+  bool shows_output() const override { return shown_; }
+  bool recall_output(std::uint32_t peer) override;
+  void hide_output(bool gave_up) override;
   bool progress() override;
   bool done() override;
   const std::optional<BadMessage>& bad_message() const override { return bad_; }
@@ -48,10 +51,12 @@ class Execution final : public Running {
   };
 
   bool agrees_with(std::uint32_t peer);
+  void show_output();
 
   const BoundPlan& plan_;
   Transport& transport_;
   Call call_;
+  bool shown_ = false;                 // the output, to peers that share no memory with this rank
   std::vector<std::uint64_t> agreed_;  // by peer: the last call that it was seen to enter as this rank did
   std::optional<Layout> layout_;
   std::vector<Cursor> cursors_;                // by channel

@@ -28,12 +28,13 @@ Status open(Transfer& transfer, Connections& connections) {
 }
 
 Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport,
-                   PairNumbers& numbers)
+                   PairNumbers& numbers, Purpose purpose)
     : transfers_(std::move(transfers)),
       states_(transfers_.size()),
       unfinished_(transfers_.size()),
       transport_(transport),
-      numbers_(numbers) {
+      numbers_(numbers),
+      purpose_(purpose) {
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     const Transfer& transfer = transfers_[i];
     numbers_.begin(transfer.peer, transfer.direction, transfer.tag.sequence);
@@ -52,6 +53,7 @@ bool Exchange::send_next(Transfer& transfer, State& state) {
   }
   if (!transfer.send->ready()) return false;
   const std::uint64_t bytes = std::min(transport_.slot_bytes(), transfer.bytes - state.moved);
+  if (bytes >= transfer.send->least_aimed()) transfer.send->aim(transfer.tag, transfer.bytes, state.moved);
   transfer.send->send_pinned({transfer.data, transfer.bytes}, transfer.data + state.moved, bytes, transfer.tag);
   state.moved += bytes;
   state.begun = true;
@@ -75,6 +77,11 @@ bool Exchange::discard(Transfer& transfer, State& state) {
 }
 
 bool Exchange::receive_next(Transfer& transfer, State& state) {
+  // Not before its first message: a transfer that has not begun may be given up, and its number serves the next one.
+  const bool may_show = state.begun && !state.discards && state.bytes >= transfer.receive->least_aimed();
+  if (may_show && !std::exchange(state.asked, true)) {
+    state.shown = transfer.receive->show_output(transfer.tag, {transfer.data, transfer.bytes});
+  }
   const std::uint64_t bytes = std::min(transport_.slot_bytes(), state.bytes - state.moved);
   std::byte* place = state.discards ? nullptr : transfer.data + state.moved;
   const bool placed = !state.discards && transfer.receive->wants_place();
@@ -108,13 +115,61 @@ bool Exchange::advance(Transfer& transfer, State& state) {
     moved = true;
   }
   if (state.ended) {
+    if (state.shown) transfer.receive->hide_output(false);
     numbers_.end(transfer.peer, transfer.direction, transfer.tag.sequence);
     --unfinished_;
   }
   return moved;
 }
 
+void Exchange::renumber() {
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    Transfer& transfer = transfers_[i];
+    const std::uint64_t number = numbers_.upcoming(transfer.peer, transfer.direction);
+    if (transfer.tag.sequence == number || states_[i].ended) continue;
+    numbers_.end(transfer.peer, transfer.direction, transfer.tag.sequence);
+    transfer.tag.sequence = states_[i].tag.sequence = number;
+    numbers_.begin(transfer.peer, transfer.direction, number);
+  }
+}
+
+bool Exchange::is_stale() const {
+  const auto found = std::find_if(transfers_.begin(), transfers_.end(),
+                                  [this](const Transfer& transfer) { return transfer.peer == found_; });
+  return found != transfers_.end() && found->tag.sequence != numbers_.upcoming(found_, Direction::kReceive);
+}
+
+void Exchange::look_again() {
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    Transfer& transfer = transfers_[i];
+    states_[i].ended = false;
+    transfer.tag.sequence = states_[i].tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
+    numbers_.begin(transfer.peer, transfer.direction, transfer.tag.sequence);
+  }
+  unfinished_ = transfers_.size();
+}
+
+// Whatever the message is, an empty tag makes it known as another one, and it stays.
+bool Exchange::probe() {
+  const std::size_t count = transfers_.size();
+  for (std::size_t i = 0; i < count && unfinished_ > 0; ++i) {
+    const Transfer& transfer = transfers_[(numbers_.first_probed + i) % count];
+    if (!numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) continue;
+    const Arrival arrival = transfer.receive->arrival(transfer.tag);
+    if (arrival == Arrival::kNothing) continue;
+    const bool is_collectives = arrival == Arrival::kMismatch &&
+                                transfer.receive->mismatched_tag().kind != transfer.tag.kind;  // all_to_all_v's, ...
+    if (is_collectives) continue;
+    found_ = transfer.peer;
+    numbers_.first_probed = static_cast<std::uint32_t>((numbers_.first_probed + i + 1) % count);
+    give_up();
+    return true;
+  }
+  return false;
+}
+
 bool Exchange::progress() {
+  if (probes()) return unfinished_ > 0 && probe();
   bool moved = false;
   for (std::size_t i = 0; i < transfers_.size() && !broken_; ++i) moved |= advance(transfers_[i], states_[i]);
   transport_.flush();
@@ -160,10 +215,20 @@ std::string Exchange::waits_for() const {
   return text.empty() ? "what was sent to leave this process" : text;
 }
 
+bool Exchange::recall_output(std::uint32_t peer) {
+  bool recalled = true;
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    if (!states_[i].shown || states_[i].ended || transfers_[i].peer != peer) continue;
+    recalled &= transfers_[i].receive->recall_output();
+  }
+  return recalled;
+}
+
 void Exchange::give_up() {
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     if (std::exchange(states_[i].ended, true)) continue;
-    if (!states_[i].begun) untouched_.push_back(transfers_[i]);
+    if (states_[i].shown) transfers_[i].receive->hide_output(true);
+    if (!states_[i].begun && !probes()) untouched_.push_back(transfers_[i]);
     numbers_.end(transfers_[i].peer, transfers_[i].direction, transfers_[i].tag.sequence);
   }
   unfinished_ = 0;

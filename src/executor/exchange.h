@@ -6,8 +6,12 @@
 // transfer is cut into messages of at most slot_bytes. Transfers to different peers and in different directions wait
 // for each other never, so a group ends whatever the order of its calls is, on every rank, as long as each send has its
 // receive: the graph of what waits for what has no edge but those between messages of one pair.
+//
+// A probe is an exchange that only looks: it ends when the next message of one of its receives is there, and leaves it
+// where it is. It takes no numbers: its own are those that the next receives will have.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -21,15 +25,18 @@
 
 namespace tutti {
 
-// The numbers of one rank's transfers with each peer. next() is called at submission, under the engine's lock; all else
-// belongs to the driver.
+// The numbers of one rank's transfers with each peer. next() is called at submission, under the engine's lock; what
+// does not say so belongs to the driver.
 class PairNumbers {
  public:
   explicit PairNumbers(std::uint32_t ranks) : made_(2 * std::size_t{ranks}, 0), active_(2 * std::size_t{ranks}) {}
   std::uint64_t next(std::uint32_t peer, Direction direction) { return ++made_[index(peer, direction)]; }
-  // Transfers begin in the order of their numbers, and may end in any.
+  // What next() would give. Under the engine's lock.
+  std::uint64_t upcoming(std::uint32_t peer, Direction direction) const { return made_[index(peer, direction)] + 1; }
+  // Transfers begin in the order of their numbers, and may end in any. A probe may have begun ahead of them.
   void begin(std::uint32_t peer, Direction direction, std::uint64_t number) {
-    active_[index(peer, direction)].push_back(number);
+    std::deque<std::uint64_t>& active = active_[index(peer, direction)];
+    active.insert(std::upper_bound(active.begin(), active.end(), number), number);
   }
   // The number of a transfer of which nothing has moved serves the next one, if no later one was given out: the peer's
   // counterpart has not met it. Under the engine's lock.
@@ -40,8 +47,12 @@ class PairNumbers {
     return active_[index(peer, direction)].front() == number;
   }
   void end(std::uint32_t peer, Direction direction, std::uint64_t number) {
-    std::erase(active_[index(peer, direction)], number);
+    std::deque<std::uint64_t>& active = active_[index(peer, direction)];
+    const auto one = std::find(active.begin(), active.end(), number);  // probes may share a number
+    if (one != active.end()) active.erase(one);
   }
+  // Where the next probe begins to look, so that no peer is passed over for ever.
+  std::uint32_t first_probed = 0;
 
  private:
   static std::size_t index(std::uint32_t peer, Direction direction) {
@@ -74,8 +85,10 @@ struct OwnCopy {
 class Exchange {
  public:
   // `transport` and `numbers` outlive it. The transfers are open. Transfers of one pair and direction stand in the
-  // order of their numbers.
-  Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport, PairNumbers& numbers);
+  // order of their numbers. A probe has receives only, at most one from each peer.
+  enum class Purpose : std::uint8_t { kTransfer, kProbe };
+  Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport, PairNumbers& numbers,
+           Purpose purpose = Purpose::kTransfer);
   // Moves what can move now; true if anything did. A transfer that the peer means otherwise is read and thrown away, so
   // that the peer and all others end; what no sound peer sends stops everything.
   bool progress();
@@ -89,11 +102,21 @@ class Exchange {
   bool stalled(const Transfer& transfer) const;
   // "no message from rank 2; no credit from rank 3", the first few.
   std::string waits_for() const;
+  // Before that: asks `peer` to write no more into what this rank receives. True when it has agreed, or need not.
+  bool recall_output(std::uint32_t peer);
   // After a failure: transfers that have not ended give their turn to later ones.
   void give_up();
   // By give_up(): of these nothing has moved.
   const std::vector<Transfer>& untouched() const { return untouched_; }
   const Transfer* bad_transfer() const { return bad_transfer_; }
+  bool probes() const { return purpose_ == Purpose::kProbe; }
+  // Of a probe: receives have taken numbers, or given them back. By the driver, under the engine's lock.
+  void renumber();
+  // Of a probe that has ended well: whose message is there. As long as no receive has taken that message's number: then
+  // it goes on, by look_again(). Both by the driver, under the engine's lock.
+  std::uint32_t found() const { return found_; }
+  bool is_stale() const;
+  void look_again();
 
  private:
   struct State {
@@ -102,6 +125,8 @@ class Exchange {
     bool posted = false;      // all messages of a send have gone
     bool ended = false;
     bool discards = false;  // a receive that the peer means otherwise
+    bool asked = false;     // whether the peer can be shown where a receive wants its messages
+    bool shown = false;     // it was
     CallTag tag;            // as the messages carry it
     std::uint64_t bytes = 0;
   };
@@ -109,12 +134,15 @@ class Exchange {
   bool send_next(Transfer& transfer, State& state);
   bool receive_next(Transfer& transfer, State& state);
   bool discard(Transfer& transfer, State& state);
+  bool probe();
 
   std::vector<Transfer> transfers_;
   std::vector<State> states_;
   std::size_t unfinished_ = 0;
   Transport& transport_;
   PairNumbers& numbers_;
+  const Purpose purpose_;
+  std::uint32_t found_ = 0;
   bool broken_ = false;  // by a message that no sound peer sends
   std::optional<BadMessage> bad_;
   const Transfer* bad_transfer_ = nullptr;

@@ -46,6 +46,12 @@ class Running {
   virtual void start(const Call& call) = 0;
   // The output that peers may store to in that call.
   virtual WindowRef offered(const Call& call) const = 0;
+  // True when peers that share no memory with this rank may write to its output of the call that was started last.
+  virtual bool shows_output() const { return false; }
+  // Asks `peer` to write there no more; true when it has agreed, or was never shown anything. Of a call to be given up.
+  virtual bool recall_output(std::uint32_t peer) { return static_cast<void>(peer), true; }
+  // They may no more. `gave_up`: what they have to write may be missing.
+  virtual void hide_output(bool gave_up) { static_cast<void>(gave_up); }
   // Runs what can run now; true if anything did. Stops at the first bad message.
   virtual bool progress() = 0;
   virtual bool done() = 0;

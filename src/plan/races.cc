@@ -80,6 +80,7 @@ Races::Races(const Wiring& wiring, std::span<const std::uint8_t> rules, const Ve
   queues_.resize(wiring.connections.size());
   messages_.assign(wiring.connections.size() * slots, 0);
   credits_.assign(wiring.connections.size() * slots, 0);
+  published_.assign(wiring.connections.size() * slots, 0);
   for (std::uint32_t t = 0; t < width_; ++t) {
     const ThreadInfo& info = wiring.threads[t];
     for (const After& after : info.program->after) {
@@ -212,7 +213,13 @@ void Races::hand_out(std::uint32_t thread, const Step& step, std::uint32_t step_
   }
   for (std::uint16_t port : info.program->sends(step)) {
     const std::uint32_t c = wiring_->port_connection[info.first_port + port];
-    messages_[c * std::size_t{slots_} + queues_[c].sent % slots_] = done;
+    const std::size_t slot = c * std::size_t{slots_} + queues_[c].sent % slots_;
+    const ConnectionInfo& connection = wiring_->connections[c];
+    const auto message = connection.first_message + static_cast<std::uint32_t>(queues_[c].sent % connection.messages);
+    if ((rules_[message] & kMayPublish) != 0) {
+      published_[slot] = locations_[location(info.rank, step.source, tile)].writes;
+    }
+    messages_[slot] = done;
     ++queues_[c].sent;
   }
   if (kept) {
@@ -269,7 +276,9 @@ std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step,
     const ThreadInfo& sender = wiring_->threads[connection.sender];
     remote.kind = Kind::kPublishedRead;
     const Slice& slice = sender.program->steps[wiring_->sender_step[message]].source;
+    const std::size_t slot = c * std::size_t{slots_} + queues_[c].received % slots_;
     if (auto error = read(sender.rank, slice, tile, remote)) return error;
+    if (auto error = check_unchanged(sender.rank, slice, tile, slot, remote)) return error;
   }
   for (std::uint16_t port : info.program->sends(step)) {
     const std::uint32_t c = wiring_->port_connection[info.first_port + port];
@@ -294,9 +303,25 @@ bool Races::ordered(const Access& earlier, std::uint32_t thread) {
   return clock(thread)[earlier.thread] >= earlier.epoch;
 }
 
+// What is read of a published slice is what stood there when it was published: order alone does not say so, for the
+// write in between may come before this read by way of other messages.
+std::optional<Error> Races::check_unchanged(std::uint32_t rank, const Slice& slice, std::uint64_t tile,
+                                            std::size_t slot, const Access& access) const {
+  const Location& place = locations_[location(rank, slice, tile)];
+  if (place.writes == published_[slot]) return std::nullopt;
+  return plan_error(rank,
+                    fmt::format("{} of rank {} in tile {} is overwritten by {} after it was published and before {}",
+                                to_string(slice), rank, tile, describe(place.write), describe(access)));
+}
+
 std::optional<Error> Races::read(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& access) {
   Location& place = locations_[location(rank, slice, tile)];
   if (!ordered(place.write, access.thread)) return race(rank, slice, tile, place.write, access);
+  if (place.write.kind == Kind::kPush) {  // the receiver's own step would write it once more
+    return plan_error(rank,
+                      fmt::format("{} of rank {} in tile {}: {} comes after {} and before the step that receives it",
+                                  to_string(slice), rank, tile, describe(access), describe(place.write)));
+  }
   if (place.many == 0 && ordered(place.read, access.thread)) {
     place.read = access;
     return std::nullopt;
@@ -324,6 +349,7 @@ std::optional<Error> Races::write(std::uint32_t rank, const Slice& slice, std::u
   }
   place.write = access;
   place.read = {};
+  ++place.writes;
   return std::nullopt;
 }
 

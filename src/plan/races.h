@@ -54,6 +54,7 @@ class Races {
     Access write;
     Access read;             // the latest read, or, with `many`, unused
     std::uint32_t many = 0;  // 1 + index into read_sets_ when reads are not ordered among each other
+    std::uint32_t writes = 0;
   };
   // A snapshot of a clock, shared by all messages and credits of one step.
   using Snapshot = std::uint32_t;  // 0: none; else index into the pool
@@ -82,6 +83,8 @@ class Races {
   std::optional<Error> read(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& access);
   std::optional<Error> write(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& access);
   bool ordered(const Access& earlier, std::uint32_t thread);
+  std::optional<Error> check_unchanged(std::uint32_t rank, const Slice& slice, std::uint64_t tile, std::size_t slot,
+                                       const Access& access) const;
   Error race(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& earlier,
              const Access& later) const;
   std::string describe(const Access& access) const;
@@ -100,8 +103,9 @@ class Races {
   std::vector<Snapshot> free_;
 
   std::vector<Queue> queues_;
-  std::vector<Snapshot> messages_;  // connection x slots
-  std::vector<Snapshot> credits_;   // connection x slots: the receive that made room for the next message there
+  std::vector<Snapshot> messages_;        // connection x slots
+  std::vector<std::uint32_t> published_;  // connection x slots: the writes to what was published, when it was
+  std::vector<Snapshot> credits_;         // connection x slots: the receive that made room for the next message there
   std::unordered_map<std::uint64_t, std::vector<Snapshot>> awaited_;  // (thread, step) named by an After -> per tile
 
   std::vector<std::size_t> first_location_;  // by rank

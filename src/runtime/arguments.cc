@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "plan/collective.h"
@@ -196,6 +198,14 @@ Error invalid_argument(std::string message) {
   return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)};
 }
 
+DataType type_of(const CollectiveCall& call) {
+  return call.kind == CollectiveKind::kBarrier ? DataType::kUint8 : call.type;
+}
+
+ReduceOp op_of(const CollectiveCall& call) {
+  return reduces(call.kind) && call.kind != CollectiveKind::kBarrier ? call.op : ReduceOp::kSum;
+}
+
 bool is_exchange(const CollectiveCall& call) {
   return call.variable && (call.kind == CollectiveKind::kAllToAll || call.kind == CollectiveKind::kGather ||
                            call.kind == CollectiveKind::kScatter);
@@ -224,17 +234,15 @@ Result<CheckedCall> check_call(const CollectiveCall& call, const CallOptions& op
   checked.call.tag = {.sequence = 0,
                       .count = total,
                       .kind = static_cast<std::uint8_t>(call.kind),
-                      .type = user.combine != nullptr ? kUserTag : static_cast<std::uint8_t>(call.type),
-                      .op = user.combine != nullptr ? kUserTag
-                            : reduces(call.kind)    ? static_cast<std::uint8_t>(call.op)
-                                                    : std::uint8_t{0},
+                      .type = user.combine != nullptr ? kUserTag : static_cast<std::uint8_t>(type_of(call)),
+                      .op = user.combine != nullptr ? kUserTag : static_cast<std::uint8_t>(op_of(call)),
                       .algorithm = 0,
                       .tile_bytes = 0,
                       .root = checked.collective.root,
                       .digest = digest_of(lengths->counts, user)};
   checked.call.type = call.type;
   checked.call.element_bytes = element_bytes;
-  checked.call.op = reduces(call.kind) ? call.op : ReduceOp::kSum;
+  checked.call.op = op_of(call);
   checked.call.scale = options.scale;
   checked.call.user = user;
   checked.call.lengths = std::move(*lengths);
@@ -310,15 +318,36 @@ Buffer buffer_of(const Side& side, const char* name, std::size_t element_bytes, 
   return {.name = name, .data = side.data, .bytes = extent_of(side.lengths, blocks) * element_bytes};
 }
 
-// gather_v and scatter_v may have the root's own block where it belongs already; nothing else may overlap.
-Status check_exchange_overlap(const Buffer& in, const Buffer& out, const CheckedExchange& exchange) {
-  const auto* from = static_cast<const std::byte*>(in.data);
-  const auto* to = static_cast<const std::byte*>(out.data);
-  if (in.bytes == 0 || out.bytes == 0 || from >= to + out.bytes || to >= from + in.bytes) return {};
-  const bool own_alone = exchange.own.size() == 1 && exchange.own[0].from == exchange.own[0].to &&
-                         (in.bytes == exchange.own[0].bytes || out.bytes == exchange.own[0].bytes);
-  if (own_alone) return {};
-  return invalid_argument("input and output overlap: pass buffers that are apart");
+// No block that is read may share memory with one that is written, but this rank's own where it belongs already. What
+// lies between blocks does not count.
+Status check_exchange_overlap(const CheckedExchange& exchange) {
+  struct Span {
+    const std::byte* begin;
+    const std::byte* end;
+    bool written;
+  };
+  std::vector<Span> spans;
+  const auto add = [&](const std::byte* data, std::uint64_t bytes, bool written) {
+    if (bytes > 0) spans.push_back({.begin = data, .end = data + bytes, .written = written});
+  };
+  for (const Transfer& transfer : exchange.transfers) {
+    add(transfer.data, transfer.bytes, transfer.direction == Direction::kReceive);
+  }
+  for (const OwnCopy& own : exchange.own) {
+    if (own.from == own.to) continue;
+    add(own.from, own.bytes, false);
+    add(own.to, own.bytes, true);
+  }
+  std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
+  std::array<const std::byte*, 2> furthest{};  // end of what is read, and of what is written
+  for (const Span& span : spans) {
+    if (span.begin < furthest[span.written ? 0 : 1]) {
+      return invalid_argument("input and output overlap: pass buffers that are apart");
+    }
+    const std::byte*& end = furthest[span.written ? 1 : 0];
+    end = std::max(end, span.end);
+  }
+  return {};
 }
 
 }  // namespace
@@ -332,10 +361,8 @@ Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOpt
   if (!input) return input.error();
   auto output = side_of(call, false, caller, element_bytes);
   if (!output) return output.error();
-  const Buffer in = buffer_of(*input, "input", element_bytes, caller);
-  const Buffer out = buffer_of(*output, "output", element_bytes, caller);
-  TUTTI_TRY(check_buffer(in, element_bytes));
-  TUTTI_TRY(check_buffer(out, element_bytes));
+  TUTTI_TRY(check_buffer(buffer_of(*input, "input", element_bytes, caller), element_bytes));
+  TUTTI_TRY(check_buffer(buffer_of(*output, "output", element_bytes, caller), element_bytes));
   TUTTI_TRY(check_apart(output->lengths));
   CheckedExchange exchange;
   // All start with different peers, so that no rank is met by all at once.
@@ -363,7 +390,7 @@ Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOpt
       exchange.transfers.push_back(*transfer);
     }
   }
-  TUTTI_TRY(check_exchange_overlap(in, out, exchange));
+  TUTTI_TRY(check_exchange_overlap(exchange));
   return exchange;
 }
 

@@ -32,6 +32,10 @@ struct CheckedCall {
 // Errors: kInvalidArgument. Not for the v-variants that are exchanges.
 Result<CheckedCall> check_call(const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 
+// What all ranks must give alike. Of a barrier, of which nobody looks at these fields, always the same.
+DataType type_of(const CollectiveCall& call);
+ReduceOp op_of(const CollectiveCall& call);
+
 // True for all_to_all_v, gather_v and scatter_v.
 bool is_exchange(const CollectiveCall& call);
 

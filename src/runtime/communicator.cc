@@ -181,10 +181,19 @@ std::int64_t CommunicatorImpl::timeout_ns(const CallOptions& options) const {
   return std::int64_t{std::min(timeout, kLongestTimeout).count()} * 1'000'000;
 }
 
+bool CommunicatorImpl::open_group(std::thread::id thread) {
+  if (std::find(group_threads_.begin(), group_threads_.end(), thread) != group_threads_.end()) return false;
+  group_threads_.push_back(thread);
+  return true;
+}
+
+// Under the submission mutex. What other threads call has no order with the group's calls but their callers'.
 Status CommunicatorImpl::refuse_in_group() const {
-  if (!group_open_.load()) return {};
+  if (group_threads_.empty()) return {};
+  const auto own = std::find(group_threads_.begin(), group_threads_.end(), std::this_thread::get_id());
+  if (own == group_threads_.end()) return {};
   return invalid_argument(
-      "a Group holds calls on this communicator: run() or drop the group first, or add this call to it");
+      "a Group of this thread holds calls on this communicator: run() or drop the group first, or add this call to it");
 }
 
 // The shortest way of short calls: of those whose arguments are plainly right, when the plan has been proved and
@@ -233,14 +242,14 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   Call made;
   made.tag = {.count = count,
               .kind = static_cast<std::uint8_t>(call.kind),
-              .type = static_cast<std::uint8_t>(call.type),
-              .op = reduces(call.kind) ? static_cast<std::uint8_t>(call.op) : std::uint8_t{0},
+              .type = static_cast<std::uint8_t>(type_of(call)),
+              .op = static_cast<std::uint8_t>(op_of(call)),
               .algorithm = static_cast<std::uint8_t>(algorithm),
               .tile_bytes = tile_bytes_of(chosen),
               .root = root};
   made.type = call.type;
   made.element_bytes = element_bytes;
-  if (reduces(call.kind)) made.op = call.op;
+  made.op = op_of(call);
   made.lengths.count = count;
   made.in_place = overlap;
   made.input = static_cast<const std::byte*>(call.input);
@@ -285,24 +294,64 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   return Work(std::make_shared<WorkImpl>(std::move(parts)));
 }
 
-Status CommunicatorImpl::transfer(Direction direction, const void* data, std::size_t count, DataType type,
-                                  std::int32_t peer, const CallOptions& options) {
+Result<std::shared_ptr<Operation>> CommunicatorImpl::submit_transfer(Direction direction, const void* data,
+                                                                     std::size_t count, DataType type,
+                                                                     std::int32_t peer, const CallOptions& options,
+                                                                     Engine::Progress progress) {
   auto checked = check_transfer(direction, data, count, type, peer, caller());
   if (!checked) return checked.error();
   if (checked->peer == rank_) {
     return invalid_argument(
         fmt::format("rank {} cannot wait for itself: put the send and the receive into one Group", peer));
   }
+  const std::scoped_lock lock(mutex_);
+  TUTTI_TRY(refuse_in_group());
+  auto prepared = prepare_exchange({.transfers = {*checked}, .own = {}}, options);
+  if (!prepared) return prepared.error();
+  TUTTI_TRY(submit(*prepared, progress));
+  return prepared;
+}
+
+Status CommunicatorImpl::transfer(Direction direction, const void* data, std::size_t count, DataType type,
+                                  std::int32_t peer, const CallOptions& options) {
+  auto operation = submit_transfer(direction, data, count, type, peer, options, Engine::Progress::kByCaller);
+  if (!operation) return operation.error();
+  return (*operation)->gate == nullptr ? engine_.wait(**operation) : Status();
+}
+
+Result<Work> CommunicatorImpl::start_transfer(Direction direction, const void* data, std::size_t count, DataType type,
+                                              std::int32_t peer, const CallOptions& options) {
+  auto operation = submit_transfer(direction, data, count, type, peer, options, Engine::Progress::kInBackground);
+  if (!operation) return operation.error();
+  TUTTI_TRY(settle(**operation));
+  std::vector<WorkImpl::Part> parts;
+  WorkImpl::add(engine_, *operation, parts);
+  return Work(std::make_shared<WorkImpl>(std::move(parts)));
+}
+
+Result<std::int32_t> CommunicatorImpl::next_sender(const CallOptions& options) {
+  if (ranks_ == 1) return invalid_argument("a communicator of one rank has nobody who could send");
+  CheckedExchange exchange;
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    Transfer transfer;
+    transfer.direction = Direction::kReceive;
+    transfer.peer = peer;
+    transfer.tag.kind = static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
+    exchange.transfers.push_back(transfer);
+  }
   std::shared_ptr<Operation> operation;  // shared with the engine's queue
   {
     const std::scoped_lock lock(mutex_);
     TUTTI_TRY(refuse_in_group());
-    auto prepared = prepare_exchange({.transfers = {*checked}, .own = {}}, options);
+    auto prepared = prepare_exchange(std::move(exchange), {.timeout = options.timeout});
     if (!prepared) return prepared.error();
     operation = std::move(*prepared);
+    operation->probes = true;
     TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
   }
-  return operation->gate == nullptr ? engine_.wait(*operation) : Status();
+  TUTTI_TRY(engine_.wait(*operation));
+  return static_cast<std::int32_t>(operation->exchange->found());
 }
 
 Collective CommunicatorImpl::collective_of(CollectiveKind kind) const {
@@ -415,6 +464,7 @@ Status Communicator::receive(void* data, std::size_t count, DataType type, std::
                              const CallOptions& options) {
   return impl_->transfer(Direction::kReceive, data, count, type, peer, options);
 }
+Result<std::int32_t> Communicator::next_sender(const CallOptions& options) { return impl_->next_sender(options); }
 Result<Memory> Communicator::allocate(std::size_t bytes) { return impl_->allocate(bytes); }
 Result<Memory> Communicator::register_memory(void* data, std::size_t bytes) {
   return impl_->register_memory(data, bytes);

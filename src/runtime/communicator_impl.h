@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -97,6 +98,9 @@ class CommunicatorImpl {
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   Status transfer(Direction direction, const void* data, std::size_t count, DataType type, std::int32_t peer,
                   const CallOptions& options);
+  Result<Work> start_transfer(Direction direction, const void* data, std::size_t count, DataType type,
+                              std::int32_t peer, const CallOptions& options);
+  Result<std::int32_t> next_sender(const CallOptions& options);
   Status use_plan(const UserPlan& plan, const PlanUse& use);
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type);
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
@@ -109,9 +113,10 @@ class CommunicatorImpl {
   Caller caller() const { return {.rank = rank_, .ranks = ranks_}; }
   std::mutex& submission_mutex() { return mutex_; }  // held around prepare functions and submit
   Log& log() { return world_.log; }
-  // Held by the one Group that has calls for this communicator. False: there is another one already.
-  bool open_group() { return !group_open_.exchange(true); }
-  void close_group() { group_open_.store(false); }
+  // Of Groups that have calls for this communicator, each by the thread that gave it the first of them, which has no
+  // other one: false. Under the submission mutex.
+  bool open_group(std::thread::id thread);
+  void close_group(std::thread::id thread) { std::erase(group_threads_, thread); }
 
   Result<Memory> allocate(std::size_t bytes);
   Result<Memory> register_memory(void* data, std::size_t bytes);
@@ -133,6 +138,9 @@ class CommunicatorImpl {
   void abort();
 
  private:
+  Result<std::shared_ptr<Operation>> submit_transfer(Direction direction, const void* data, std::size_t count,
+                                                     DataType type, std::int32_t peer, const CallOptions& options,
+                                                     Engine::Progress progress);
   struct PlanKey {
     CollectiveKind kind = CollectiveKind::kAllReduce;
     Algorithm algorithm = Algorithm::kAuto;
@@ -226,12 +234,12 @@ class CommunicatorImpl {
   bool settled_ = false;              // ... which all that live know
   bool agreeing_ = false;             // settled for an agreement that was not reached yet
   Chooser chooser_;
-  std::atomic<bool> group_open_ = false;
-  const bool knows_driver_;                  // the CUDA driver was loaded when this was made
-  std::unique_ptr<DeviceSide> device_side_;  // once there was a driver; ends after the engine
-  std::mutex device_mutex_;                  // taken after mutex_: held where device_way_ changes, and by abort()
-  std::unique_ptr<DeviceWay> device_way_;    // where the ranks' GPUs carry out calls; else null
-  bool suspended_ = false;                   // it is null until resume()
+  std::vector<std::thread::id> group_threads_;  // guarded by mutex_
+  const bool knows_driver_;                     // the CUDA driver was loaded when this was made
+  std::unique_ptr<DeviceSide> device_side_;     // once there was a driver; ends after the engine
+  std::mutex device_mutex_;                     // taken after mutex_: held where device_way_ changes, and by abort()
+  std::unique_ptr<DeviceWay> device_way_;       // where the ranks' GPUs carry out calls; else null
+  bool suspended_ = false;                      // it is null until resume()
   // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.
   const Cutting cutting_;
   Engine engine_;  // last: ends before what it uses

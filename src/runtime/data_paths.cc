@@ -21,6 +21,7 @@ VerbsSettings verbs_settings(const Config& config) {
   settings.traffic_class = static_cast<std::uint8_t>(config.rdma_traffic_class);
   settings.service_level = static_cast<std::uint8_t>(config.rdma_service_level);
   settings.cache_bytes = std::uint64_t{config.rdma_cache_mib} << 20;
+  settings.write_outputs = config.rdma_write_outputs;
   return settings;
 }
 

@@ -319,8 +319,15 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Ru
 }
 
 std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
-  for (const Transfer* transfer : exchange.unfinished()) {
+  const std::vector<const Transfer*> open = exchange.unfinished();
+  // Who waits for anybody goes on while some have left in peace, until all have.
+  const auto left = [this](const Transfer* transfer) {
+    return transport_.peer_status(transfer->peer).life == PeerLife::kLeft;
+  };
+  const bool others_may_send = exchange.probes() && !std::all_of(open.begin(), open.end(), left);
+  for (const Transfer* transfer : open) {
     const PeerStatus status = transport_.peer_status(transfer->peer);
+    if (others_may_send && status.life == PeerLife::kLeft) continue;
     // What a peer has sent before it went away may still be on its way: that ends by itself or by the deadline.
     if (status.life == PeerLife::kAborted || (status.life != PeerLife::kLive && exchange.stalled(*transfer))) {
       Diagnosis diagnosis = gone(describe(*transfer), transfer->peer, status.life);
@@ -356,12 +363,14 @@ Diagnosis Diagnostician::timed_out(const Exchange& exchange, std::int64_t timeou
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   const std::string troubles = transport_.troubles();
-  const std::string what = open.empty() ? "a group of sends and receives" : describe(*open.front());
-  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, peers.size() == 1 ? static_cast<std::int32_t>(peers[0]) : -1,
-                   fmt::format("{}{} made no progress for {} ms: this rank ({}) waits for {}", what,
-                               open.size() > 1 ? fmt::format(" and {} other transfers", open.size() - 1) : "",
-                               timeout_ms, rank_, exchange.waits_for()) +
-                       (troubles.empty() ? "" : "; " + troubles));
+  std::string what = open.empty() ? "a group of sends and receives" : describe(*open.front());
+  if (exchange.probes()) what = "next_sender()";
+  return diagnosis(
+      ErrorCode::kTimeout, ErrorScope::kCall, peers.size() == 1 ? static_cast<std::int32_t>(peers[0]) : -1,
+      fmt::format("{}{} made no progress for {} ms: this rank ({}) waits for {}", what,
+                  open.size() > 1 && !exchange.probes() ? fmt::format(" and {} other transfers", open.size() - 1) : "",
+                  timeout_ms, rank_, exchange.waits_for()) +
+          (troubles.empty() ? "" : "; " + troubles));
 }
 
 }  // namespace tutti

@@ -13,9 +13,10 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
+constexpr std::int64_t kBoardNs = 100'000'000;    // until what a peer has done stands on its board, mostly
 constexpr std::int64_t kLetGoNs =
     1'000'000'000;                           // longest wait for peers that may still store into a failed call's output
-constexpr std::size_t kMaxQueued = 4096;     // operations under way on one communicator
+constexpr std::size_t kMaxQueued = 65536;    // operations under way on one communicator
 constexpr std::uint32_t kMovesPerLook = 64;  // rounds that did something, between two looks at the clock
 constexpr std::uint32_t kRoundsPerClock = 64;  // pauses between two looks at the clock
 
@@ -86,9 +87,11 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
     queue_.push_back(operation);
   } else {
     for (Transfer& transfer : operation->transfers) {
-      transfer.tag.sequence = numbers_.next(transfer.peer, transfer.direction);
+      transfer.tag.sequence = operation->probes ? numbers_.upcoming(transfer.peer, transfer.direction)
+                                                : numbers_.next(transfer.peer, transfer.direction);
     }
     exchanges_.push_back(operation);
+    if (operation->probes) ++probes_;
   }
   submitted_.fetch_add(1, std::memory_order_release);
   if (driven_) world_.transport->doorbell().ring();  // the driver may sleep, and there is something new to do
@@ -210,29 +213,53 @@ void Engine::background() {
 void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
   active_.clear();
   if (!queue_.empty()) active_.push_back(queue_.front());
-  active_.insert(active_.end(), exchanges_.begin(), exchanges_.end());
+  const auto probes = [](const std::shared_ptr<Operation>& operation) { return operation->probes; };
+  std::remove_copy_if(exchanges_.begin(), exchanges_.end(), std::back_inserter(active_), probes);
+  if (probes_ > 0) renumber_probes();
   std::optional<Error> broken = broken_;
   // Read under the lock: what is submitted from now on is not among the active ones and must be noticed.
   const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
   lock.unlock();
   Ended ended = broken ? break_off(*broken) : drive_active(until, submitted);
   if (ended.error) weigh(*ended.operation, *ended.error);
+  if (ended.operation != nullptr && ended.operation->probes && !ended.error) {
+    const std::scoped_lock again(mutex_);
+    if (ended.operation->exchange->is_stale()) {
+      ended.operation->exchange->look_again();
+      ended = {};
+    }
+  }
   if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*ended.error) : Status());
   lock.lock();
   if (ended.operation == nullptr) return;
   if (ended.error && ended.error->scope >= ErrorScope::kConnection && !broken_) broken_ = *ended.error;
-  if (ended.operation->plan == nullptr) {
-    // Without an exchange it never began: a connection could not be opened.
-    const Operation& operation = *ended.operation;
-    const std::vector<Transfer>& untouched =
-        operation.exchange == nullptr ? operation.transfers : operation.exchange->untouched();
-    for (std::size_t i = untouched.size(); i-- > 0;) {
-      numbers_.give_back(untouched[i].peer, untouched[i].direction, untouched[i].tag.sequence);
-    }
-  }
+  if (ended.operation->plan == nullptr && !ended.operation->probes) give_back_numbers(*ended.operation);
   remove(*ended.operation);
   ended.operation->done.store(true, std::memory_order_release);
   if (wanting_.load() > 0) changed_.notify_all();
+}
+
+// Of what has not moved; under the lock.
+void Engine::give_back_numbers(const Operation& operation) {
+  // Without an exchange it never began: a connection could not be opened.
+  const std::vector<Transfer>& untouched =
+      operation.exchange == nullptr ? operation.transfers : operation.exchange->untouched();
+  for (std::size_t i = untouched.size(); i-- > 0;) {
+    numbers_.give_back(untouched[i].peer, untouched[i].direction, untouched[i].tag.sequence);
+  }
+}
+
+// They look behind all receives, those that were submitted later too; so they come last among the active ones, for what
+// has not begun. Under the lock.
+void Engine::renumber_probes() {
+  for (const auto& probe : exchanges_) {
+    if (!probe->probes) continue;
+    active_.push_back(probe);
+    if (probe->exchange != nullptr) probe->exchange->renumber();
+    for (Transfer& transfer : probe->transfers) {  // one that has not started
+      transfer.tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
+    }
+  }
 }
 
 // The communicator broke while this operation was waiting or under way: its peers are told.
@@ -283,6 +310,7 @@ Engine::Ended Engine::poll_active(bool& moved) {
       }
       if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
     }
+    if (operation->probes && exchanges_wait) continue;  // receives among them, perhaps
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
@@ -319,7 +347,8 @@ std::optional<Error> Engine::start(Operation& operation) {
       if (Status opened = open(transfer, connections_); !opened.ok()) return cost_of_one_call(opened.error());
     }
     operation.exchange =
-        std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_);
+        std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_,
+                                   operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
     return std::nullopt;
   }
   if (operation.by_slates) {
@@ -385,8 +414,9 @@ Engine::Ended Engine::pause(Idle& idle) {
 void Engine::finish(Operation& operation, Status result) {
   if (!result.ok()) world_.log.write(LogLevel::kInfo, "{}", to_string(result.error()));
   if (operation.plan == nullptr) {
-    if (!result.ok() && operation.exchange != nullptr) operation.exchange->give_up();
+    if (!result.ok() && operation.exchange != nullptr) take_back(operation, result.error().scope);
   } else if (result.ok()) {
+    if (running_ != nullptr && running_->shows_output()) running_->hide_output(false);
     // Where every rank needs something of every other one, an empty message at least.
     if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
       marks_->note_all_entered(operation.call.tag.sequence);
@@ -396,15 +426,7 @@ void Engine::finish(Operation& operation, Status result) {
   } else {
     last_failed_ = true;
     if (operation.started && operation.direct) direct_->give_up(operation.call.tag.sequence);
-    // Peers that are inside the call may have learnt where our memory lies, and use it until they notice the failure.
-    if (operation.started && (operation.direct || operation.call.output_window.window != 0)) {
-      const std::uint64_t sequence = operation.call.tag.sequence;
-      // One that aborts or leaves may still be inside for a moment.
-      wait_for_peers(world_.clock->now_ns() + kLetGoNs, [=](const PeerStatus& status) {
-        return status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable || status.left >= sequence ||
-               status.entered < sequence;
-      });
-    }
+    if (operation.started) take_back(operation, result.error().scope);
   }
   const bool fell = !operation.started && falls_with_call(operation);
   if (operation.gate != nullptr) fell ? operation.gate->dropped() : operation.gate->ended(result);
@@ -413,12 +435,53 @@ void Engine::finish(Operation& operation, Status result) {
   operation.result = std::move(result);
 }
 
+// Of an operation that has failed: peers that are inside of it may have learnt where our memory lies, and use it until
+// they notice the failure or have agreed not to.
+void Engine::take_back(Operation& operation, ErrorScope scope) {
+  const bool collective = operation.plan != nullptr;
+  const bool shown = !collective || (running_ != nullptr && running_->shows_output());
+  const bool mapped = collective && (operation.direct || operation.call.output_window.window != 0);
+  const std::uint64_t sequence = operation.call.tag.sequence;
+  std::int64_t begin_ns = world_.clock->now_ns();
+  const auto recalled = [&](std::uint32_t peer) {
+    return collective ? running_->recall_output(peer) : operation.exchange->recall_output(peer);
+  };
+  for (std::uint32_t peer = 0; shown && peer < ranks_; ++peer) static_cast<void>(recalled(peer));  // all at once
+  if (scope >= ErrorScope::kConnection) {  // all that is under way ends: it is waited for together
+    if (broken_since_ns_ == 0) {
+      recall_all();
+      broken_since_ns_ = begin_ns;
+    }
+    begin_ns = broken_since_ns_;
+  }
+  // One that aborts or leaves may still be inside for a moment, and what a board says comes a moment later.
+  const auto lets_go = [&](std::uint32_t peer, const PeerStatus& status) {
+    if (status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) return true;
+    const bool outside = collective && (status.left >= sequence || status.entered < sequence);
+    const bool back = !shown || recalled(peer);
+    if (mapped && !outside) return false;
+    return back || ((outside || status.life != PeerLife::kLive) && world_.clock->now_ns() - begin_ns > kBoardNs);
+  };
+  if (shown || mapped) wait_for_peers(begin_ns + kLetGoNs, lets_go);
+  if (!collective) return operation.exchange->give_up();
+  if (shown) running_->hide_output(true);
+}
+
+void Engine::recall_all() {
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < ranks_; ++peer) {
+      static_cast<void>(operation->exchange->recall_output(peer));
+    }
+  }
+}
+
 void Engine::remove(const Operation& operation) {
   if (operation.plan != nullptr) {
     TUTTI_ASSERT(queue_.front().get() == &operation);
     queue_.pop_front();
   } else {
     std::erase_if(exchanges_, [&](const auto& each) { return each.get() == &operation; });
+    if (operation.probes) --probes_;
   }
 }
 

@@ -57,6 +57,7 @@ struct Operation {
   std::vector<Transfer> transfers;  // of an exchange
   std::vector<OwnCopy> own;         // likewise
   std::unique_ptr<Exchange> exchange;
+  bool probes = false;         // an exchange that only looks
   std::shared_ptr<Gate> gate;  // null: it begins at once
   bool on_device = false;      // a GPU carries it out, the engine never sees it: the gate is a DeviceCall
   // A call in pieces (pieces.h) is that many operations, which follow each other in the queue.
@@ -146,6 +147,8 @@ class Engine {
   void start_short(Kind& running, const Call& call, std::uint64_t& waited_until);
   void give_way(std::uint32_t submitted);
   void run(std::unique_lock<std::mutex>& lock, Until until);
+  void give_back_numbers(const Operation& operation);
+  void renumber_probes();
   Ended break_off(const Error& broken);
   Ended drive_active(Until until, std::uint32_t submitted);
   Ended poll_active(bool& moved);
@@ -167,7 +170,10 @@ class Engine {
   void record_waits(std::int64_t now_ns);
   void remove(const Operation& operation);
   Error give_up(const Operation& operation, Diagnosis diagnosis);
-  void wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted);
+  void wait_for_peers(std::int64_t latest_ns,
+                      const std::function<bool(std::uint32_t peer, const PeerStatus& status)>& wanted);
+  void take_back(Operation& operation, ErrorScope scope);
+  void recall_all();
 
   std::uint32_t rank_;
   std::uint32_t ranks_;
@@ -186,6 +192,7 @@ class Engine {
   std::uint64_t last_sequence_ = 0;
   std::atomic<std::uint64_t> last_good_{0};  // written by the driver
   PairNumbers numbers_;
+  std::uint32_t probes_ = 0;                 // exchanges under way that only look
   bool driven_ = false;                      // some thread drives
   bool between_queues_ = false;              // what it drives is a call by slates that is not queued
   std::atomic<std::uint32_t> wanting_{0};    // threads that wait to drive
@@ -201,12 +208,13 @@ class Engine {
   std::unique_ptr<SlateMarks> marks_;
   std::unique_ptr<SlateRun> slates_;
   std::unique_ptr<DirectRun> direct_;
-  Running* running_ = nullptr;       // the front collective: one of the three kinds; the driver's
-  bool last_failed_ = false;         // the driver's
-  std::optional<Error> last_error_;  // why the collective that ended last failed; the driver's
-  std::uint32_t moves_ = 0;          // rounds of polls that did something; the driver's
-  std::int64_t last_look_ns_ = 0;    // the driver's
-  std::int64_t last_clock_ns_ = 0;   // when it looked at the clock; the driver's
+  Running* running_ = nullptr;        // the front collective: one of the three kinds; the driver's
+  bool last_failed_ = false;          // the driver's
+  std::optional<Error> last_error_;   // why the collective that ended last failed; the driver's
+  std::int64_t broken_since_ns_ = 0;  // when the first operation ended that ended the communicator; the driver's
+  std::uint32_t moves_ = 0;           // rounds of polls that did something; the driver's
+  std::int64_t last_look_ns_ = 0;     // the driver's
+  std::int64_t last_clock_ns_ = 0;    // when it looked at the clock; the driver's
 };
 
 }  // namespace tutti

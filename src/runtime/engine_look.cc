@@ -61,6 +61,7 @@ void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away
   if (away_ns < std::max(kAwayNs, operation.timeout_ns / 4) || operation.excuses == kMostExcuses) return;
   ++operation.excuses;
   operation.deadline_ns = now_ns + operation.timeout_ns;
+  if (operation.suspected_ns != 0) operation.suspected_ns = now_ns;
 }
 
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
@@ -89,7 +90,7 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
   if (diagnosis.failure.code == ErrorCode::kMismatch) {
     const std::uint64_t sequence = operation.call.tag.sequence;
     const std::int64_t latest_ns = std::min(world_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
-    wait_for_peers(latest_ns, [&](const PeerStatus& status) {
+    wait_for_peers(latest_ns, [&](std::uint32_t, const PeerStatus& status) {
       return status.life != PeerLife::kLive || status.entered >= sequence;
     });
     if (auto settled = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call))
@@ -100,12 +101,13 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
 }
 
 // Until every peer is as wanted, or the time is over.
-void Engine::wait_for_peers(std::int64_t latest_ns, const std::function<bool(const PeerStatus&)>& wanted) {
+void Engine::wait_for_peers(std::int64_t latest_ns,
+                            const std::function<bool(std::uint32_t, const PeerStatus&)>& wanted) {
   Idle idle;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     while (peer != rank_ && world_.clock->now_ns() < latest_ns) {
       const PeerStatus status = world_.transport->peer_status(peer);
-      if (wanted(status)) break;
+      if (wanted(peer, status)) break;
       world_.waiter->pause(idle, world_.transport->doorbell(), 1'000'000);
     }
   }

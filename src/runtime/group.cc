@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -47,6 +48,7 @@ class GroupImpl {
   Status transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count, DataType type,
                   std::int32_t peer, const CallOptions& options);
   Result<std::vector<WorkImpl::Part>> submit(Engine::Progress progress);
+  static CommunicatorImpl& impl_of(Communicator& communicator) { return *communicator.impl_; }
   static Result<Work> work(std::vector<WorkImpl::Part> parts) {
     return Work(std::make_shared<WorkImpl>(std::move(parts)));  // shared as Work wants it
   }
@@ -62,6 +64,7 @@ class GroupImpl {
     CallOptions exchange_options;    // the longest timeout, the one stream
     std::deque<Transfer> own_sends;  // to this rank itself, not yet met by their receives
     std::deque<Transfer> own_receives;
+    std::thread::id thread = std::this_thread::get_id();  // that gave the first of them
   };
   Result<Member*> member(CommunicatorImpl& communicator);
   static Status match_own(Member& member);
@@ -74,8 +77,9 @@ Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
   if (calls_ >= kMostCalls) return invalid_argument(fmt::format("a group holds at most {} calls", kMostCalls));
   const auto found = members_.find(&communicator);
   if (found != members_.end()) return &found->second;
-  if (!communicator.open_group()) {
-    return invalid_argument("another Group holds calls on this communicator: run() or drop that one first");
+  if (!communicator.open_group(std::this_thread::get_id())) {
+    return invalid_argument(
+        "another Group of this thread holds calls on this communicator: run() or drop that one first");
   }
   return &members_[&communicator];
 }
@@ -195,7 +199,10 @@ void GroupImpl::warn_and_forget() {
 }
 
 void GroupImpl::forget() {
-  for (auto& [communicator, member] : members_) communicator->close_group();
+  for (auto& [communicator, member] : members_) {
+    const std::scoped_lock lock(communicator->submission_mutex());
+    communicator->close_group(member.thread);
+  }
   members_.clear();
   calls_ = 0;
 }
@@ -235,6 +242,16 @@ Result<Work> Group::start() {
   impl_->forget();
   if (!parts) return parts.error();
   return detail::GroupImpl::work(std::move(*parts));
+}
+
+Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
+                        std::int32_t peer, const CallOptions& options) {
+  return detail::GroupImpl::impl_of(communicator).start_transfer(Direction::kSend, data, count, type, peer, options);
+}
+
+Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
+                           const CallOptions& options) {
+  return detail::GroupImpl::impl_of(communicator).start_transfer(Direction::kReceive, data, count, type, peer, options);
 }
 
 }  // namespace tutti

@@ -11,7 +11,10 @@
 namespace tutti::detail {
 
 Status CommunicatorImpl::suspend() {
-  TUTTI_TRY(refuse_in_group());
+  {
+    const std::scoped_lock lock(mutex_);
+    TUTTI_TRY(refuse_in_group());
+  }
   Result<std::string> ready = std::string();
   if (device_way_ != nullptr && device_way_->world().windows()->used() > 0) {
     ready = invalid_argument("device memory is registered with this communicator: release it on all ranks first");
@@ -35,7 +38,10 @@ Status CommunicatorImpl::suspend() {
 }
 
 Status CommunicatorImpl::resume() {
-  TUTTI_TRY(refuse_in_group());
+  {
+    const std::scoped_lock lock(mutex_);
+    TUTTI_TRY(refuse_in_group());
+  }
   if (!suspended_) return {};
   const Gather gather = [this](const std::string& blob) { return all_gather_blobs(blob); };
   std::uint64_t id = 0;

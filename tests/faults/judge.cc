@@ -17,6 +17,7 @@ class Judge {
     for (std::size_t i = 0; i < scenario.sim.faults.size(); ++i) {
       const SimFault& fault = scenario.sim.faults[i];
       if (!outcome.fired[i]) continue;
+      held_up_ |= fault.kind == SimFaultKind::kCut || fault.kind == SimFaultKind::kStop;
       if (fault.kind == SimFaultKind::kCut) cut_.insert({fault.rank, fault.peer});
       if (!harms(fault, scenario.timeout)) continue;
       only_kills_ &= fault.kind == SimFaultKind::kKill;
@@ -45,6 +46,10 @@ class Judge {
     // A rank that is stopped in the middle of a step may finish it when it is continued (decision 0003).
     if (outcome_.late_stores > 0 && !stopped_)
       blame(fmt::format("{} windows were written to after their end", outcome_.late_stores));
+    // Each would cost a connection. Who is cut off for a while, or stopped, may not answer in time.
+    if (outcome_.refused_writes > 0 && !held_up_) {
+      blame(fmt::format("{} writes came after a rank had hidden its output", outcome_.refused_writes));
+    }
     for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) judge(rank);
     if (!scenario_.ending) return std::move(found_);
     for (std::string& what : judge_survivors(scenario_, outcome_, guilty_)) blame(what);
@@ -117,6 +122,7 @@ class Judge {
   const Outcome& outcome_;
   bool harmed_ = false;
   bool stopped_ = false;
+  bool held_up_ = false;    // some rank was, however briefly
   bool only_kills_ = true;  // of the faults that harm
   std::set<std::uint32_t> guilty_;
   std::set<std::uint32_t> cut_;  // ends of links that were cut, however shortly

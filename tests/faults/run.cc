@@ -179,6 +179,7 @@ Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover) {
   outcome.open_windows = sim.open_windows();
   outcome.open_connections = sim.open_connections() + (tcp == nullptr ? 0 : tcp->open_descriptors());
   outcome.late_stores = sim.late_stores();
+  outcome.refused_writes = sim.refused_writes();
   return outcome;
 }
 

@@ -44,6 +44,7 @@ struct Outcome {
   std::size_t open_windows = 0;
   std::size_t open_connections = 0;
   std::size_t late_stores = 0;
+  std::size_t refused_writes = 0;
   bool operator==(const Outcome&) const = default;
 };
 

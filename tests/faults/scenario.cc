@@ -157,6 +157,7 @@ Scenario draw_scenario(std::uint64_t seed, Ends ends) {
   sim.max_notice_ns = dice.of(std::array<std::int64_t, 3>{kMs, 100 * kMs, 800 * kMs});
   sim.limit_ns = 600'000 * kMs;
   if (dice.one_in(8)) sim.memory_bytes = 10'000;
+  sim.writes_outputs = Dice(seed, 5).one_in(2);  // dice of its own, so that what else a seed means stays
   for (std::uint32_t rank = 0; rank < sim.ranks; ++rank) {
     sim.clock_offsets_ns.push_back(static_cast<std::int64_t>(dice.below(86'400'000)) * kMs);
     sim.clock_drifts_ppm.push_back(static_cast<std::int32_t>(dice.below(200'001)) - 100'000);
@@ -229,10 +230,11 @@ std::int64_t delay_ns(const Scenario& scenario) {
 std::string describe(const Scenario& scenario) {
   const SimOptions& sim = scenario.sim;
   std::string text = fmt::format(
-      "seed {}: {} ranks over {}, {} slots of {} bytes, latency up to {:.3f} ms, deaths seen within {:.0f} ms, "
+      "seed {}: {} ranks over {}{}, {} slots of {} bytes, latency up to {:.3f} ms, deaths seen within {:.0f} ms, "
       "deadline {} ms\n",
-      scenario.seed, sim.ranks, scenario.network == Network::kTcp ? "TCP" : "shared memory", sim.slots, sim.slot_bytes,
-      static_cast<double>(sim.max_latency_ns) / 1e6, static_cast<double>(sim.max_notice_ns) / 1e6,
+      scenario.seed, sim.ranks, scenario.network == Network::kTcp ? "TCP" : "shared memory",
+      sim.writes_outputs && scenario.network == Network::kMemory ? " that writes into outputs" : "", sim.slots,
+      sim.slot_bytes, static_cast<double>(sim.max_latency_ns) / 1e6, static_cast<double>(sim.max_notice_ns) / 1e6,
       scenario.timeout.count());
   for (std::size_t i = 0; i < scenario.calls.size(); ++i) {
     text += fmt::format("  call {}: {}\n", i + 1, to_string(scenario.calls[i]));

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD EXAMPLES COMPILER: installs BUILD, builds EXAMPLES against that alone, runs them.
+# install_test.sh BUILD EXAMPLES COMPILER: installs BUILD, builds EXAMPLES against that alone, by find_package and by
+# pkg-config, and runs them.
 
 set -euo pipefail
 build=$1
@@ -22,7 +23,8 @@ for file in bin/tutti include/tutti/tutti.h include/nccl.h; do
   [ -f "$prefix/$file" ] || fail "$file is missing"
 done
 # ".a" and the build's own headers stay at home.
-ours='bin/tutti|include/(tutti/[a-z_]+|nccl)\.h|lib.*/lib(tutti|nccl)\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake'
+ours='bin/tutti(-train)?|include/(tutti/[a-z_]+|nccl)\.h'
+ours+='|lib.*/lib(tutti|nccl)\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake|lib.*/pkgconfig/tutti\.pc'
 foreign=$(find "$prefix" -type f -o -type l | sed "s|^$prefix/||" | grep -vE "^($ours)\$" || true)
 [ -z "$foreign" ] || fail "unexpected files: $foreign"
 
@@ -46,3 +48,30 @@ for ranks in 1 4; do
   run "$ranks" tour
   [ "$(grep -c "of $ranks has seen it all" "$place/run.log")" = "$ranks" ] || fail "a rank of $ranks has not toured"
 done
+
+# A project of its own, and a program without CMake: copied away, so that nothing of the tree is in reach.
+cp -r "$examples/find-package" "$examples/pkg-config" "$place"
+cmake -S "$place/find-package" -B "$place/sum" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
+  >"$place/configure.log" || fail "find_package(tutti) failed in examples/find-package"
+cmake --build "$place/sum" >"$place/build.log" ||
+  { cat "$place/build.log" && fail "examples/find-package does not compile"; }
+mkdir "$place/examples"/{find-package,pkg-config}
+mv "$place/sum/sum" "$place/examples/find-package"
+run 3 find-package/sum
+[ "$(grep -c 'the numbers of 3 ranks add up to 3' "$place/run.log")" = 3 ] || fail "a sum is wrong"
+
+if ! command -v pkg-config >/dev/null; then
+  echo 'there is no pkg-config: tutti.pc is not tried'
+  exit 0
+fi
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name tutti.pc)")
+export PKG_CONFIG_PATH
+read -ra options <<<"$(pkg-config --cflags --libs tutti) -Wl,-rpath,$(pkg-config --variable=libdir tutti)"
+"$compiler" -std=c++20 "$place/pkg-config/gather.cc" -o "$place/examples/pkg-config/gather" "${options[@]}" ||
+  fail "examples/pkg-config does not compile with ${options[*]}"
+run 2 pkg-config/gather
+for rank in 0 1; do
+  grep -qx "\[$rank\] rank $rank of 2 has heard of all up to rank 1" "$place/run.log" || fail "rank $rank heard nothing"
+done
+version=$(sed -n 's/.*TUTTI_VERSION_[A-Z]* //p' "$prefix/include/tutti/version.h" | paste -sd .)
+[ "$(pkg-config --modversion tutti)" = "$version" ] || fail "tutti.pc is of version $(pkg-config --modversion tutti)"

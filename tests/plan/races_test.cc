@@ -200,6 +200,63 @@ TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {
   EXPECT_THAT(report.error().message, HasSubstr("a write into its receiver's sink"));
 }
 
+// Ordered, and wrong all the same: by way of another message the read comes after what stands for a later step.
+TEST(Races, WhatAPeerHasStoredIsNotReadBeforeItsStep) {
+  Plan plan;
+  plan.shape = {.collective = {.ranks = 2}, .chunks = 1, .scratch_chunks = 2, .slots = 2, .lanes = 2};
+  ChannelBuilder sum;
+  sum.step()
+      .local(Space::kInput, 0)
+      .receive(sum.receive_from(1, 0))
+      .store(Space::kOutput, 0)
+      .completes()
+      .send(sum.send_to(1, 0));
+  sum.step().local(Space::kOutput, 0).send(sum.send_to(1, 1));
+  ChannelBuilder late;
+  late.step().local(Space::kInput, 0).send(late.send_to(0, 0));
+  late.step().receive(late.receive_from(0, 1)).store(Space::kScratch, 0);
+  late.step().local(Space::kInput, 0).store(Space::kScratch, 1);  // in place the sum stands there
+  late.step().receive(late.receive_from(0, 0)).store(Space::kOutput, 0);
+  plan.ranks.push_back({.channels = {std::move(sum).build()}});
+  plan.ranks.push_back({.channels = {std::move(late).build()}});
+  const Result<VerifyReport> staged = verify(plan, {.in_place = true});
+  EXPECT_TRUE(staged.ok()) << staged.error().message;
+  EXPECT_TRUE(verify(plan, {.windows = true}).ok());
+  const Result<VerifyReport> report = verify(plan, {.in_place = true, .windows = true});
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message,
+              AllOf(HasSubstr("in[0] of rank 1"), HasSubstr("rank 1 channel 0 step 2 (a read)"),
+                    HasSubstr("comes after rank 0 channel 0 step 0 (a write into its receiver's sink)")));
+}
+
+TEST(Races, WhatWasPublishedIsReadAsItWas) {
+  Plan plan;
+  plan.shape = {.collective = {.ranks = 2}, .chunks = 1, .scratch_chunks = 2, .slots = 2, .lanes = 3};
+  ChannelBuilder sum;
+  sum.step()
+      .local(Space::kInput, 0)
+      .receive(sum.receive_from(1, 1))
+      .store(Space::kOutput, 0)
+      .completes()
+      .send(sum.send_to(1, 0));
+  sum.step().receive(sum.receive_from(1, 2)).store(Space::kScratch, 0);
+  sum.step().receive(sum.receive_from(1, 0)).store(Space::kScratch, 1);  // published before all that
+  ChannelBuilder giver;
+  giver.step().local(Space::kInput, 0).send(giver.send_to(0, 0));
+  giver.step().local(Space::kInput, 0).send(giver.send_to(0, 1));
+  giver.step().receive(giver.receive_from(0, 0)).store(Space::kOutput, 0);  // in place over what was published
+  giver.step().local(Space::kOutput, 0).send(giver.send_to(0, 2));
+  plan.ranks.push_back({.channels = {std::move(sum).build()}});
+  plan.ranks.push_back({.channels = {std::move(giver).build()}});
+  const Result<VerifyReport> staged = verify(plan, {.in_place = true});
+  EXPECT_TRUE(staged.ok()) << staged.error().message;
+  EXPECT_TRUE(verify(plan, {.windows = true}).ok());
+  const Result<VerifyReport> report = verify(plan, {.in_place = true, .windows = true});
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.error().message, AllOf(HasSubstr("in[0] of rank 1"),
+                                            HasSubstr("after it was published and before rank 0 channel 0 step 2")));
+}
+
 TEST(Races, ReadersOnManyRanksAreAllRemembered) {
   // Rank 0 publishes in[0] to three peers and overwrites it, in place, once the first of them has answered.
   Plan plan;

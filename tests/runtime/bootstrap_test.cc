@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -354,21 +355,30 @@ TEST(UniqueId, SeveralServeAtTheSameTimeEachOnce) {
 }
 
 TEST(UniqueId, TheMakerNeedsToBeNoRank) {
-  const UniqueId id = UniqueId::create().value();
   std::vector<pid_t> children;
-  for (std::int32_t rank = 0; rank < 3; ++rank) {
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  for (std::int32_t rank = 0; rank < 3; ++rank) {  // before there are threads: a fork may catch one with a lock in hand
     const pid_t child = fork();
     if (child == 0) {
       alarm(30);
-      _exit(meets(by_id(rank, 3, UniqueId::from_text(id.to_text()).value())) ? 0 : 1);
+      std::array<char, 256> text{};
+      if (read(pipe_ends[0], text.data(), text.size()) != ssize_t{text.size()}) _exit(2);
+      const auto id = UniqueId::from_text({text.data(), text.size()});
+      _exit(id.ok() && meets(by_id(rank, 3, *id)) ? 0 : 1);
     }
     children.push_back(child);
+  }
+  const std::string text = UniqueId::create().value().to_text();
+  for (std::size_t i = 0; i < children.size(); ++i) {  // as much as PIPE_BUF takes is written and read as one
+    EXPECT_EQ(write(pipe_ends[1], text.data(), text.size()), ssize_t(text.size()));
   }
   for (const pid_t child : children) {
     int status = -1;
     EXPECT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
   }
+  for (const int end : pipe_ends) close(end);
 }
 
 TEST(UniqueId, TheFirstToComeSaysHowManyThereAre) {

@@ -251,5 +251,20 @@ TEST(UserPlans, ThatDoNotFitAreRefusedByName) {
                     HasSubstr("has 4; set TUTTI_SLOTS=9 on all ranks")));
 }
 
+TEST(Barrier, LooksAtNoOtherField) {
+  auto ranks = make_ranks(3);
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int i = 0; i < 3; ++i) {  // from the second on by the short way
+      CollectiveCall call;
+      call.kind = CollectiveKind::kBarrier;
+      call.type = all_data_types()[static_cast<std::size_t>(rank.rank() + i)];
+      call.count = static_cast<std::size_t>(rank.rank());
+      call.op = rank.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+      const Status met = rank.rank() == 2 ? rank.barrier() : rank.run(call);
+      EXPECT_TRUE(met.ok()) << to_string(met.error());
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

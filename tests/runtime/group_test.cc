@@ -158,6 +158,32 @@ TEST(Group, LeftOpenRefusesOtherCallsAndIsForgottenWhenDropped) {
   on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(sum_is_right(rank, 10)); });
 }
 
+TEST(Group, HoldsUpNoOtherThread) {
+  auto ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const std::int32_t other = 1 - rank.rank();
+    std::vector<float> data(10, 1.0f), more(20, 2.0f);
+    float sent = static_cast<float>(rank.rank()), got = -1.0f;
+    Group open;
+    ASSERT_TRUE(open.add(rank, {.input = data.data(), .output = data.data(), .count = 10}).ok());
+    std::thread([&] {
+      Group second;
+      ASSERT_TRUE(second.add(rank, {.input = more.data(), .output = more.data(), .count = 20}).ok());
+      ASSERT_FALSE(rank.barrier().ok()) << "this thread's group is open";
+      ASSERT_TRUE(second.run().ok());
+      Work work = *start_send(rank, &sent, 1, DataType::kFloat32, other);
+      ASSERT_TRUE(rank.receive(&got, 1, DataType::kFloat32, other).ok());
+      ASSERT_TRUE(work.wait().ok());
+    }).join();
+    EXPECT_FALSE(rank.barrier().ok());
+    std::thread([&] { ASSERT_TRUE(open.run().ok()); }).join();  // whoever runs it, it was this thread's
+    ASSERT_TRUE(rank.barrier().ok());
+    EXPECT_EQ(data, std::vector<float>(10, 2.0f));
+    EXPECT_EQ(more, std::vector<float>(20, 4.0f));
+    EXPECT_EQ(got, static_cast<float>(other));
+  });
+}
+
 TEST(Group, SendsToItselfOnlyInPairs) {
   auto ranks = make_ranks(1);
   std::vector<std::int32_t> from = {1, 2, 3}, to(3);

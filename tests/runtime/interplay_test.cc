@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <future>
+#include <thread>
 
 #include "runtime/support.h"
+#include "tutti/group.h"
 
 namespace tutti::test {
 namespace {
@@ -160,6 +162,33 @@ TEST_P(Interplay, ThreadsShareACommunicatorWithoutStalls) {
   });
 }
 
+// Two threads of each rank, one that sends and one that receives, in the background, beside collectives.
+TEST_P(Interplay, BackgroundTransfersOfSeveralThreadsMeet) {
+  Communicators ranks = world(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    constexpr int kMessages = 200;
+    std::thread sender([&rank] {
+      for (int i = 0; i < kMessages; ++i) {
+        auto work = start_send(rank, &i, 1, DataType::kInt32, 1 - rank.rank());
+        ASSERT_TRUE(work.ok()) << to_string(work.error());
+        ASSERT_TRUE(work->wait().ok());
+      }
+    });
+    for (int i = 0; i < kMessages; ++i) {
+      int got = -1;
+      auto work = start_receive(rank, &got, 1, DataType::kInt32, 1 - rank.rank());
+      ASSERT_TRUE(work.ok()) << to_string(work.error());
+      if (i % 10 == 0) {
+        ASSERT_TRUE(rank.barrier().ok());
+      }
+      const Status met = work->wait();
+      ASSERT_TRUE(met.ok()) << to_string(met.error());
+      EXPECT_EQ(got, i);
+    }
+    sender.join();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, Interplay, testing::ValuesIn(kWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
@@ -193,7 +222,8 @@ TEST(VArguments, EmptyBlocksOverlapNothing) {
 
 TEST(Group, TooLargeForTheQueueIsRefusedWhole) {
   auto ranks = make_ranks(1);
-  std::vector<float> in(5000, 1.0f), out(5000, 0.0f);
+  constexpr std::size_t kCalls = 65536;  // as many as a group takes, but not all at once on one communicator
+  std::vector<float> in(kCalls, 1.0f), out(kCalls, 0.0f);
   Group group;
   for (std::size_t i = 0; i < in.size(); ++i) {
     ASSERT_TRUE(group.add(*ranks[0], {.input = &in[i], .output = &out[i], .count = 1}).ok());
@@ -201,7 +231,7 @@ TEST(Group, TooLargeForTheQueueIsRefusedWhole) {
   const Status status = group.run();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(out, std::vector<float>(5000, 0.0f)) << "nothing has happened";
+  EXPECT_EQ(out, std::vector<float>(kCalls, 0.0f)) << "nothing has happened";
 }
 
 // The peer has not met the send that never began: the next one takes its number.

@@ -1,6 +1,7 @@
 // The production runtime, executor and algorithms under a simulated clock and network, from one seed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <span>
 
@@ -61,6 +62,48 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
   outcome.fingerprint = sim.fingerprint();
   outcome.end_ns = sim.now_ns();
   return outcome;
+}
+
+// A network that writes into outputs: each rank's blocks lie where it alone knows, and long sends are many messages.
+TEST(Simulated, WhatIsWrittenIntoOutputsStandsWhereItIsWanted) {
+  constexpr std::uint32_t kRanks = 3;
+  const std::vector<std::size_t> counts = {3000, 5, 7000};
+  for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllGather)) {
+    SimWorld sim({.seed = 7, .ranks = kRanks, .writes_outputs = true});
+    const auto prover = std::make_shared<Prover>(true);
+    sim.run([&](std::uint32_t rank) {
+      World world{.clock = sim.clock(),
+                  .waiter = sim.waiter(rank),
+                  .transport = sim.transport(rank),
+                  .prover = prover,
+                  .log = Log(LogLevel::kOff, 0)};
+      auto communicator = detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
+          rank, kRanks, std::move(world), std::chrono::seconds(10), nullptr, std::vector<std::uint32_t>{}, nullptr, 0));
+      for (const std::size_t gap : {std::size_t{0}, std::size_t{11 + rank}}) {
+        BlockCounts blocks{.counts = counts};
+        std::vector<std::size_t> starts;
+        std::size_t at = 0;
+        for (const std::size_t count : counts) {
+          starts.push_back(at += gap);
+          at += count;
+        }
+        if (gap > 0) blocks.displacements = starts;
+        const std::vector<float> own(counts[rank], static_cast<float>(rank + 1));
+        std::vector<float> whole(at, -1.0f);
+        const Status gathered =
+            communicator->all_gather_v(own.data(), whole.data(), blocks, DataType::kFloat32, with(algorithm));
+        ASSERT_TRUE(gathered.ok()) << to_string(gathered.error());
+        for (std::uint32_t r = 0; r < kRanks; ++r) {
+          EXPECT_EQ(
+              std::count(whole.begin() + static_cast<std::ptrdiff_t>(starts[r]),
+                         whole.begin() + static_cast<std::ptrdiff_t>(starts[r] + counts[r]), static_cast<float>(r + 1)),
+              static_cast<std::ptrdiff_t>(counts[r]))
+              << to_string(algorithm) << ", gap " << gap << ", block " << r;
+        }
+      }
+    });
+    EXPECT_EQ(sim.refused_writes(), 0u);
+  }
 }
 
 TEST(Simulated, TwoRanksAllReduceAndASeedReplaysExactly) {

@@ -61,6 +61,10 @@ constexpr std::string_view kExplanationMayUse = " src/runtime ";
 constexpr std::string_view kTransportList = "tools/topo_transports.cc";
 constexpr std::string_view kTransportListMayUse = " src/runtime ";
 
+// Drawings are made of the tool's shapes, and written as its files are.
+constexpr std::string_view kTrainingPlot = "train/plot.cc";
+constexpr std::string_view kTrainingPlotMayUse = " tools ";
+
 const Folder* find_folder(std::string_view path) {
   const Folder* best = nullptr;
   for (const Folder& folder : kFolders) {
@@ -85,6 +89,7 @@ bool may_include(std::string_view path, const Folder& from, const Folder& to) {
          (path == kJobCommand && kJobCommandMayUse.find(word) != std::string_view::npos) ||
          (path == kTransportList && kTransportListMayUse.find(word) != std::string_view::npos) ||
          (path == kExplanation && kExplanationMayUse.find(word) != std::string_view::npos) ||
+         (path == kTrainingPlot && kTrainingPlotMayUse.find(word) != std::string_view::npos) ||
          (path == kAlgorithmOption && kAlgorithmOptionMayUse.find(word) != std::string_view::npos);
 }
 

@@ -60,6 +60,22 @@ one_that_dies_at_the_end_is_replaced() {
   expect_lines 3 '2 steps in 2 meetings, every sum right'
 }
 
+# Nobody is there whom a replacement could meet: each has done all steps and goes, and none is to be lost in silence.
+one_that_dies_behind_the_end_is_told() {
+  # shellcheck disable=SC2016
+  begin --elastic 3:3 --grace-ms 20000 -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 1 ] || exit 5' "$program"
+  ends_with 5
+  expect_lines 3 '50 steps in 1 meetings, every sum right'
+  expect_lines 1 '^tutti run: rank 1 ended with exit status 5$'
+  expect_lines 1 '^tutti run: '
+  # shellcheck disable=SC2016
+  begin --elastic 2:3 --grace-ms 20000 -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 2 ] || kill -9 $$' "$program"
+  ends_with 137
+  expect_lines 3 '50 steps in 1 meetings, every sum right'
+  expect_lines 1 '^tutti run: rank 2 was killed by signal 9 \(Killed\)$'
+  expect_lines 1 '^tutti run: '
+}
+
 it_goes_on_with_fewer() {
   begin --elastic 2:3 --max-restarts 0 -- "$program" 600 4000
   rank_pids 3

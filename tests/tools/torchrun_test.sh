@@ -6,7 +6,7 @@ torchrun=$1
 tutti=$2
 promise=$3
 if [ ! -x "$torchrun" ] && ! torchrun=$(command -v torchrun); then
-  echo 'skipped: torch is not here; scripts/setup --torch installs it'
+  echo 'skipped: torch is not here; scripts/setup --python installs it'
   exit 77
 fi
 while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(TUTTI|SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_')

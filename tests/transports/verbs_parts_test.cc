@@ -1,18 +1,12 @@
-// What the verbs transport is made of and needs no device: the choice of addresses, the offers of ports, registrations
-// and the monitor of memory.
+// What the verbs transport is made of and needs no device: the choice of addresses, the offers of ports, outputs
+// that are shown. Registrations have a file of their own.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <cstring>
-#include <map>
 #include <random>
-#include <thread>
 
-#include "transports/rdma/memory_monitor.h"
 #include "transports/verbs/gid.h"
+#include "transports/verbs/landings.h"
 #include "transports/verbs/offer.h"
-#include "transports/verbs/registrations.h"
 #include "transports/verbs/wanted.h"
 
 namespace tutti {
@@ -125,232 +119,78 @@ TEST(VerbsDevices, AreTakenAsTheUserLikes) {
   EXPECT_GT(place_in("mlx5_2", "mlx5_0", 1), 1u);
 }
 
-// A card that copies what it was shown when it was registered, as one does that has pinned the old pages.
-class FakeCard {
- public:
-  Registrations::Register reg() {
-    return [this](void* data, std::size_t bytes) -> std::optional<Registrations::Key> {
-      if (bytes > most_) return std::nullopt;
-      const std::uint32_t key = ++last_;
-      pinned_[key].assign(static_cast<char*>(data), static_cast<char*>(data) + bytes);
-      return Registrations::Key{.handle = nullptr, .local = key, .remote = key};
-    };
+CallTag call_of(std::uint64_t sequence) { return {.sequence = sequence, .count = 10}; }
+
+TEST(VerbsLandings, AreMadeAsFarAsThePeerHasSeen) {
+  Landings landings;
+  std::vector<std::byte> output(100);
+  for (std::uint64_t call = 1; call <= Landings::kEntries; ++call) {
+    ASSERT_TRUE(landings.may_show(call_of(call)));
+    EXPECT_EQ(landings.show(call_of(call), output, {}).number, call);
+    EXPECT_FALSE(landings.may_show(call_of(call))) << "it is shown";
   }
-  Registrations::Deregister dereg() {
-    return [this](const Registrations::Key& key) { pinned_.erase(key.local); };
-  }
-  char first_byte(const Registrations::Key& key) const { return pinned_.at(key.local).front(); }
-  std::size_t pinned() const { return pinned_.size(); }
-  void limit(std::size_t bytes) { most_ = bytes; }
-
- private:
-  std::map<std::uint32_t, std::string> pinned_;
-  std::uint32_t last_ = 0;
-  std::size_t most_ = ~std::size_t{0};
-};
-
-constexpr std::size_t kBytes = 1 << 16;
-
-std::byte* map_at(void* place, char content) {
-  void* const memory = mmap(place, kBytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | (place != nullptr ? MAP_FIXED : 0), -1, 0);
-  EXPECT_NE(memory, MAP_FAILED);
-  std::memset(memory, content, kBytes);
-  return static_cast<std::byte*>(memory);
+  EXPECT_FALSE(landings.may_show(call_of(9)));
+  landings.note_seen(2);
+  EXPECT_TRUE(landings.may_show(call_of(9)));
+  landings.note_seen(1);    // of a header that was overtaken
+  landings.note_seen(777);  // no sound peer says so
+  for (std::uint64_t call = 9; call <= 10; ++call) landings.show(call_of(call), output, {});
+  EXPECT_FALSE(landings.may_show(call_of(11)));
 }
 
-class MonitoredRegistrations : public testing::Test {
- protected:
-  void SetUp() override {
-    if (MemoryMonitor::shared() == nullptr) GTEST_SKIP() << "this system has no userfaultfd, or does not permit it";
-  }
-  FakeCard card;
-};
-
-TEST_F(MonitoredRegistrations, AreFoundAgain) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  std::byte* const memory = map_at(nullptr, 'a');
-  const auto first = cache.acquire({memory, kBytes});
-  ASSERT_NE(first, nullptr);
-  EXPECT_EQ(cache.acquire({memory + 100, 50}), first) << "a part of it";
-  EXPECT_EQ(cache.counts().found, 1u);
-  EXPECT_EQ(card.pinned(), 1u);
-  munmap(memory, kBytes);
+TEST(VerbsLandings, AreForMessagesOfTheirCallInsideOfThem) {
+  Landings landings;
+  std::vector<std::byte> output(100);
+  EXPECT_FALSE(landings.shown(call_of(1), 0, 0));
+  landings.show(call_of(1), output, {});
+  EXPECT_TRUE(landings.shown(call_of(1), 0, 100));
+  EXPECT_TRUE(landings.shown(call_of(1), 100, 0));
+  EXPECT_FALSE(landings.shown(call_of(1), 1, 100));
+  EXPECT_FALSE(landings.shown(call_of(1), ~std::uint64_t{0} - 5, 50)) << "their sum is small";
+  EXPECT_FALSE(landings.shown(call_of(2), 0, 100));
+  landings.hide();
+  EXPECT_FALSE(landings.shown(call_of(1), 0, 100));
 }
 
-// The field's worst fault of such caches: memory is freed, other memory comes at the same address, and the old is sent.
-TEST_F(MonitoredRegistrations, NeverGiveOldDataForNewMemoryAtTheSameAddress) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  std::byte* memory = map_at(nullptr, 'a');
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
-  munmap(memory, kBytes);
-  memory = map_at(memory, 'b');
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'b') << "unmapped and mapped again";
-  madvise(memory, kBytes, MADV_DONTNEED);
-  std::memset(memory, 'c', kBytes);
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'c') << "discarded and touched again";
-  map_at(memory, 'd');  // over it, without unmapping first
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'd') << "mapped over";
-  std::byte* const elsewhere = map_at(nullptr, 'e');
-  ASSERT_NE(mremap(elsewhere, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory), MAP_FAILED);
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'e') << "other memory moved there";
-  EXPECT_GE(cache.counts().gone, 3u);
-  munmap(memory, kBytes);
+TEST(VerbsLandings, AreRecalledOnce) {
+  Landings ours;
+  Landings theirs;
+  std::vector<std::byte> output(100);
+  EXPECT_FALSE(ours.recall());
+  EXPECT_TRUE(ours.recalled(2)) << "nothing is shown";
+  ASSERT_TRUE(theirs.take(ours.show(call_of(1), output, {})));
+  const auto number = ours.recall();
+  ASSERT_TRUE(number);
+  EXPECT_FALSE(ours.recall()) << "asked for once";
+  theirs.forget(static_cast<std::uint16_t>(*number + 1));
+  EXPECT_NE(theirs.find(call_of(1), 100), nullptr) << "another is meant";
+  theirs.forget(*number);
+  EXPECT_EQ(theirs.find(call_of(1), 100), nullptr);
+  ours.note_answer(*number);
+  ours.note_answer(static_cast<std::uint16_t>(*number + 1));
+  EXPECT_FALSE(ours.recalled(2)) << "one of two queue pairs has said so";
+  ours.note_answer(*number);
+  EXPECT_TRUE(ours.recalled(2));
+  ASSERT_TRUE(theirs.take(ours.show(call_of(2), output, {}))) << "the count goes on";
 }
 
-// The same without a monitor that knows: the test above can fail.
-TEST_F(MonitoredRegistrations, WouldGiveOldDataIfNobodyTold) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  std::byte* memory = map_at(nullptr, 'a');
-  const auto held = cache.acquire({memory, kBytes});  // a user who does not ask again
-  munmap(memory, kBytes);
-  memory = map_at(memory, 'b');
-  EXPECT_EQ(card.first_byte(held->key()), 'a');
-  munmap(memory, kBytes);
-}
-
-TEST_F(MonitoredRegistrations, EndForTheOwnersWord) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  std::byte* const memory = map_at(nullptr, 'a');
-  cache.acquire({memory, kBytes});
-  EXPECT_EQ(card.pinned(), 1u);
-  cache.forget(memory + kBytes / 2, 1);
-  EXPECT_EQ(card.pinned(), 0u);
-  munmap(memory, kBytes);
-}
-
-TEST_F(MonitoredRegistrations, AreBounded) {
-  Registrations cache(card.reg(), card.dereg(), 4 * kBytes, MemoryMonitor::shared());
-  std::vector<std::byte*> memory;
-  for (int i = 0; i < 8; ++i) {
-    memory.push_back(map_at(nullptr, 'a'));
-    ASSERT_NE(cache.acquire({memory.back(), kBytes}), nullptr);
-    cache.acquire({memory.front(), kBytes});  // used all the time
-  }
-  EXPECT_EQ(card.pinned(), 4u);
-  EXPECT_EQ(cache.counts().bytes, 4 * kBytes);
-  EXPECT_EQ(cache.counts().evicted, 4u);
-  for (std::byte* const one : memory) munmap(one, kBytes);
-}
-
-TEST_F(MonitoredRegistrations, LastAsLongAsTheyAreUsed) {
-  Registrations cache(card.reg(), card.dereg(), kBytes, MemoryMonitor::shared());
-  std::byte* const memory = map_at(nullptr, 'a');
-  std::byte* const other = map_at(nullptr, 'b');
-  auto used = cache.acquire({memory, kBytes});
-  cache.acquire({other, kBytes});  // takes its room
-  EXPECT_EQ(card.pinned(), 2u);
-  used = nullptr;
-  EXPECT_EQ(card.pinned(), 1u);
-  munmap(memory, kBytes);
-  munmap(other, kBytes);
-}
-
-TEST_F(MonitoredRegistrations, OverlappingOnesBecomeOne) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  std::byte* const memory = map_at(nullptr, 'a');
-  cache.acquire({memory, kBytes / 2});
-  cache.acquire({memory + kBytes / 4, kBytes / 2});
-  EXPECT_EQ(card.pinned(), 1u);
-  const auto made = cache.counts().made;
-  cache.acquire({memory, kBytes / 2});
-  cache.acquire({memory + kBytes / 4, kBytes / 2});
-  EXPECT_EQ(cache.counts().made, made) << "both are found in it";
-  cache.acquire({memory, kBytes});
-  EXPECT_EQ(card.pinned(), 1u);
-  EXPECT_EQ(cache.counts().bytes, kBytes);
-  munmap(memory, kBytes);
-}
-
-// The kernel has freed the address before the monitor's thread has read of it: another thread may be given it at once.
-TEST_F(MonitoredRegistrations, NeverGiveOldDataToAnotherThreadThatGotTheAddress) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  int times = 0;
-  for (int i = 0; i < 200; ++i) {
-    std::byte* const memory = map_at(nullptr, 'a');
-    ASSERT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
-    std::atomic<bool> begun = false;
-    std::atomic<bool> unmapped = false;
-    std::thread other([&] {
-      begun = true;
-      munmap(memory, kBytes);
-      unmapped = true;
-    });
-    while (!begun) {
-    }
-    // As soon as the address is free, whether munmap() has returned or not; unless somebody else in this process gets
-    // it.
-    void* got = MAP_FAILED;
-    for (bool last = false; got == MAP_FAILED && !last;) {
-      last = unmapped;
-      got = mmap(memory, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    }
-    if (got == MAP_FAILED) {
-      other.join();
-      continue;
-    }
-    ++times;
-    std::memset(got, 'b', kBytes);
-    EXPECT_EQ(card.first_byte(cache.acquire({static_cast<std::byte*>(got), kBytes})->key()), 'b') << i;
-    other.join();
-    munmap(got, kBytes);
-  }
-  EXPECT_GT(times, 0);
-}
-
-// Threads that map and unmap while another asks.
-TEST_F(MonitoredRegistrations, HoldWhileOthersUnmap) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  std::atomic<bool> stop = false;
-  std::thread other([&] {
-    while (!stop) {
-      std::byte* const memory = map_at(nullptr, 'x');
-      static_cast<void>(MemoryMonitor::shared()->watch(reinterpret_cast<std::uintptr_t>(memory),
-                                                       reinterpret_cast<std::uintptr_t>(memory) + kBytes));
-      munmap(memory, kBytes);
-    }
-  });
-  for (int i = 0; i < 300; ++i) {
-    const char content = static_cast<char>('a' + i % 26);
-    std::byte* const memory = map_at(nullptr, content);
-    EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), content);
-    munmap(memory, kBytes);
-  }
-  stop = true;
-  other.join();
-}
-
-TEST(Registrations, TakeNothingThatNobodyWatches) {
-  FakeCard card;
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, nullptr);
-  std::byte* const memory = map_at(nullptr, 'a');
-  EXPECT_EQ(cache.acquire({memory, kBytes}), nullptr);
-  EXPECT_EQ(card.pinned(), 0u);
-  munmap(memory, kBytes);
-}
-
-TEST(Registrations, SayWhereTheSystemRefuses) {
-  FakeCard card;
-  card.limit(kBytes / 2);
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
-  std::byte* const memory = map_at(nullptr, 'a');
-  EXPECT_EQ(cache.acquire({memory, kBytes}), nullptr);
-  EXPECT_EQ(cache.counts().refused, 1u);
-  munmap(memory, kBytes);
-}
-
-TEST(MemoryMonitor, TellsWhenTooMuchHasGone) {
-  const auto monitor = MemoryMonitor::shared();
-  if (monitor == nullptr) GTEST_SKIP() << "this system has no userfaultfd, or does not permit it";
-  MemoryMonitor::Cursor cursor = monitor->now();
-  for (int i = 0; i < 5000; ++i) {
-    std::byte* const memory = map_at(nullptr, 'a');
-    const auto begin = reinterpret_cast<std::uintptr_t>(memory);
-    ASSERT_TRUE(monitor->watch(begin, begin + kBytes));
-    munmap(memory, kBytes);
-  }
-  EXPECT_FALSE(monitor->gone_since(cursor, [](std::uintptr_t, std::uintptr_t) {}));
-  EXPECT_TRUE(monitor->gone_since(cursor, [](std::uintptr_t, std::uintptr_t) {})) << "from then on it can";
+TEST(VerbsLandings, OfThePeerComeInTheirOrder) {
+  Landings theirs;
+  Landings ours;
+  std::vector<std::byte> output(100);
+  EXPECT_EQ(ours.find(call_of(1), 100), nullptr);
+  EXPECT_EQ(ours.find(CallTag{}, 0), nullptr) << "not even what nothing looks like";
+  const Landings::Entry first = theirs.show(call_of(1), output, {});
+  const Landings::Entry second = theirs.show(call_of(2), output, {});
+  EXPECT_FALSE(ours.take(second));
+  ASSERT_TRUE(ours.take(first));
+  EXPECT_FALSE(ours.take(first)) << "twice";
+  ASSERT_NE(ours.find(call_of(1), 100), nullptr);
+  EXPECT_EQ(ours.find(call_of(1), 100)->address, reinterpret_cast<std::uintptr_t>(output.data()));
+  EXPECT_EQ(ours.find(call_of(1), 99), nullptr);
+  ASSERT_TRUE(ours.take(second));
+  EXPECT_EQ(ours.find(call_of(1), 100), nullptr) << "it has ended";
+  EXPECT_EQ(ours.seen(), 2u);
 }
 
 }  // namespace

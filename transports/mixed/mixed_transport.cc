@@ -33,6 +33,10 @@ class RemoteSendConnection final : public SendConnection {
                    const CallTag& tag) override {
     remote_->send_pinned(whole, data, bytes, tag);
   }
+  std::uint64_t least_aimed() const override { return remote_->least_aimed(); }
+  bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
+    return remote_->aim(call, output_bytes, offset);
+  }
   void send_delivered(std::uint64_t, const CallTag&) override {
     TUTTI_ASSERT(false, "a remote peer's output cannot be stored to");
   }

@@ -58,18 +58,43 @@ std::shared_ptr<MemoryMonitor> MemoryMonitor::shared() {
   return getpid() == process ? monitor : nullptr;  // a forked child has no such thread, and its memory is not watched
 }
 
+MemoryMonitor::MemoryMonitor(int fd) : fd_(fd), process_(getpid()) {}
+
+// Makes `at` a key.
+MemoryMonitor::Watches::iterator MemoryMonitor::split(std::uintptr_t at) {
+  const auto next = watches_.upper_bound(at);
+  const std::uint32_t before = next == watches_.begin() ? 0 : std::prev(next)->second;
+  return watches_.emplace_hint(next, at, before);
+}
+
 bool MemoryMonitor::watch(std::uintptr_t begin, std::uintptr_t end) {
   uffdio_register range{};
   range.range = {.start = begin, .len = end - begin};
   // Write protection, of which use is never made: this alone makes no access fault.
   range.mode = UFFDIO_REGISTER_MODE_WP;
-  return ioctl(fd_, UFFDIO_REGISTER, &range) == 0;
+  const std::scoped_lock lock(mutex_);
+  if (ioctl(fd_, UFFDIO_REGISTER, &range) != 0) return false;
+  auto part = split(begin);
+  for (const auto last = split(end); part != last; ++part) ++part->second;
+  return true;
 }
 
 void MemoryMonitor::unwatch(std::uintptr_t begin, std::uintptr_t end) {
-  if (users_.load(std::memory_order_relaxed) != 1) return;
-  uffdio_range range{.start = begin, .len = end - begin};
-  static_cast<void>(ioctl(fd_, UFFDIO_UNREGISTER, &range));  // it may have gone meanwhile
+  if (getpid() != process_) return;  // a forked child's descriptor is of its parent's memory
+  const std::scoped_lock lock(mutex_);
+  auto part = split(begin);
+  const auto last = split(end);
+  for (; part != last; ++part) {
+    if (part->second == 0 || --part->second > 0) continue;
+    uffdio_range range{.start = part->first, .len = std::next(part)->first - part->first};
+    static_cast<void>(ioctl(fd_, UFFDIO_UNREGISTER, &range));  // it may have gone meanwhile
+  }
+  // Keys that divide nothing go.
+  auto key = watches_.lower_bound(begin);
+  while (key != watches_.end() && key->first <= end) {
+    const std::uint32_t before = key == watches_.begin() ? 0 : std::prev(key)->second;
+    key = key->second == before ? watches_.erase(key) : std::next(key);
+  }
 }
 
 bool MemoryMonitor::gone_since(Cursor& cursor,

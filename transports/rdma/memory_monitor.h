@@ -6,12 +6,16 @@
 // never allocates, so that it can't wait for who waits for it. One per process, which lives as long as the process.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 
 namespace tutti {
 
@@ -25,11 +29,9 @@ class MemoryMonitor {
   // From now on the end of memory in [begin, end), whole pages, is told. False: of this kind of memory it cannot be.
   // Thread-safe.
   bool watch(std::uintptr_t begin, std::uintptr_t end);
-  // Of a range that was watched for one user of this monitor alone. Thread-safe.
+  // Takes one watch() of that very range back: what no other one covers is told of no longer, and costs the system no
+  // more. Also of memory that has gone meanwhile. Thread-safe.
   void unwatch(std::uintptr_t begin, std::uintptr_t end);
-  // Those who remember memory: with several, what one forgets may be another's, and stays watched.
-  void add_user() { users_.fetch_add(1, std::memory_order_relaxed); }
-  void remove_user() { users_.fetch_sub(1, std::memory_order_relaxed); }
   Cursor now() const { return told_.load(std::memory_order_acquire); }
   // Calls `gone` for what has ended since `cursor`, which moves on. What has ended before this call was made is among
   // it. False: so much has that not all can be told. Thread-safe.
@@ -42,12 +44,18 @@ class MemoryMonitor {
   };
   static constexpr std::size_t kRemembered = 4096;
 
-  explicit MemoryMonitor(int fd) : fd_(fd) {}
+  // Of [the key, next]: how many watches cover it. What no key is at or before has none.
+  using Watches = std::map<std::uintptr_t, std::uint32_t>;
+
+  explicit MemoryMonitor(int fd);
   void run();
   void tell(std::uintptr_t begin, std::uintptr_t end);
+  Watches::iterator split(std::uintptr_t at);
 
   const int fd_;
-  std::atomic<int> users_ = 0;
+  const pid_t process_;
+  std::mutex mutex_;                   // never taken by the thread, which all wait for who give memory back
+  Watches watches_;                    // guarded by it
   std::atomic<bool> reading_ = false;  // something may have been read that is not told yet
   std::atomic<Cursor> told_ = 0;       // ranges, ever
   std::array<Range, kRemembered> ranges_{};

@@ -22,8 +22,20 @@ struct SimWorld::Network {
     std::vector<std::byte> slot;
     const std::byte* published = nullptr;  // in the sender's memory: read there when the receiver gets to it
   };
+  // A receiver's output of a call, for the network to write messages into.
+  struct Shown {
+    CallTag call;
+    std::byte* output = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint64_t number = 0;  // from 1; 0: nothing is shown
+  };
   // One directed connection: in flight, then arrived, then released.
   struct Wire {
+    Shown shown;  // by the receiver
+    Shown seen;   // by the sender, a while later
+    std::uint64_t last_shown = 0;
+    std::uint64_t asked_back = 0;  // the last that the receiver has recalled
+    std::uint64_t given_back = 0;  // likewise, and the sender has agreed
     std::deque<Packet> arrived;
     std::int64_t last_arrival_ns = 0;  // a connection keeps the order
     std::int64_t last_credit_ns = 0;
@@ -50,6 +62,7 @@ struct SimWorld::Network {
   std::vector<Ended> ended;                         // windows
   std::size_t memory_left = 0;                      // for windows
   std::size_t connections = 0;                      // open ends
+  std::size_t refused_writes = 0;                   // into outputs that were hidden
 };
 
 }  // namespace tutti

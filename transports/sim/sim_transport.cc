@@ -2,7 +2,10 @@
 // is read when the receiver gets to it, and what is pushed is there at once; so are the boards. Messages and their
 // credits take a random time, and longer where the world's faults say so; a dead process is noticed after a while.
 #include <algorithm>
+#include <cstring>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "base/assert.h"
 #include "transports/sim/sim_network.h"
@@ -69,6 +72,15 @@ class SimSend final : public SendConnection {
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override {
     send({.tag = tag, .carrier = Carrier::kDelivered, .bytes = bytes, .slot = {}, .published = nullptr});
   }
+  std::uint64_t least_aimed() const override {
+    return end_.world.options().writes_outputs ? 1 : SendConnection::least_aimed();
+  }
+  bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
+    const SimWorld::Network::Shown& seen = end_.wire.seen;
+    if (seen.number == 0 || seen.call != call || seen.bytes != output_bytes) return false;
+    landing_ = {seen, offset};
+    return true;
+  }
   bool drained() override { return end_.wire.sent == end_.wire.released; }
   bool handed_over() override { return true; }
 
@@ -78,18 +90,71 @@ class SimSend final : public SendConnection {
     if (end_.world.dead(end_.rank)) return;
     TUTTI_ASSERT(ready());
     ++end_.wire.sent;
+    if (const auto landing = std::exchange(landing_, std::nullopt); landing && packet.carrier != Carrier::kDelivered) {
+      return write(std::move(packet), landing->first, landing->second);
+    }
     end_.after_latency(end_.wire.last_arrival_ns,
                        [wire = &end_.wire, packet = std::move(packet)] { wire->arrived.push_back(packet); });
   }
 
+  // Some time before the message arrives, its bytes are where they are wanted. What was published is read then.
+  void write(SimWorld::Network::Packet packet, const SimWorld::Network::Shown& seen, std::uint64_t landing) {
+    SimWorld::Network::Packet told{
+        .tag = packet.tag, .carrier = Carrier::kDelivered, .bytes = packet.bytes, .slot = {}, .published = nullptr};
+    TUTTI_ASSERT(landing + packet.bytes <= seen.bytes);
+    const std::int64_t now_ns = end_.world.now_ns();
+    end_.after_latency(end_.wire.last_arrival_ns, [wire = &end_.wire, told] { wire->arrived.push_back(told); });
+    const std::int64_t arrives_ns = end_.wire.last_arrival_ns;
+    if (arrives_ns == kForeverNs) return;
+    const std::int64_t writes_ns =
+        now_ns + static_cast<std::int64_t>(
+                     end_.world.draw(static_cast<std::uint64_t>(std::max<std::int64_t>(arrives_ns - now_ns, 1))));
+    end_.world.at(writes_ns, [end = end_, packet = std::move(packet), seen, landing] {
+      if (end.wire.shown.number != seen.number) {  // the card refuses
+        if (!end.world.dead(end.rank) && !end.world.dead(end.peer)) ++end.world.network_->refused_writes;
+        return;
+      }
+      if (packet.bytes == 0) return;
+      const std::byte* const data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
+      std::memcpy(seen.output + landing, data, packet.bytes);
+    });
+  }
+
   SimEnd end_;
   std::vector<std::byte> slot_;
+  std::optional<std::pair<SimWorld::Network::Shown, std::uint64_t>> landing_;  // of the next message
 };
 
 class SimReceive final : public ReceiveConnection {
  public:
   explicit SimReceive(const SimEnd& end) : end_(end) { ++end_.world.network_->connections; }
-  ~SimReceive() override { --end_.world.network_->connections; }
+  ~SimReceive() override {
+    end_.wire.shown = {};
+    --end_.world.network_->connections;
+  }
+  std::uint64_t least_aimed() const override {
+    return end_.world.options().writes_outputs ? 1 : ReceiveConnection::least_aimed();
+  }
+  bool show_output(const CallTag& call, std::span<std::byte> output) override {
+    if (end_.world.dead(end_.rank)) return false;
+    end_.wire.shown = {.call = call, .output = output.data(), .bytes = output.size(), .number = ++end_.wire.last_shown};
+    end_.after_latency(end_.wire.last_credit_ns, [wire = &end_.wire, shown = end_.wire.shown] { wire->seen = shown; });
+    return true;
+  }
+  bool recall_output() override {
+    SimWorld::Network::Wire& wire = end_.wire;
+    const std::uint64_t number = wire.shown.number;
+    if (number == 0 || end_.world.dead(end_.rank)) return true;
+    if (std::exchange(wire.asked_back, number) == number) return wire.given_back == number;
+    end_.after_latency(wire.last_credit_ns, [end = end_, number] {
+      if (end.wire.seen.number == number) end.wire.seen = {};
+      if (end.world.dead(end.peer)) return;
+      const SimEnd back{.world = end.world, .wire = end.wire, .rank = end.peer, .peer = end.rank};
+      back.after_latency(end.wire.last_arrival_ns, [wire = &end.wire, number] { wire->given_back = number; });
+    });
+    return false;
+  }
+  void hide_output(bool) override { end_.wire.shown = {}; }
   Arrival arrival(const CallTag& call, std::span<std::byte>) override {
     if (end_.world.dead(end_.rank)) return Arrival::kNothing;
     std::deque<SimWorld::Network::Packet>& arrived = end_.wire.arrived;

@@ -104,6 +104,7 @@ std::uint32_t SimWorld::current_rank() { return current_world_rank; }
 
 std::size_t SimWorld::open_windows() const { return network_->windows.size(); }
 std::size_t SimWorld::open_connections() const { return network_->connections; }
+std::size_t SimWorld::refused_writes() const { return network_->refused_writes; }
 std::size_t SimWorld::late_stores() const {
   return static_cast<std::size_t>(
       std::count_if(network_->ended.begin(), network_->ended.end(), [](const Network::Ended& each) {

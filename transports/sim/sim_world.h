@@ -58,6 +58,7 @@ struct SimOptions {
   std::int64_t max_latency_ns = 100'000;
   std::uint32_t slots = 4;
   std::uint64_t slot_bytes = 4096;
+  bool writes_outputs = false;                      // the network does, where a receiver shows its own
   std::size_t memory_bytes = std::size_t{1} << 30;  // of all windows together; then allocation fails
   std::int64_t max_notice_ns = 100'000'000;         // until a peer sees that a process has ended
   std::int64_t limit_ns = kForeverNs;            // of the run: ranks that have not ended then are killed, see overran()
@@ -91,7 +92,8 @@ class SimWorld {
   // What is left when all communicators have ended.
   std::size_t open_windows() const;
   std::size_t open_connections() const;
-  std::size_t late_stores() const;  // windows that somebody wrote to after their end
+  std::size_t refused_writes() const;  // between live ranks, into outputs that were hidden
+  std::size_t late_stores() const;     // windows that somebody wrote to after their end
 
   // For what ranks run on. By the rank whose turn it is.
   static SimWorld* current();  // of this thread; null: it is no rank

@@ -21,7 +21,7 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
     }
     if (sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
     if (sequence == call.sequence) {
-      if (header->tag == call) return Arrival::kMessage;
+      if (header->tag == call) return lane_->front_is_placed() ? Arrival::kMessage : Arrival::kCorrupt;
       mismatched_ = header->tag;
       links_.pusher().push_now();  // both sides say best who differs when both know
       return Arrival::kMismatch;
@@ -34,6 +34,7 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
 Message VerbsReceiveConnection::front() {
   const VerbsLane::Header* header = lane_->front();
   TUTTI_ASSERT(header != nullptr);
+  if (header->landing != Landings::kNowhere) return {.carrier = Carrier::kDelivered, .bytes = header->bytes};
   return {.carrier = Carrier::kSlot, .data = lane_->payload(), .bytes = header->bytes};
 }
 

@@ -20,6 +20,10 @@ class VerbsSendConnection final : public SendConnection {
                    const CallTag& tag) override {
     lane_->send_pinned(whole, data, bytes, tag);
   }
+  std::uint64_t least_aimed() const override { return kVerbsLeastAimed; }
+  bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
+    return lane_->aim(call, output_bytes, offset);
+  }
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return handed_over(); }
@@ -36,6 +40,14 @@ class VerbsReceiveConnection final : public ReceiveConnection {
   VerbsReceiveConnection(std::shared_ptr<VerbsLane> lane, TcpLinks& links, std::uint32_t peer, std::uint16_t number)
       : lane_(std::move(lane)), links_(links), peer_(peer), number_(number) {}
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
+  std::uint64_t least_aimed() const override {
+    return lane_->options().shows_outputs ? kVerbsLeastAimed : ReceiveConnection::least_aimed();
+  }
+  bool show_output(const CallTag& call, std::span<std::byte> output) override {
+    return lane_->show_output(call, output);
+  }
+  bool recall_output() override { return lane_->recall_output(); }
+  void hide_output(bool gave_up) override { lane_->hide_output(gave_up); }
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override;
   void release() override { lane_->release(); }

@@ -64,24 +64,32 @@ Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
   }
   domain_ = library_.alloc_pd(context_);
   if (domain_ == nullptr) return system_error(fmt::format("{}: ibv_alloc_pd", name_), errno);
-  registrations_ = std::make_shared<Registrations>(
-      [this](void* data, std::size_t bytes) -> std::optional<Registrations::Key> {
+  sources_ = make_registrations(MemoryUse::kReadByUs, cache_bytes);
+  targets_ = make_registrations(MemoryUse::kWrittenByPeers, cache_bytes);
+  return {};
+}
+
+std::shared_ptr<Registrations> VerbsDevice::make_registrations(MemoryUse use, std::uint64_t cache_bytes) {
+  return std::make_shared<Registrations>(  // shared with those who forget memory
+      [this, use](void* data, std::size_t bytes) -> std::optional<Registrations::Key> {
         if (!library_.fork_is_harmless()) return std::nullopt;
-        ibv_mr* const region = register_memory(data, bytes, MemoryUse::kReadByUs);
+        ibv_mr* const region = register_memory(data, bytes, use);
         if (region == nullptr) return std::nullopt;
         return Registrations::Key{.handle = region, .local = region->lkey, .remote = region->rkey};
       },
       [this](const Registrations::Key& key) { library_.dereg_mr(static_cast<ibv_mr*>(key.handle)); }, cache_bytes,
       MemoryMonitor::shared());
-  return {};
 }
 
 VerbsDevice::~VerbsDevice() {
   if (process_ != getpid()) {  // a forked copy: the kernel's objects are the parent's
-    static_cast<void>(new (std::nothrow) auto(std::move(registrations_)));
+    static_cast<void>(new (std::nothrow) auto(std::move(sources_)));
+    static_cast<void>(new (std::nothrow) auto(std::move(targets_)));
     return;
   }
-  if (registrations_ != nullptr) registrations_->clear();
+  for (const auto& cache : {sources_, targets_}) {
+    if (cache != nullptr) cache->clear();
+  }
   if (domain_ != nullptr) library_.dealloc_pd(domain_);
   library_.close_device(context_);
 }

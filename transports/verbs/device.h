@@ -29,9 +29,12 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
   const ibv_device_attr& limits() const { return limits_; }
-  std::shared_ptr<Registrations> registrations() const { return registrations_; }
-  // Null, with errno, where the system refuses.
   enum class MemoryUse : std::uint8_t { kReadByUs, kWrittenByPeers };  // sent from; received into
+  // Users' memory. One cache for each use: memory that is sent from need not be writable, and peers have no key to it.
+  std::shared_ptr<Registrations> registrations(MemoryUse use) const {
+    return use == MemoryUse::kReadByUs ? sources_ : targets_;
+  }
+  // Null, with errno, where the system refuses.
   ibv_mr* register_memory(void* data, std::size_t bytes, MemoryUse use) const;
 
   // Reads what the device reports. Never blocks.
@@ -46,6 +49,7 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
  private:
   VerbsDevice(const VerbsLibrary& library, std::string name, ibv_context* context);
   Status prepare(std::uint64_t cache_bytes);
+  std::shared_ptr<Registrations> make_registrations(MemoryUse use, std::uint64_t cache_bytes);
 
   const VerbsLibrary& library_;
   const std::string name_;
@@ -53,7 +57,8 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   const pid_t process_;
   ibv_pd* domain_ = nullptr;
   ibv_device_attr limits_{};
-  std::shared_ptr<Registrations> registrations_;  // shared with those who forget memory
+  std::shared_ptr<Registrations> sources_;  // shared with those who forget memory, as
+  std::shared_ptr<Registrations> targets_;
   std::atomic<bool> dead_ = false;
   std::mutex mutex_;                              // guards all below
   std::map<std::uint8_t, std::string> troubles_;  // by port; 0: of the device

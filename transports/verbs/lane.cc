@@ -1,8 +1,6 @@
 #include "transports/verbs/lane.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
@@ -15,34 +13,19 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kHeaderPlace = 64;              // bytes in front of a slot's payload
+using Use = VerbsDevice::MemoryUse;
+
+constexpr std::size_t kHeaderPlace = sizeof(VerbsLane::Header);  // bytes in front of a slot's payload
 constexpr std::uint64_t kPinnedFrom = 8192;           // bytes; shorter ones are copied into a slot, which costs less
 constexpr std::uint64_t kRegisteredBlock = 16 << 20;  // bytes
 constexpr std::uint64_t kStripeBytes = 65536;         // of a message for each further queue pair
-constexpr std::uint16_t kReadyLane = 0x8000;          // beside a lane's number: "my queue pairs receive now"
 constexpr std::uint32_t kReleasedMask = 0xffffff;
 constexpr std::uint32_t kIsReleased = 1u << 30;  // in immediate data: else a part of a message
+constexpr std::uint32_t kIsEntry = 1u << 29;     // likewise: an output is shown, in the entry of that number
+constexpr std::uint32_t kIsRecall = 1u << 28;    // ... and no longer, by the number of its showing
+constexpr std::uint32_t kIsAnswer = 1u << 31;    // to that
 constexpr std::uint32_t kPartsShift = 16;        // of a message: parts - 1, above the slot
 constexpr std::uint32_t kMostParts = 1u << 12;
-constexpr std::uint32_t kIntroductionMagic = 0x31425654;  // "TVB1"
-
-struct Greeting {
-  std::uint32_t magic = kIntroductionMagic;
-  std::uint32_t pairs = 0;
-  std::uint32_t slots = 0;
-  std::uint32_t slot_bytes = 0;
-  std::uint64_t address = 0;
-};
-
-struct GreetingPair {
-  std::uint32_t number = 0;
-  std::uint32_t packet_number = 0;
-  std::uint32_t key = 0;
-};
-
-// Requests that a queue pair holds: a part of each message, what tells of releases, and some that ask for completion.
-std::uint32_t depth_of(std::uint32_t slots) { return 4 * slots + 16; }
-
 // Of memory that is too long to be registered whole: the blocks of kRegisteredBlock that [data, data + bytes) lies in.
 std::span<const std::byte> block_of(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes) {
   const auto offset = static_cast<std::uint64_t>(data - whole.data());
@@ -53,146 +36,23 @@ std::span<const std::byte> block_of(std::span<const std::byte> whole, const std:
 
 }  // namespace
 
-VerbsLane::VerbsLane(const VerbsLaneOptions& options, Introductions& introductions)
-    : options_(options), introductions_(introductions), parts_(options.slots, 0), whole_(options.slots, false) {}
-
-Result<std::shared_ptr<VerbsLane>> VerbsLane::open(const VerbsLaneOptions& options, const std::vector<Rail>& rails,
-                                                   Introductions& introductions) {
-  std::shared_ptr<VerbsLane> lane(new VerbsLane(options, introductions));  // private constructor
-  TUTTI_TRY(lane->prepare(rails));
-  TUTTI_TRY(introductions.introduce(options.peer, options.lane, lane->introduction()));
-  return lane;
-}
-
-Status VerbsLane::prepare(const std::vector<Rail>& rails) {
-  TUTTI_ASSERT(!rails.empty() && options_.slots <= 0xffff);
-  const std::uint64_t half = options_.slots * stride();
-  void* const mapped = mmap(nullptr, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                 fmt::format("no memory for a connection to rank {}: {}", options_.peer, std::strerror(errno))};
-  }
-  memory_ = static_cast<std::byte*>(mapped);
-  // A child that is forked has none of it: pages that are shared with one would be copied away from the card.
-  static_cast<void>(madvise(mapped, 2 * half, MADV_DONTFORK));
-  for (const Rail& rail : rails) {
-    using Use = VerbsDevice::MemoryUse;
-    VerbsDevice& device = rail.rail->device();
-    ibv_mr* const source = device.register_memory(memory_, half, Use::kReadByUs);
-    ibv_mr* const target = device.register_memory(memory_ + half, half, Use::kWrittenByPeers);
-    const int error = errno;
-    regions_.insert(regions_.end(), {{rail.rail, source}, {rail.rail, target}});
-    if (source == nullptr || target == nullptr) {
-      return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                   fmt::format("{} port {}: {} bytes for a connection to rank {} cannot be registered: {}; raise the "
-                               "limit of locked memory (ulimit -l)",
-                               rail.rail->port().device, rail.rail->port().number, 2 * half, options_.peer,
-                               std::strerror(error))};
-    }
-    for (std::uint32_t i = 0; i < options_.queue_pairs; ++i) {
-      pairs_.push_back({.rail = rail, .source = source, .target = target, .uses = {}});
-      auto pair = rail.rail->create_pair(*this, pairs_.size() - 1, depth_of(options_.slots));
-      if (!pair) return pair.error();
-      pairs_.back().pair = pair->pair;
-      pairs_.back().most_inline = pair->most_inline;
-      std::uint32_t number = 0;
-      static_cast<void>(getrandom(&number, sizeof(number), 0));  // any will do
-      pairs_.back().packet_number = number & 0xffffff;
-    }
-  }
-  return {};
-}
-
-VerbsLane::~VerbsLane() {
-  close();
-  if (memory_ != nullptr) munmap(memory_, 2 * options_.slots * stride());
-}
-
-void VerbsLane::close() {
-  if (stage_ == Stage::kClosed) return;
-  stage_ = Stage::kClosed;
-  for (Pair& pair : pairs_) {
-    if (pair.pair != nullptr) pair.rail.rail->destroy_pair(pair.pair);
-    pair.pair = nullptr;
-    pair.uses.clear();
-  }
-  for (const auto& [rail, region] : regions_) {
-    if (region != nullptr) rail->library().dereg_mr(region);
-  }
-  regions_.clear();
-}
-
 std::uint64_t VerbsLane::stride() const {
   constexpr std::uint64_t kPage = 4096;
   return (kHeaderPlace + options_.slot_bytes + kPage - 1) / kPage * kPage;
 }
 
+// Slots, and behind them what the sender of these entries shows of its outputs.
+std::uint64_t VerbsLane::half_bytes() const {
+  constexpr std::uint64_t kPage = 4096;
+  constexpr std::uint64_t kEntryBytes = Landings::kEntries * sizeof(Landings::Entry);
+  static_assert(kEntryBytes <= kPage);
+  return options_.slots * stride() + kPage;
+}
+
 std::byte* VerbsLane::send_slot(std::uint64_t number) const { return memory_ + (number % options_.slots) * stride(); }
 
 const std::byte* VerbsLane::receive_slot(std::uint64_t number) const {
-  return memory_ + (options_.slots + number % options_.slots) * stride();
-}
-
-std::string VerbsLane::introduction() const {
-  const Greeting greeting{.pairs = static_cast<std::uint32_t>(pairs_.size()),
-                          .slots = options_.slots,
-                          .slot_bytes = options_.slot_bytes,
-                          .address = reinterpret_cast<std::uintptr_t>(receive_slot(0))};
-  std::string text(reinterpret_cast<const char*>(&greeting), sizeof(greeting));
-  for (const Pair& pair : pairs_) {
-    const GreetingPair one{.number = pair.pair->qp_num, .packet_number = pair.packet_number, .key = pair.target->rkey};
-    text.append(reinterpret_cast<const char*>(&one), sizeof(one));
-  }
-  return text;
-}
-
-// False where it is none, or does not fit ours.
-bool VerbsLane::accept(const std::string& text) {
-  Greeting greeting;
-  if (text.size() < sizeof(greeting)) return false;
-  std::memcpy(&greeting, text.data(), sizeof(greeting));
-  if (greeting.magic != kIntroductionMagic || greeting.pairs != pairs_.size() || greeting.slots != options_.slots ||
-      greeting.slot_bytes != options_.slot_bytes ||
-      text.size() != sizeof(greeting) + pairs_.size() * sizeof(GreetingPair)) {
-    return false;
-  }
-  remote_slots_ = greeting.address;
-  for (std::size_t i = 0; i < pairs_.size(); ++i) {
-    GreetingPair one;
-    std::memcpy(&one, text.data() + sizeof(greeting) + i * sizeof(one), sizeof(one));
-    Pair& pair = pairs_[i];
-    pair.remote_number = one.number;
-    pair.remote_key = one.key;
-    const Status connected = pair.rail.rail->connect(
-        pair.pair, {.number = one.number, .packet_number = one.packet_number & 0xffffff, .port = pair.rail.remote},
-        pair.packet_number, options_.peer);
-    if (!connected.ok()) fail(connected.error().message);
-  }
-  return true;
-}
-
-// A write that arrives at a queue pair which does not receive yet is lost until its time runs out. So each side says
-// when its own do, and sends when it has heard that of the other.
-void VerbsLane::connect() {
-  if (!broken_.empty()) return;
-  if (stage_ == Stage::kIntroduced) {
-    const auto text = introductions_.take(options_.peer, options_.lane);
-    if (!text && introductions_.corrupt(options_.peer)) fail(introductions_.trouble());
-    if (!text) return;
-    if (!accept(*text)) {
-      fail(
-          fmt::format("rank {} introduced its queue pairs otherwise than this rank: have all ranks the same "
-                      "TUTTI_RDMA_QUEUE_PAIRS and version?",
-                      options_.peer));
-    }
-    if (!broken_.empty()) return;
-    const Status told = introductions_.introduce(options_.peer, options_.lane | kReadyLane, "");
-    if (!told.ok()) return fail(told.error().message);
-    stage_ = Stage::kAnswered;
-  }
-  if (stage_ == Stage::kAnswered && introductions_.take(options_.peer, options_.lane | kReadyLane)) {
-    stage_ = Stage::kConnected;
-  }
+  return memory_ + half_bytes() + number % options_.slots * stride();
 }
 
 void VerbsLane::fail(const std::string& why) {
@@ -213,13 +73,14 @@ bool VerbsLane::poll() {
 void VerbsLane::pump() {
   if (stage_ == Stage::kIntroduced || stage_ == Stage::kAnswered) connect();
   poll();
+  answer_recall();
   if (owes()) tell_released();
 }
 
 bool VerbsLane::room() const {
-  const std::uint64_t needed = 2 + static_cast<std::uint64_t>(parts_of(options_.slot_bytes) / pairs_.size());
+  const std::uint64_t needed = 4 + static_cast<std::uint64_t>(parts_of(options_.slot_bytes) / pairs_.size());
   return std::all_of(pairs_.begin(), pairs_.end(),
-                     [&](const Pair& pair) { return pair.posted - pair.done + needed <= depth_of(options_.slots); });
+                     [&](const Pair& pair) { return pair.posted - pair.done + needed <= depth(); });
 }
 
 bool VerbsLane::ready() {
@@ -249,38 +110,54 @@ void VerbsLane::send(std::uint64_t bytes, const CallTag& tag) { send_message(slo
 
 void VerbsLane::send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                             const CallTag& tag) {
-  const std::optional<Held> held = bytes < kPinnedFrom ? std::nullopt : hold(whole, data, bytes);
+  const auto memory = [&] {  // all of it, so that its next pieces are found, unless that is much
+    const std::uint64_t most = pairs_[0].rail.rail->device().registrations(Use::kReadByUs)->most_bytes();
+    return whole.size() <= most / 4 ? whole : block_of(whole, data, bytes);
+  };
+  const std::optional<Held> held = bytes < kPinnedFrom ? std::nullopt : hold(Use::kReadByUs, memory());
   if (held) return send_message(data, bytes, tag, &*held);
   if (bytes > 0) std::memcpy(slot(), data, bytes);
   send(bytes, tag);
 }
 
-// Registers memory with every rail's device: all of it, so that its next pieces are found, unless that is much. Nothing
-// where one refuses.
-std::optional<VerbsLane::Held> VerbsLane::hold(std::span<const std::byte> whole, const std::byte* data,
-                                               std::uint64_t bytes) {
+// Registers memory with every rail's device. Nothing where one refuses.
+std::optional<VerbsLane::Held> VerbsLane::hold(Use use, std::span<const std::byte> memory) {
   Held held;
   for (const Pair& pair : pairs_) {
     if (!held.empty() && pair.rail.rail == pairs_[held.size() - 1].rail.rail) {
       held.push_back(held.back());
       continue;
     }
-    Registrations& cache = *pair.rail.rail->device().registrations();
-    auto entry = cache.acquire(whole.size() <= cache.most_bytes() / 4 ? whole : block_of(whole, data, bytes));
+    auto entry = pair.rail.rail->device().registrations(use)->acquire(memory);
     if (entry == nullptr) return std::nullopt;
     held.push_back(std::move(entry));
   }
   return held;
 }
 
+bool VerbsLane::aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) {
+  landing_.reset();
+  poll();  // it may lie there, or be recalled
+  const Landings::Entry* const entry = landings_.find(call, output_bytes);
+  if (entry == nullptr || offset > entry->bytes) return false;
+  landing_ = offset;
+  return true;
+}
+
 void VerbsLane::send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held) {
   TUTTI_ASSERT(bytes <= options_.slot_bytes && stage_ == Stage::kConnected);
+  const std::optional<std::uint64_t> landing = std::exchange(landing_, std::nullopt);
+  const Landings::Entry& output = landings_.peers();
+  const bool lands =
+      landing && bytes >= kVerbsLeastAimed && *landing <= output.bytes && bytes <= output.bytes - *landing;
   const std::uint64_t number = sent_++;
   std::byte* const start = send_slot(number);
   const Header header{.tag = tag,
                       .bytes = bytes,
                       .number = static_cast<std::uint32_t>(number),
-                      .released = static_cast<std::uint32_t>(released_)};
+                      .released = static_cast<std::uint32_t>(released_),
+                      .landing = lands ? *landing : Landings::kNowhere,
+                      .seen = landings_.seen()};
   std::memcpy(start, &header, sizeof(header));
   told_ = released_;
   const std::size_t parts = parts_of(bytes);
@@ -290,31 +167,42 @@ void VerbsLane::send_message(const std::byte* data, std::uint64_t bytes, const C
   const std::uint32_t immediate = static_cast<std::uint32_t>(parts - 1) << kPartsShift | slot;
   const std::size_t first = parts > 1 ? 0 : next_pair_;
   if (parts == 1) next_pair_ = (next_pair_ + 1) % pairs_.size();
+  const Piece head{.data = start, .bytes = kHeaderPlace, .key = pairs_[first].source->lkey};
   for (std::size_t i = 0; i < parts; ++i) {
     const std::size_t index = (first + i) % pairs_.size();
     const std::uint64_t begin = std::min(i * share, bytes);
     const std::uint64_t length = std::min(share, bytes - begin);
     const Pair& pair = pairs_[index];
+    const bool headed = i == 0 && !lands;  // this part has the header in front of it
     std::array<Piece, 2> pieces;
     std::size_t count = 0;
-    if (i == 0) pieces[count++] = {.data = start, .bytes = kHeaderPlace, .key = pair.source->lkey};
-    if (held == nullptr && i == 0) {
+    if (headed) pieces[count++] = head;
+    if (headed && held == nullptr) {
       pieces[0].bytes += length;  // the payload lies behind it
     } else if (length > 0) {
       const std::uint32_t key = held != nullptr ? (*held)[index]->key().local : pair.source->lkey;
       pieces[count++] = {.data = data + begin, .bytes = length, .key = key};
     }
-    const std::uint64_t offset = slot * stride() + (i == 0 ? 0 : kHeaderPlace + begin);
-    post(index, std::span(pieces).first(count), offset, immediate, held != nullptr);
+    const Aim aim = lands ? Aim{.address = output.address + *landing + begin, .key = output.keys[index]}
+                          : slots_at(index, slot * stride() + (headed ? 0 : kHeaderPlace + begin));
+    // Of what lands, the header tells of the first part, too.
+    const auto told = lands && i == 0 ? std::nullopt : std::optional(immediate);
+    post(index, std::span(pieces).first(count), aim, told, held != nullptr);
     if (held == nullptr) continue;
     pairs_[index].pinned = pairs_[index].posted;
     pairs_[index].uses.emplace_back(pairs_[index].posted, (*held)[index]);
   }
+  if (lands) post(first, std::span(&head, 1), slots_at(first, slot * stride()), immediate, false);
 }
 
-// A write with immediate data. `tells`: its completion is wanted; of the others a few tell, so that room comes back.
-void VerbsLane::post(std::size_t index, std::span<const Piece> pieces, std::uint64_t offset, std::uint32_t immediate,
-                     bool tells) {
+VerbsLane::Aim VerbsLane::slots_at(std::size_t pair, std::uint64_t offset) const {
+  return {.address = remote_slots_ + offset, .key = pairs_[pair].remote_key};
+}
+
+// A write, with immediate data unless the peer need not learn of it. `tells`: its completion is wanted; of the others a
+// few tell, so that room comes back.
+void VerbsLane::post(std::size_t index, std::span<const Piece> pieces, const Aim& aim,
+                     std::optional<std::uint32_t> immediate, bool tells) {
   Pair& pair = pairs_[index];
   std::array<ibv_sge, 2> parts{};
   std::uint64_t bytes = 0;
@@ -328,12 +216,12 @@ void VerbsLane::post(std::size_t index, std::span<const Piece> pieces, std::uint
   request.wr_id = ++pair.posted;
   request.sg_list = parts.data();
   request.num_sge = static_cast<int>(pieces.size());
-  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-  request.imm_data = htobe32(immediate);
-  request.wr.rdma.remote_addr = remote_slots_ + offset;
-  request.wr.rdma.rkey = pair.remote_key;
+  request.opcode = immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+  request.imm_data = htobe32(immediate.value_or(0));
+  request.wr.rdma.remote_addr = aim.address;
+  request.wr.rdma.rkey = aim.key;
   if (bytes > 0 && bytes <= pair.most_inline) request.send_flags |= IBV_SEND_INLINE;
-  if (tells || pair.posted - pair.asked >= depth_of(options_.slots) / 4) {
+  if (tells || pair.posted - pair.asked >= depth() / 4) {
     request.send_flags |= IBV_SEND_SIGNALED;
     pair.asked = pair.posted;
   }
@@ -400,6 +288,13 @@ std::string VerbsLane::way() const {
 }
 
 void VerbsLane::on_arrival(std::size_t, std::uint32_t immediate) {
+  if ((immediate & kIsAnswer) != 0) return landings_.note_answer(static_cast<std::uint16_t>(immediate));
+  if ((immediate & kIsRecall) != 0) {
+    landings_.forget(static_cast<std::uint16_t>(immediate));
+    recalled_by_peer_ = static_cast<std::uint16_t>(immediate);
+    return answer_recall();
+  }
+  if ((immediate & kIsEntry) != 0) return take_entry(immediate & (Landings::kEntries - 1));
   if ((immediate & kIsReleased) != 0) {
     // Of numbers that come out of order, by several queue pairs, the later one counts.
     const std::uint32_t more = (immediate - static_cast<std::uint32_t>(peer_released_)) & kReleasedMask;
@@ -419,6 +314,7 @@ void VerbsLane::on_arrival(std::size_t, std::uint32_t immediate) {
   std::memcpy(&header, receive_slot(slot), sizeof(header));
   const std::uint32_t more = header.released - static_cast<std::uint32_t>(peer_released_);
   if (more <= options_.slots) note_released(more);
+  landings_.note_seen(header.seen);
   if (owes()) tell_released();  // whoever polled: the peer may wait for this alone
 }
 
@@ -427,6 +323,56 @@ void VerbsLane::note_released(std::uint64_t more) {
     peer_released_ += more;
   } else {
     corrupt_ = true;
+  }
+}
+
+void VerbsLane::take_entry(std::uint32_t number) {
+  Landings::Entry entry;
+  const std::byte* const entries = receive_slot(0) + options_.slots * stride();
+  std::memcpy(&entry, entries + number * sizeof(entry), sizeof(entry));
+  corrupt_ |= !landings_.take(entry);
+}
+
+bool VerbsLane::show_output(const CallTag& call, std::span<std::byte> output) {
+  if (stage_ != Stage::kConnected || !broken_.empty() || pairs_.size() > Landings::kMostKeys) {
+    return false;
+  }
+  if (!landings_.may_show(call) || !room()) return false;
+  // Of what is longer, two in turn would drive each other out of the cache.
+  if (output.size() > pairs_[0].rail.rail->device().registrations(Use::kWrittenByPeers)->most_bytes() / 4) return false;
+  auto held = hold(Use::kWrittenByPeers, output);
+  if (!held) return false;
+  hide_output(false);
+  const Landings::Entry entry = landings_.show(call, output, std::move(*held));
+  const std::uint32_t place = entry.number % Landings::kEntries;
+  const std::uint64_t offset = options_.slots * stride() + place * sizeof(entry);
+  std::memcpy(memory_ + offset, &entry, sizeof(entry));
+  const Piece piece{.data = memory_ + offset, .bytes = sizeof(entry), .key = pairs_[0].source->lkey};
+  post(0, std::span(&piece, 1), slots_at(0, offset), kIsEntry | place, false);
+  return true;
+}
+
+bool VerbsLane::recall_output() {
+  if (!landings_.shows() || stage_ != Stage::kConnected || !broken_.empty()) return true;
+  poll();
+  if (landings_.recalled(pairs_.size())) return true;
+  if (!room()) return false;
+  const auto number = landings_.recall();
+  if (number) post(0, {}, slots_at(0, 0), kIsRecall | *number, false);  // behind the entry
+  return landings_.recalled(pairs_.size());
+}
+
+// By each queue pair: behind what was written by it.
+void VerbsLane::answer_recall() {
+  if (!recalled_by_peer_ || !room() || !broken_.empty()) return;
+  const std::uint32_t number = *std::exchange(recalled_by_peer_, std::nullopt);
+  for (std::size_t i = 0; i < pairs_.size(); ++i) post(i, {}, slots_at(i, 0), kIsAnswer | number, false);
+}
+
+void VerbsLane::hide_output(bool gave_up) {
+  const Held held = landings_.hide();
+  for (std::size_t i = 0; gave_up && i < held.size(); ++i) {
+    pairs_[i].rail.rail->device().registrations(Use::kWrittenByPeers)->forget(held[i]);
   }
 }
 
@@ -443,6 +389,10 @@ const VerbsLane::Header* VerbsLane::front() {
               header.tag.sequence == 0;
   if (corrupt_) return nullptr;
   return &front_.emplace(header);
+}
+
+bool VerbsLane::front_is_placed() const {
+  return front_->landing == Landings::kNowhere || landings_.shown(front_->tag, front_->landing, front_->bytes);
 }
 
 const std::byte* VerbsLane::payload() const { return receive_slot(released_) + kHeaderPlace; }
@@ -464,7 +414,7 @@ bool VerbsLane::owes() const {
 void VerbsLane::tell_released() {
   if (stage_ != Stage::kConnected || !broken_.empty() || !room()) return;
   told_ = released_;
-  post(0, {}, 0, kIsReleased | (static_cast<std::uint32_t>(released_) & kReleasedMask), false);
+  post(0, {}, slots_at(0, 0), kIsReleased | (static_cast<std::uint32_t>(released_) & kReleasedMask), false);
 }
 
 }  // namespace tutti

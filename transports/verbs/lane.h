@@ -2,8 +2,12 @@
 // slots into which the other writes. A message is one write (or, when it is long, one for each queue pair) with
 // immediate data, which says which slot it fills and of how many parts it is; a header stands in front of the payload.
 //
-// Nothing is looked at before the completion that announces it, so neither the order in which a network delivers nor
-// that in which a bus writes matters (adaptive routing, relaxed ordering). A write whose header says that the slot
+// A long message whose place in the receiver's output is known goes there (landings.h): its header alone is written
+// into the slot, behind the first part on the same queue pair, and its completion says that both are there.
+//
+// Nothing is looked at before the completion that announces it, or that of a later write by its own reliable queue
+// pair, so neither the order in which a network delivers nor that in which a bus writes matters (adaptive routing,
+// relaxed ordering). A write whose header says that the slot
 // before it has been freed saves a message of its own; see owes().
 //
 // Thread of the driver. Shared by the connections of the two directions and by the path.
@@ -19,6 +23,7 @@
 
 #include "base/call_tag.h"
 #include "transports/rdma/introductions.h"
+#include "transports/verbs/landings.h"
 #include "transports/verbs/rail.h"
 
 namespace tutti {
@@ -30,7 +35,11 @@ struct VerbsLaneOptions {
   std::uint32_t slots = 4;
   std::uint32_t slot_bytes = 128 * 1024;
   std::uint32_t queue_pairs = 1;  // per rail
+  bool shows_outputs = true;
 };
+
+// Bytes: a shorter message is sooner in a slot, and copied out of it, than in two parts.
+inline constexpr std::uint64_t kVerbsLeastAimed = 32 * 1024;
 
 class VerbsLane final : public VerbsUser {
  public:
@@ -39,8 +48,11 @@ class VerbsLane final : public VerbsUser {
     std::uint64_t bytes = 0;
     std::uint32_t number = 0;    // of the message, from 0, its lower half
     std::uint32_t released = 0;  // likewise: messages of the other direction that have been released, ever
+    std::uint64_t landing = Landings::kNowhere;  // in the output that the receiver has shown, bytes
+    std::uint32_t seen = 0;                      // of what the receiver has shown, ever, the lower half
+    std::uint32_t unused = 0;
   };
-  static_assert(sizeof(Header) == 48);
+  static_assert(sizeof(Header) == 64);
 
   // One end: ours, and the peer's port that it speaks to.
   struct Rail {
@@ -59,16 +71,27 @@ class VerbsLane final : public VerbsUser {
   void send(std::uint64_t bytes, const CallTag& tag);  // what slot() holds
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes, const CallTag& tag);
   bool pins_done() const;  // memory that was sent from may change
+  // The next message, if it is long enough, goes to that place in the output that the peer has shown for the call.
+  // False: the peer has shown none of that length, or not yet.
+  bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset);
 
   // Receiving.
   const Header* front();  // the next message; null: it has not come
   const std::byte* payload() const;
+  bool front_is_placed() const;  // in its slot, or where this rank has shown its output
   void release();
   bool corrupt() const { return corrupt_; }
+  // Messages of the call may be written where they are wanted, if that memory can be registered. False: not so.
+  bool show_output(const CallTag& call, std::span<std::byte> output);
+  // The peer is asked to use that memory no more. True when it has answered, behind all that it had under way.
+  bool recall_output();
+  // The call has ended; `gave_up`: with messages missing, which no card may write there any more.
+  void hide_output(bool gave_up);
   bool connected() const { return stage_ != Stage::kIntroduced && stage_ != Stage::kAnswered; }
 
-  bool poll();                                           // takes what has come; true if anything had
-  void pump();                                           // the same; connects; tells what it owes
+  bool poll();  // takes what has come; true if anything had
+  void pump();  // the same; connects; tells what it owes
+  const VerbsLaneOptions& options() const { return options_; }
   const std::string& broken() const { return broken_; }  // why; empty: it is not
   std::string way() const;    // "rxe0 port 1, queue pair 17 (to queue pair 18 of rxe0 port 1 at rank 3)"
   bool idle() const;          // everything that was sent has arrived, or never will
@@ -97,7 +120,12 @@ class VerbsLane final : public VerbsUser {
     std::uint32_t key = 0;
   };
 
-  using Held = std::vector<std::shared_ptr<Registrations::Entry>>;  // by queue pair
+  struct Aim {  // of a request: where it writes
+    std::uint64_t address = 0;
+    std::uint32_t key = 0;
+  };
+
+  using Held = Landings::Held;
 
   VerbsLane(const VerbsLaneOptions& options, Introductions& introductions);
   Status prepare(const std::vector<Rail>& rails);
@@ -110,11 +138,19 @@ class VerbsLane final : public VerbsUser {
   bool room() const;
   std::size_t parts_of(std::uint64_t bytes) const;
   std::uint64_t stride() const;
+  std::uint64_t half_bytes() const;  // of memory_
+  // Requests that a queue pair holds: the parts of each message, what tells of releases, and some that ask for
+  // completion.
+  std::uint32_t depth() const { return 4 * options_.slots + 16; }
+  void take_entry(std::uint32_t number);
+  void answer_recall();
   std::byte* send_slot(std::uint64_t number) const;
   const std::byte* receive_slot(std::uint64_t number) const;
-  std::optional<Held> hold(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes);
+  std::optional<Held> hold(VerbsDevice::MemoryUse use, std::span<const std::byte> memory);
   void send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held);
-  void post(std::size_t pair, std::span<const Piece> pieces, std::uint64_t offset, std::uint32_t immediate, bool tells);
+  Aim slots_at(std::size_t pair, std::uint64_t offset) const;
+  void post(std::size_t pair, std::span<const Piece> pieces, const Aim& aim, std::optional<std::uint32_t> immediate,
+            bool tells);
   void note_released(std::uint64_t more);
   std::string way_of(const Pair& pair) const;
 
@@ -124,7 +160,7 @@ class VerbsLane final : public VerbsUser {
 
   const VerbsLaneOptions options_;
   Introductions& introductions_;
-  std::byte* memory_ = nullptr;  // slots to send from, then slots to receive into
+  std::byte* memory_ = nullptr;  // slots and entries to send from, then slots and entries to receive into
   std::vector<std::pair<VerbsRail*, ibv_mr*>> regions_;
   std::vector<Pair> pairs_;
   std::uint64_t remote_slots_ = 0;  // address of the peer's receive slots
@@ -135,6 +171,9 @@ class VerbsLane final : public VerbsUser {
   std::uint64_t sent_ = 0;           // messages, ever
   std::uint64_t peer_released_ = 0;  // of these
   std::size_t next_pair_ = 0;
+  std::optional<std::uint64_t> landing_;           // of the next message
+  Landings landings_;                              // of both directions
+  std::optional<std::uint16_t> recalled_by_peer_;  // to be answered
   // Receiving.
   std::vector<std::uint32_t> parts_;  // by slot: those of its message that have arrived
   std::vector<bool> whole_;           // by slot

@@ -126,7 +126,8 @@ Result<std::shared_ptr<VerbsLane>> VerbsPath::lane(std::uint32_t peer, std::uint
                                  .lane = number,
                                  .slots = options_.slots,
                                  .slot_bytes = options_.slot_bytes,
-                                 .queue_pairs = settings_.queue_pairs},
+                                 .queue_pairs = settings_.queue_pairs,
+                                 .shows_outputs = settings_.write_outputs},
                                 peers_[peer], host_.introductions);
     if (!made) return made.error();
     known = lanes_.emplace(Key{peer, number}, std::move(*made)).first;
@@ -212,7 +213,9 @@ void VerbsPath::drain(std::int64_t patience_ns) {
 MemoryForgetter VerbsPath::memory_forgetter() {
   std::vector<std::weak_ptr<Registrations>> all;
   for (const auto& rail : rails_) {
-    if (rail != nullptr) all.push_back(rail->device().registrations());
+    if (rail == nullptr) continue;
+    all.push_back(rail->device().registrations(VerbsDevice::MemoryUse::kReadByUs));
+    all.push_back(rail->device().registrations(VerbsDevice::MemoryUse::kWrittenByPeers));
   }
   return [all](const void* data, std::size_t bytes) {
     for (const auto& weak : all) {

@@ -24,13 +24,9 @@ Registrations::Registrations(Register reg, Deregister dereg, std::uint64_t most_
       deregister_(std::move(dereg)),
       most_bytes_(most_bytes),
       monitor_(std::move(monitor)),
-      cursor_(monitor_ != nullptr ? monitor_->now() : 0) {
-  if (monitor_ != nullptr) monitor_->add_user();
-}
+      cursor_(monitor_ != nullptr ? monitor_->now() : 0) {}
 
-Registrations::~Registrations() {
-  if (monitor_ != nullptr) monitor_->remove_user();
-}
+Registrations::~Registrations() { forget_all(); }
 
 std::shared_ptr<Registrations::Entry> Registrations::acquire(std::span<const std::byte> memory) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -39,15 +35,19 @@ std::shared_ptr<Registrations::Entry> Registrations::acquire(std::span<const std
   if (monitor_ == nullptr || end - begin > most_bytes_) return nullptr;
   const std::scoped_lock lock(mutex_);
   drop_gone();
-  auto first = entries_.upper_bound(begin);
-  if (first != entries_.begin() && std::prev(first)->second->end() > begin) --first;
-  if (first != entries_.end() && first->first <= begin && first->second->end() >= end) {
-    first->second->used_ = ++clock_;
+  // None covers another one, so that of those that start before, the last ends last.
+  const auto behind = entries_.upper_bound(begin);
+  if (behind != entries_.begin() && std::prev(behind)->second->end() >= end) {
+    Entry& found = *std::prev(behind)->second;
+    found.used_ = ++clock_;
     ++counts_.found;
-    return first->second;
+    return std::prev(behind)->second;
   }
-  // Parts of one buffer that share pages become one registration, or they would take turns.
+  const auto first = first_behind(begin);
+  // Parts of one buffer that share pages become one registration, or they would take turns. Not what only touches at
+  // an edge: blocks of a long buffer would make ever longer ones.
   for (auto entry = first; entry != entries_.end() && entry->first < end; ++entry) {
+    if (std::min(end, entry->second->end()) - std::max(begin, entry->first) <= page_bytes()) continue;
     const std::uintptr_t low = std::min(begin, entry->first);
     const std::uintptr_t high = std::max(end, entry->second->end());
     if (high - low > most_bytes_) break;
@@ -59,11 +59,12 @@ std::shared_ptr<Registrations::Entry> Registrations::acquire(std::span<const std
   auto* const data = reinterpret_cast<std::byte*>(begin);
   const std::optional<Key> key = register_(data, end - begin);
   if (!key) {
+    monitor_->unwatch(begin, end);
     ++counts_.refused;
     return nullptr;
   }
   ++counts_.made;
-  drop_overlapping(begin, end);
+  drop_replaced(begin, end);
   make_room(end - begin);
   auto entry = std::make_shared<Entry>(deregister_, std::span(data, end - begin), *key);  // shared with its users
   entry->used_ = ++clock_;
@@ -81,9 +82,17 @@ void Registrations::forget(const void* data, std::size_t bytes) {
 void Registrations::clear() {
   const std::scoped_lock lock(mutex_);
   drop_gone();
-  for (const auto& [begin, entry] : entries_) monitor_->unwatch(begin, entry->end());
-  entries_.clear();
-  counts_.bytes = 0;
+  forget_all();
+}
+
+void Registrations::forget_all() {
+  while (!entries_.empty()) erase(entries_.begin());
+}
+
+void Registrations::forget(const std::shared_ptr<Entry>& entry) {
+  const std::scoped_lock lock(mutex_);
+  const auto known = entries_.find(reinterpret_cast<std::uintptr_t>(entry->memory_.data()));
+  if (known != entries_.end() && known->second == entry) erase(known);
 }
 
 Registrations::Counts Registrations::counts() {
@@ -93,15 +102,28 @@ Registrations::Counts Registrations::counts() {
 
 Registrations::Map::iterator Registrations::erase(Map::iterator entry) {
   counts_.bytes -= entry->second->memory_.size();
+  monitor_->unwatch(entry->first, entry->second->end());
   return entries_.erase(entry);
 }
 
+// The first that ends behind `address`.
+Registrations::Map::iterator Registrations::first_behind(std::uintptr_t address) {
+  auto entry = entries_.upper_bound(address);
+  while (entry != entries_.begin() && std::prev(entry)->second->end() > address) --entry;
+  return entry;
+}
+
 void Registrations::drop_overlapping(std::uintptr_t begin, std::uintptr_t end) {
-  auto entry = entries_.upper_bound(begin);
-  if (entry != entries_.begin()) --entry;
-  while (entry != entries_.end() && entry->first < end) {
-    const bool overlaps = entry->second->end() > begin;
-    entry = overlaps ? erase(entry) : std::next(entry);
+  for (auto entry = first_behind(begin); entry != entries_.end() && entry->first < end;) entry = erase(entry);
+}
+
+// What a new entry covers, or shares more with than a page at an edge.
+void Registrations::drop_replaced(std::uintptr_t begin, std::uintptr_t end) {
+  for (auto entry = first_behind(begin); entry != entries_.end() && entry->first < end;) {
+    const std::uintptr_t low = std::max(begin, entry->first);
+    const std::uintptr_t high = std::min(end, entry->second->end());
+    const bool covered = low == entry->first && high == entry->second->end();
+    entry = covered || high - low > page_bytes() ? erase(entry) : std::next(entry);
   }
 }
 
@@ -110,10 +132,7 @@ void Registrations::drop_gone() {
   const std::uint64_t before = entries_.size();
   const bool all_told =
       monitor_->gone_since(cursor_, [this](std::uintptr_t begin, std::uintptr_t end) { drop_overlapping(begin, end); });
-  if (!all_told) {
-    entries_.clear();
-    counts_.bytes = 0;
-  }
+  if (!all_told) forget_all();
   counts_.gone += before - entries_.size();
 }
 
@@ -122,7 +141,6 @@ void Registrations::make_room(std::uint64_t bytes) {
     const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
       return a.second->used_ < b.second->used_;
     });
-    monitor_->unwatch(oldest->first, oldest->second->end());
     erase(oldest);
     ++counts_.evicted;
   }

@@ -1,6 +1,6 @@
-// Registrations: users' memory that a network card may read, kept registered between calls. Bounded: what was used
-// longest ago goes first. Safe: memory that was given back to the system, or has got other pages, is never found again,
-// because a MemoryMonitor or the memory's owner tells; memory that nobody watches is not registered.
+// Registrations: users' memory that a network card may read, or write, kept registered between calls. Bounded: what was
+// used longest ago goes first. Safe: memory that was given back to the system, or has got other pages, is never found
+// again, because a MemoryMonitor or the memory's owner tells; memory that nobody watches is not registered.
 //
 // Knows nothing of verbs: how memory is registered is handed in. Thread-safe.
 #pragma once
@@ -63,6 +63,8 @@ class Registrations {
   // What overlaps [data, data + bytes) is never found again.
   void forget(const void* data, std::size_t bytes);
   void clear();  // entries in use end later
+  // It is never found again, and ends with the last who holds it.
+  void forget(const std::shared_ptr<Entry>& entry);
 
   struct Counts {
     std::uint64_t found = 0;
@@ -75,8 +77,12 @@ class Registrations {
   Counts counts();
 
  private:
-  using Map = std::map<std::uintptr_t, std::shared_ptr<Entry>>;  // by start; they do not overlap
+  // By start. Neighbours may share a page; none covers another one.
+  using Map = std::map<std::uintptr_t, std::shared_ptr<Entry>>;
   Map::iterator erase(Map::iterator entry);
+  Map::iterator first_behind(std::uintptr_t address);
+  void drop_replaced(std::uintptr_t begin, std::uintptr_t end);
+  void forget_all();
   void drop_overlapping(std::uintptr_t begin, std::uintptr_t end);
   void drop_gone();
   void make_room(std::uint64_t bytes);

@@ -23,7 +23,8 @@ struct VerbsSettings {
   std::uint8_t retries = 6;               // 7 is for ever on some devices
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
-  std::uint64_t cache_bytes = std::uint64_t{1} << 30;  // of users' memory that stays registered
+  std::uint64_t cache_bytes = std::uint64_t{1} << 30;  // of users' memory that stays registered, each way
+  bool write_outputs = true;                           // peers write messages into the output where they are wanted
 };
 
 // A port that can be used, with what peers must know of it. A value.

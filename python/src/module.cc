@@ -1,0 +1,47 @@
+// The module tutti._core: Tutti's C++ API on addresses and numbers. tutti/_core.pyi describes every name.
+#include "core.h"
+
+namespace tutti::python {
+namespace {
+
+template <class Enumeration>
+void add_name(nb::dict& names, Enumeration value) {
+  const std::string_view name = to_string(value);
+  names[nb::str(name.data(), name.size())] = static_cast<int>(value);
+}
+
+template <class Enumeration>
+nb::dict numbers_by_name(std::span<const Enumeration> values) {
+  nb::dict names;
+  for (const Enumeration value : values) add_name(names, value);
+  return names;
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // a communicator that a program's end meets alive is no mistake
+  module.attr("version") = nb::str(version().data(), version().size());
+  module.attr("data_types") = numbers_by_name(all_data_types());
+  module.attr("reduce_ops") = numbers_by_name(all_reduce_ops());
+  module.attr("collectives") = numbers_by_name(all_collectives());
+  nb::dict algorithms;
+  add_name(algorithms, Algorithm::kAuto);
+  for (const Algorithm algorithm : all_algorithms()) add_name(algorithms, algorithm);
+  add_name(algorithms, Algorithm::kUser);
+  module.attr("algorithms") = algorithms;
+  nb::dict sizes;
+  for (const DataType type : all_data_types()) sizes[nb::int_(static_cast<int>(type))] = size_of(type);
+  module.attr("type_sizes") = sizes;
+  add_errors(module);
+  add_interpreter(module);
+  add_interrupts(module);
+  add_arrays(module);
+  add_reductions(module);
+  add_work(module);
+  add_memory(module);
+  add_communicator(module);
+  add_group(module);
+}
+
+}  // namespace tutti::python

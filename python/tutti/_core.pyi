@@ -1,0 +1,218 @@
+"""Tutti's C++ API on addresses (plain numbers; 0: null) and on the numbers of its enumerations.
+
+What each function does is said in include/tutti/*.h; here is what differs. All raise tutti.errors.Error. Functions
+that can block let other threads run; Ctrl-C ends them in the main thread. Every object may be used from any thread.
+Memory at an address is the caller's to keep until the call, or its Work, has ended.
+"""
+
+from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+version: str
+# Numbers by name, as C++ spells the names.
+data_types: Dict[str, int]
+reduce_ops: Dict[str, int]
+collectives: Dict[str, int]
+algorithms: Dict[str, int]
+error_codes: Dict[str, int]
+error_scopes: Dict[str, int]
+# Reductions beside reduce_ops: bit_and, bit_or, bit_xor (of the dtype's size), int16_sum, ..., uint16_max (with a
+# dtype of 2 bytes).
+reductions: Dict[str, int]
+type_sizes: Dict[int, int]  # bytes of an element by the number of its data type
+
+class Communicator:
+    @staticmethod
+    def create(
+        *,
+        rank: int = -1,
+        size: int = -1,
+        root: str = "",
+        job_id: str = "",
+        job_key_file: str = "",
+        interface: str = "",
+        unique_id: Optional[bytes] = None,
+        transport: str = "",
+        attach: str = "",
+        encrypt: Optional[bool] = None,
+        node_id: str = "",
+        device: Optional[int] = None,
+        device_calls: str = "",
+        uniform: Optional[bool] = None,
+        checksum: Optional[bool] = None,
+        setup_timeout_ms: int = 0,
+        timeout_ms: int = 0,
+    ) -> Communicator: ...
+    @staticmethod
+    def create_all(
+        size: int, *, transport: str = "", nodes: int = 1, setup_timeout_ms: int = 0, timeout_ms: int = 0
+    ) -> List[Communicator]: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def transport(self) -> str: ...
+    @property
+    def runs_on_devices(self) -> bool: ...
+    # One collective. Counts or displacements given: the v-variant; a rank of gather_v or scatter_v that knows none
+    # gives []. scale: of premulsum. stream: a CUstream. reduction: one of `reductions` in place of op.
+    def run(
+        self,
+        kind: int,
+        input: int,
+        output: int,
+        count: int,
+        dtype: int,
+        op: int = 0,
+        root: int = 0,
+        algorithm: int = 0,
+        timeout_ms: int = 0,
+        scale: Union[int, float, None] = None,
+        stream: Optional[int] = None,
+        input_counts: Optional[Sequence[int]] = None,
+        output_counts: Optional[Sequence[int]] = None,
+        input_displacements: Optional[Sequence[int]] = None,
+        output_displacements: Optional[Sequence[int]] = None,
+        reduction: int = 0,
+    ) -> None: ...
+    def start(
+        self,
+        kind: int,
+        input: int,
+        output: int,
+        count: int,
+        dtype: int,
+        op: int = 0,
+        root: int = 0,
+        algorithm: int = 0,
+        timeout_ms: int = 0,
+        scale: Union[int, float, None] = None,
+        stream: Optional[int] = None,
+        input_counts: Optional[Sequence[int]] = None,
+        output_counts: Optional[Sequence[int]] = None,
+        input_displacements: Optional[Sequence[int]] = None,
+        output_displacements: Optional[Sequence[int]] = None,
+        reduction: int = 0,
+    ) -> Work: ...
+    # The blocking collective on contiguous NumPy arrays of one of Tutti's types whose lengths fit; output None: in
+    # place. False: they are not such, and nothing has happened.
+    def quick(self, kind: int, input: object, output: Optional[object], op: int, root: int) -> bool: ...
+    def send(
+        self, address: int, count: int, dtype: int, peer: int, timeout_ms: int = 0, stream: Optional[int] = None
+    ) -> None: ...
+    def receive(
+        self, address: int, count: int, dtype: int, peer: int, timeout_ms: int = 0, stream: Optional[int] = None
+    ) -> None: ...
+    def start_send(
+        self, address: int, count: int, dtype: int, peer: int, timeout_ms: int = 0, stream: Optional[int] = None
+    ) -> Work: ...
+    def start_receive(
+        self, address: int, count: int, dtype: int, peer: int, timeout_ms: int = 0, stream: Optional[int] = None
+    ) -> Work: ...
+    def next_sender(self, timeout_ms: int = 0) -> int: ...
+    def barrier(self, timeout_ms: int = 0) -> None: ...
+    def split(self, colour: int, key: int = 0) -> Optional[Communicator]: ...  # -1: no colour
+    def duplicate(self) -> Communicator: ...
+    def shrink(self, excluded: Optional[Sequence[int]] = None) -> Communicator: ...
+    def grow(self, size: int, unique_id: Optional[bytes] = None) -> Communicator: ...
+    def agree(self, value: int = ..., patience_ms: int = 0) -> Agreement: ...
+    def finalize(self) -> None: ...
+    def abort(self) -> None: ...
+    def async_status(self) -> None: ...  # raises the error
+    def suspend(self) -> None: ...
+    def resume(self) -> None: ...
+    def device_memory_use(self) -> Tuple[int, int]: ...  # bytes: suspendable, lasting
+    def allocate(self, bytes: int) -> Memory: ...
+    def register_memory(self, address: int, bytes: int) -> Memory: ...
+    def auto_algorithm(self, kind: int, count: int, dtype: int) -> int: ...
+    def predicted_us(self, kind: int, count: int, dtype: int, algorithm: int = 0) -> Optional[float]: ...
+
+class Agreement:
+    @property
+    def survivors(self) -> List[int]: ...
+    @property
+    def last_operation(self) -> int: ...
+    @property
+    def value(self) -> int: ...
+
+class Group:
+    """Holds its communicators until run() or start(), both of which leave it empty."""
+
+    def __init__(self) -> None: ...
+    def add(
+        self,
+        communicator: Communicator,
+        kind: int,
+        input: int,
+        output: int,
+        count: int,
+        dtype: int,
+        op: int = 0,
+        root: int = 0,
+        algorithm: int = 0,
+        timeout_ms: int = 0,
+        scale: Union[int, float, None] = None,
+        stream: Optional[int] = None,
+        input_counts: Optional[Sequence[int]] = None,
+        output_counts: Optional[Sequence[int]] = None,
+        input_displacements: Optional[Sequence[int]] = None,
+        output_displacements: Optional[Sequence[int]] = None,
+        reduction: int = 0,
+    ) -> None: ...
+    def send(
+        self,
+        communicator: Communicator,
+        address: int,
+        count: int,
+        dtype: int,
+        peer: int,
+        timeout_ms: int = 0,
+        stream: Optional[int] = None,
+    ) -> None: ...
+    def receive(
+        self,
+        communicator: Communicator,
+        address: int,
+        count: int,
+        dtype: int,
+        peer: int,
+        timeout_ms: int = 0,
+        stream: Optional[int] = None,
+    ) -> None: ...
+    def run(self) -> None: ...
+    def start(self) -> Work: ...
+    def drop(self) -> None: ...
+
+class Work:
+    """Holds its communicators until the operation has ended."""
+
+    def wait(self) -> None: ...
+    def test(self) -> bool: ...
+    # Holds the object until the operation has ended, also when this Work is gone before; one, the last.
+    def keep(self, object: Optional[object]) -> None: ...
+
+class Memory:
+    """Holds its communicator. Has the buffer protocol: writable bytes."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...  # bytes; 0 once it is released
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def release(self) -> None: ...  # BufferError where memoryviews or arrays of it are alive; again: nothing
+
+def create_unique_id(
+    interface: str = "", first_port: int = 0, last_port: int = 0, patience_ms: int = 600000
+) -> bytes: ...
+def unique_id_from_text(text: str) -> bytes: ...
+def unique_id_to_text(unique_id: bytes) -> str: ...
+
+# For tutti/errors.py and tutti/arrays.py.
+def set_error_class(
+    factory: Callable[[int, int, int, str], BaseException],
+) -> None: ...  # code, scope, rank or -1, message
+def error_text(code: int, message: str) -> str: ...
+def set_array_type(type: type) -> None: ...
+def describe(array: object) -> Optional[Tuple[int, int, bool, int, int, bool, int, int, object]]: ...

@@ -1,0 +1,299 @@
+"""From arrays to one call of tutti._core: every length is looked at here, before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, SupportsIndex, Tuple, TypedDict, Union
+
+from . import _core
+from .arrays import Array, look_at, moved, new_like, reduced, same_kind, writable
+from .errors import InvalidArgumentError
+from .group import Group, Work
+
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+# Whose input, and whose output, is a block for each rank.
+_ROWS_IN = ("reduce_scatter", "scatter", "all_to_all")
+_ROWS_OUT = ("all_gather", "gather", "all_to_all")
+
+
+class CallOptions(TypedDict, total=False):
+    """What all calls take by keyword: tutti/communicator.py says what each is."""
+
+    dtype: Any
+    algorithm: Optional[str]
+    timeout: Optional[float]
+    stream: Any
+    group: Optional[Group]
+    blocking: bool
+    scale: Union[int, float, None]
+
+
+class Options(NamedTuple):
+    """The same, with what stands for those that were left out."""
+
+    dtype: Any = None
+    algorithm: Optional[str] = None
+    timeout: Optional[float] = None
+    stream: Any = None
+    group: Optional[Group] = None
+    blocking: bool = True
+    scale: Union[int, float, None] = None
+
+
+def read(options: CallOptions) -> Options:
+    """Raises TypeError for an option that there is none of."""
+    unknown = [name for name in options if name not in Options._fields]
+    if unknown:
+        raise TypeError(f"there is no option {unknown[0]!r}: take {', '.join(Options._fields)}")
+    return Options(**options)
+
+
+class Counts(NamedTuple):
+    """Lengths of parts by rank, in elements, and where they begin."""
+
+    counts: Optional[Sequence[int]]
+    displacements: Optional[Sequence[int]] = None
+
+
+def milliseconds(seconds: Optional[float], what: str) -> int:
+    """0 for None. Raises InvalidArgumentError for what is no time."""
+    if seconds is None:
+        return 0
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
+        raise InvalidArgumentError(f"{what} is {seconds!r}: give seconds, more than 0 (None: the one that is set already)")
+    return math.ceil(seconds * 1000)
+
+
+def stream_number(stream: Any) -> Optional[int]:
+    """The CUstream that PyTorch, CuPy, cuda-python or a number stand for."""
+    if stream is None or isinstance(stream, int):
+        return stream
+    face = getattr(stream, "__cuda_stream__", None)
+    if face is not None:
+        return int((face() if callable(face) else face)[1])
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    raise InvalidArgumentError(
+        f"stream is of type {type(stream).__name__}: give a CUstream as a number, or a stream of PyTorch or CuPy"
+    )
+
+
+def collective(
+    comm: Any,
+    kind: str,
+    x: Any,
+    out: Any,
+    options: Options,
+    *,
+    op: str = "sum",
+    root: int = 0,
+    result: Any = None,
+    new_shape: Optional[Callable[[], Tuple[int, ...]]] = None,
+    variable: bool = False,
+    parts_in: Optional[Counts] = None,
+    parts_out: Optional[Counts] = None,
+) -> Any:
+    """One collective: x in (None: this rank has no input), out (None: no output, or a new one where new_shape says
+    which).
+
+    result: what to return where there is no output. variable: a v-variant also where this rank knows no counts.
+    """
+    if not isinstance(root, SupportsIndex):
+        raise InvalidArgumentError(f"root {root!r} is no rank: give a whole number, 0..{comm.size - 1}")
+    root = root.__index__()
+    if not 0 <= root < comm.size:
+        raise InvalidArgumentError(f"root {root} is outside 0..{comm.size - 1}")
+    source = None if x is None else look_at(x, "the input", options.dtype)
+    if out is None and new_shape is not None and x is not None:
+        out = new_like(x, _shape(x, new_shape), "the output")
+    target = None
+    if out is not None:
+        target = writable(
+            source if source is not None and out is x else look_at(out, "the output", options.dtype), "the output"
+        )
+    _require_both(comm, kind, root, source, target)
+    if source is not None and target is not None:
+        same_kind(source, target)
+    array = source if source is not None else target
+    assert array is not None
+    elements = reduced(array, op) if kind in _REDUCING else moved(array)
+    if (options.scale is not None) != (kind in _REDUCING and op == "premulsum"):
+        raise InvalidArgumentError("scale is what op='premulsum' multiplies by: give both or neither")
+    if variable or parts_in is not None or parts_out is not None:
+        count, blocks = _parts(comm, kind, elements.factor, source, target, parts_in, parts_out)
+    else:
+        count, blocks = _block(comm.size, kind, source, target) * elements.factor, (None,) * 4
+    # A broadcast's root has one array, as input and output.
+    to = source if kind == "broadcast" and target is None else target
+    arguments = (
+        _core.collectives[kind],
+        0 if source is None else source.address,
+        0 if to is None else to.address,
+        count,
+        elements.dtype,
+        elements.op,
+        root,
+        _algorithm(options.algorithm),
+        milliseconds(options.timeout, "timeout"),
+        options.scale,
+        _stream(options.stream, array),
+        *blocks,
+        elements.reduction,
+    )
+    return _launch(comm, arguments, options, out if out is not None else result, (source, target))
+
+
+def barrier(comm: Any, options: Options) -> Any:
+    """A barrier that is not the plain one."""
+    arguments = (
+        _core.collectives["barrier"],
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        _algorithm(options.algorithm),
+        milliseconds(options.timeout, "timeout"),
+    )
+    return _launch(comm, arguments, options, None, None)
+
+
+def _launch(comm: Any, arguments: Tuple[Any, ...], options: Options, outcome: Any, keep: Any) -> Any:
+    if options.group is not None:
+        options.group._core.add(comm._core, *arguments)
+        return options.group._added(outcome, keep)
+    if not options.blocking:
+        return Work(comm._core.start(*arguments), outcome, keep)
+    comm._core.run(*arguments)
+    return outcome
+
+
+def transfer(comm: Any, way: str, x: Any, peer: int, options: Options) -> Any:
+    """One send or receive."""
+    what = "the array to send" if way == "send" else "the array to receive"
+    array = look_at(x, what, options.dtype)
+    if way == "receive":
+        writable(array, what)
+    elements = moved(array)
+    arguments = (
+        array.address,
+        array.elements * elements.factor,
+        elements.dtype,
+        peer,
+        milliseconds(options.timeout, "timeout"),
+        _stream(options.stream, array),
+    )
+    if options.group is not None:
+        getattr(options.group._core, way)(comm._core, *arguments)
+        return options.group._added(x, array)
+    if not options.blocking:
+        return Work(getattr(comm._core, "start_" + way)(*arguments), x, array)
+    getattr(comm._core, way)(*arguments)
+    return x
+
+
+def _shape(x: Any, new_shape: Callable[[], Tuple[int, ...]]) -> Tuple[int, ...]:
+    return new_shape() if hasattr(x, "shape") else ()  # new_like() refuses what has none
+
+
+def _require_both(comm: Any, kind: str, root: int, source: Optional[Array], target: Optional[Array]) -> None:
+    needs_input = kind not in ("broadcast", "scatter") or comm.rank == root
+    needs_output = kind not in ("broadcast", "reduce", "gather") or (comm.rank == root and kind != "broadcast")
+    if needs_input and source is None:
+        raise InvalidArgumentError(f"{kind} needs an input on rank {comm.rank}: None was given")
+    if needs_output and target is None:
+        raise InvalidArgumentError(f"{kind} needs an output on rank {comm.rank}: None was given")
+
+
+def _algorithm(name: Optional[str]) -> int:
+    if name is None:
+        return 0
+    if name not in _core.algorithms:
+        raise InvalidArgumentError(f"there is no algorithm {name!r}: take one of {', '.join(_core.algorithms)}")
+    return _core.algorithms[name]
+
+
+def _stream(stream: Any, array: Array) -> Optional[int]:
+    given = stream_number(stream)
+    return array.stream if given is None else given
+
+
+def _block(size: int, kind: str, source: Optional[Array], target: Optional[Array]) -> int:
+    """Elements of one block; raises InvalidArgumentError where the lengths do not fit each other."""
+    got = tuple(None if array is None else array.elements for array in (source, target))
+    rows = (size if kind in _ROWS_IN else 1, size if kind in _ROWS_OUT else 1)
+    first = 0 if got[0] is not None else 1
+    length = got[first]
+    assert length is not None
+    if length % rows[first] != 0:
+        raise InvalidArgumentError(
+            f"{kind}: {'input' if first == 0 else 'output'} has {length} elements, which are not {size} "
+            "equal parts: give a multiple"
+        )
+    block = length // rows[first]
+    if got[1] is not None and got[1] != block * rows[1]:
+        raise InvalidArgumentError(
+            f"{kind} over {size} ranks: the input has {got[0]} elements, so the output must have "
+            f"{block * rows[1]}, and has {got[1]}"
+        )
+    return block
+
+
+def _parts(
+    comm: Any,
+    kind: str,
+    factor: int,
+    source: Optional[Array],
+    target: Optional[Array],
+    parts_in: Optional[Counts],
+    parts_out: Optional[Counts],
+) -> Tuple[int, Tuple[Any, ...]]:
+    """The count of a v-variant and its four lists, as _core takes them."""
+    lists: List[Any] = []
+    for parts, array, what in ((parts_in, source, "input"), (parts_out, target, "output")):
+        lists.append(None if parts is None else _list(comm, kind, parts, array, what))
+    count = 0
+    if kind in ("all_gather", "gather") and source is not None:
+        count = source.elements
+    elif kind in ("reduce_scatter", "scatter") and target is not None:
+        count = target.elements
+    known = lists[1] if kind in ("all_gather", "gather") else lists[0]
+    if kind != "all_to_all" and known is not None and known.counts[comm.rank] != count:
+        raise InvalidArgumentError(
+            f"{kind}_v: counts say {known.counts[comm.rank]} elements for rank {comm.rank}, and its array has {count}"
+        )
+    # What only a root knows is an empty list elsewhere: it says that this is a v-variant.
+    if parts_in is None and parts_out is None:
+        lists = [None, Counts([])] if kind == "gather" else [Counts([]), None]
+
+    def scaled(values: Optional[Sequence[int]]) -> Optional[List[int]]:
+        return None if values is None else [value * factor for value in values]
+
+    columns = [scaled(None if entry is None else entry.counts) for entry in lists]
+    columns += [scaled(None if entry is None else entry.displacements) for entry in lists]
+    return count * factor, tuple(columns)
+
+
+def _list(comm: Any, kind: str, parts: Counts, array: Optional[Array], what: str) -> Counts:
+    if parts.counts is None:
+        raise InvalidArgumentError(f"{kind}_v needs counts on rank {comm.rank}: None was given")
+    given = (*parts.counts, *(() if parts.displacements is None else parts.displacements))
+    wrong = [x for x in given if not isinstance(x, SupportsIndex)]
+    if wrong:
+        raise InvalidArgumentError(f"{kind}_v: {wrong[0]!r} is no number of elements: give whole numbers")
+    counts = [int(count) for count in parts.counts]
+    starts = None if parts.displacements is None else [int(start) for start in parts.displacements]
+    for name, values in (("counts", counts), ("displacements", starts)):
+        if values is not None and (len(values) != comm.size or min(values) < 0):
+            raise InvalidArgumentError(
+                f"{kind}_v: {name} must be {comm.size} numbers, one for each rank, none below 0: got {values}"
+            )
+    ends = [start + count for start, count in zip(starts, counts) if count > 0] if starts is not None else [sum(counts)]
+    length = 0 if array is None else array.elements
+    if max(ends, default=0) > length:
+        raise InvalidArgumentError(
+            f"{kind}_v: by its counts the {what} ends at element {max(ends)}, and it has {length}"
+        )
+    return Counts(counts, starts)

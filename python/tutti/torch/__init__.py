@@ -1,0 +1,82 @@
+"""Tutti as a backend of torch.distributed: init_process_group("tutti").
+
+torch 2.14 and later find the backend by its name, 2.5 and later register it on `import torch`; before that, or with
+TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import tutti.torch` does. docs/pytorch.md says what works.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Optional
+
+
+
+def autoload() -> None:
+    """For the entry point `torch.backends`, which torch calls at the end of its own import.
+
+    Stands before that import: where this module is what imports torch, torch calls while it is half read, and
+    register() follows at its end.
+    """
+    if "register" in globals():
+        register()
+
+
+import torch.distributed as dist  # noqa: E402
+
+if TYPE_CHECKING:
+    from .process_group import ProcessGroupTutti
+    from .rendezvous import Options
+
+__all__ = ["Options", "ProcessGroupTutti", "autoload", "empty", "register"]
+
+_NAME = "tutti"
+
+
+def _create(group: Any, options: Optional[Any] = None) -> Any:
+    """What torch calls for each process group; `group` is torch's _DistributedBackendOptions."""
+    from .process_group import ProcessGroupTutti
+
+    return ProcessGroupTutti(
+        group.store,
+        group.group_rank,
+        group.group_size,
+        group.timeout,
+        options=options,
+        global_ranks=list(group.global_ranks_in_group),
+    )
+
+
+def register() -> None:
+    """Makes "tutti" a name that torch.distributed knows. May be called again."""
+    if not dist.is_available() or _NAME.upper() in getattr(dist.Backend, "_plugins", {}):
+        return
+    known = inspect.signature(dist.Backend.register_backend).parameters
+    extra: dict = {}
+    if "devices" in known:
+        extra["devices"] = ["cpu", "cuda"]
+    if "extended_api" in known:
+        dist.Backend.register_backend(_NAME, _create, extended_api=True, **extra)
+    else:
+        from .process_group import ProcessGroupTutti
+
+        dist.Backend.register_backend(_NAME, ProcessGroupTutti, **extra)
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that `import torch`, which registers the backend, does not load what only its users need.
+    if name == "ProcessGroupTutti":
+        from .process_group import ProcessGroupTutti
+
+        return ProcessGroupTutti
+    if name == "Options":
+        from .rendezvous import Options
+
+        return Options
+    if name == "empty":
+        from .memory import empty
+
+        return empty
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+register()

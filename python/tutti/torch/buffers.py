@@ -1,0 +1,180 @@
+"""Where the tensors of a call lie, and how several of them become one buffer. Nothing here communicates."""
+
+from __future__ import annotations
+
+from typing import Callable, List, Optional, Sequence, Tuple
+
+import torch
+
+from .errors import refused
+
+Finish = Callable[[], None]
+
+
+def explain(tensor: torch.Tensor, call: str) -> Exception:
+    """Why the tensor, which is not a contiguous one of host or CUDA memory, cannot be part of `call`."""
+    if not isinstance(tensor, torch.Tensor):
+        return refused(f"{call} takes tensors, not {type(tensor).__name__}")
+    if tensor.layout is not torch.strided:
+        return refused(f"{call} takes dense tensors, this one's layout is {tensor.layout}: call .to_dense()")
+    if tensor.device.type not in ("cpu", "cuda"):
+        return refused(f"{call} takes tensors of host or CUDA memory, this one is on {tensor.device}")
+    # Their memory holds other numbers than the tensor has.
+    if tensor.is_neg():
+        return refused(f"{call} takes tensors as they lie in memory, this one is negated: call .resolve_neg()")
+    if tensor.is_conj():
+        return refused(f"{call} takes tensors as they lie in memory, this one is conjugated: call .resolve_conj()")
+    return refused(f"{call} takes contiguous tensors, one of shape {tuple(tensor.shape)} is not: call .contiguous()")
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is one piece of host or CUDA memory, and that memory holds its values."""
+    try:
+        return (
+            tensor.layout is torch.strided
+            and tensor.is_contiguous()
+            and (tensor.is_cpu or tensor.is_cuda)
+            and not (tensor.is_neg() or tensor.is_conj())
+        )
+    except AttributeError:  # not a tensor
+        return False
+
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is whole, or would be with its dimensions in the order of channels_last: enough where all
+    ranks' tensors lie alike."""
+    return is_whole(tensor) or (
+        isinstance(tensor, torch.Tensor)
+        and tensor.layout is torch.strided
+        and tensor.dim() in _FORMATS
+        and tensor.is_contiguous(memory_format=_FORMATS[tensor.dim()])
+        and is_whole(as_row(tensor))
+    )
+
+
+def as_row(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a dense tensor as they follow each other in memory."""
+    return tensor if tensor.is_contiguous() else tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and (tensor.is_cpu or tensor.is_cuda)
+
+
+def check(tensors: Sequence[torch.Tensor], call: str) -> None:
+    """Raises InvalidArgumentError unless all are contiguous, of one device and one type. At least one."""
+    if not tensors:
+        raise refused(f"{call} takes at least one tensor")
+    first = tensors[0]
+    for tensor in tensors:
+        if not is_whole(tensor):
+            raise explain(tensor, call)
+        if tensor.dtype is not first.dtype:
+            raise refused(f"{call} takes tensors of one type, not {first.dtype} and {tensor.dtype}")
+        if tensor.device != first.device:
+            raise refused(f"{call} takes tensors of one device, not {first.device} and {tensor.device}")
+
+
+class Row:
+    """The tensors of a list, one for each rank, as one buffer: as they lie in memory, or through a flat copy.
+
+    `address` and `displacements` (in units; None where one follows the other) are the buffer's, `counts` the lengths of
+    the blocks in units. A unit is `unit` bytes.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], multiplier: int):
+        self.tensors = tensors
+        self.counts = [tensor.numel() * multiplier for tensor in tensors]
+        self.flat: Optional[torch.Tensor] = None
+        self.address = 0
+        self.displacements: Optional[List[int]] = None
+
+    def lies_in_a_row(self) -> bool:
+        """Whether each tensor starts where the one before it ends."""
+        start: Optional[int] = None
+        for tensor in self.tensors:
+            if tensor.numel() == 0:
+                continue
+            if start is not None and tensor.data_ptr() != start:
+                return False
+            if start is None:
+                self.address = tensor.data_ptr()
+            start = tensor.data_ptr() + bytes_of(tensor)
+        return True
+
+    def is_apart(self) -> bool:
+        """Whether no two tensors share memory."""
+        ends = sorted(extent(tensor) for tensor in self.tensors if tensor.numel())
+        return all(one[1] <= other[0] for one, other in zip(ends, ends[1:]))
+
+    def spread(self, unit: int) -> None:
+        """Describes the tensors where they are, by displacements from the one with the lowest address."""
+        places = [tensor.data_ptr() for tensor in self.tensors]
+        self.address = min((p for p, count in zip(places, self.counts) if count), default=0)
+        self.displacements = [(p - self.address) // unit if n else 0 for p, n in zip(places, self.counts)]
+
+    def extent(self) -> Tuple[int, int]:
+        """The addresses of the first byte and behind the last."""
+        ends = [(tensor.data_ptr(), tensor.data_ptr() + bytes_of(tensor)) for tensor in self.tensors if tensor.numel()]
+        return (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0, 0)
+
+    def flatten(self, fill: bool) -> None:
+        """Takes a new buffer in place of the tensors; with `fill`, their values go into it."""
+        first = self.tensors[0]
+        total = sum(tensor.numel() for tensor in self.tensors)
+        self.flat = torch.empty(total, dtype=first.dtype, device=first.device)
+        self.address = self.flat.data_ptr()
+        if fill:
+            for part, tensor in zip(self._parts(), self.tensors):
+                copy(part, tensor)
+
+    def _parts(self) -> Sequence[torch.Tensor]:
+        assert self.flat is not None
+        return self.flat.split([tensor.numel() for tensor in self.tensors])
+
+    def give_back(self) -> None:
+        """Copies what the flat buffer holds to the tensors."""
+        if self.flat is not None:
+            for part, tensor in zip(self._parts(), self.tensors):
+                copy(tensor, part)
+
+
+def copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """As copy_(), element by element, whatever the shapes, and also to where the user could only in inference mode."""
+    if target.is_inference() and not torch.is_inference_mode_enabled():
+        with torch.inference_mode():
+            target.view(-1).copy_(source.view(-1))
+    else:
+        target.detach().view(-1).copy_(source.detach().view(-1))
+
+
+def share_memory(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether some input shares memory with some output."""
+    spans = [(*extent(tensor), 0) for tensor in inputs if tensor.numel()]
+    spans += [(*extent(tensor), 1) for tensor in outputs if tensor.numel()]
+    ends = [0, 0]
+    for start, end, side in sorted(spans):
+        if start < ends[1 - side]:
+            return True
+        ends[side] = max(ends[side], end)
+    return False
+
+
+def overlap(one: Tuple[int, int], other: Tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()  # torch < 2.1 has no Tensor.nbytes
+
+
+def extent(tensor: torch.Tensor) -> Tuple[int, int]:
+    address = tensor.data_ptr()
+    return (address, address + bytes_of(tensor))
+
+
+def unit_bytes(tensor: torch.Tensor, multiplier: int) -> int:
+    return tensor.element_size() // multiplier

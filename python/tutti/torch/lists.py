@@ -1,0 +1,177 @@
+"""The collectives that take a tensor for each rank.
+
+The tensors are read and written where they are, as blocks with displacements: quicker than through one flat buffer, at
+any length. A flat buffer is taken where that cannot be, which is each rank's own affair.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from .base import Tensors
+from .buffers import Row, check, extent, overlap, share_memory, unit_bytes
+from .collectives import Collectives, options_of
+from .errors import refused
+from .tables import ALL_GATHER, ALL_TO_ALL, GATHER, MOVED, REDUCE_SCATTER, SCATTER
+
+# Of who is not the root: the lengths of the others are its affair.
+_OF_THE_ROOT: Sequence[Optional[List[int]]] = ([], None, None, None)
+
+
+def _only(lists: Any, call: str) -> Any:
+    """The one list or tensor in a list of one: torch's form from when a process had several GPUs."""
+    if len(lists) != 1:
+        raise refused(f"{call} takes one list of tensors for one tensor, not {len(lists)}")
+    return lists[0]
+
+
+class Lists(Collectives):
+    def _row(self, tensors: Tensors, one: torch.Tensor, multiplier: int, call: str, same_length: bool) -> Row:
+        check([one, *tensors], call)
+        if len(tensors) != self._size:
+            raise refused(f"{call} of {self._size} ranks takes a list of {self._size} tensors, not of {len(tensors)}")
+        mine = tensors[self._rank]
+        if same_length and mine.numel() != one.numel():
+            raise refused(
+                f"{call}: this rank's tensor has {one.numel()} elements, but the tensor for it in the list "
+                f"(number {self._rank}) has {mine.numel()}"
+            )
+        return Row(tensors, multiplier)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> Any:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        opts = options_of(c10d.AllgatherOptions, opts, timeout)
+        targets, input = _only(outputs, "all_gather"), _only(inputs, "all_gather")
+        dtype, multiplier = MOVED[input.dtype]
+        row = self._row(targets, input, multiplier, "all_gather", True)
+        own = targets[self._rank].data_ptr() == input.data_ptr()
+        clear = own or not overlap(extent(input), row.extent())
+        self._place(row, clear, unit_bytes(input, multiplier), False)
+        finish = row.give_back if row.flat is not None else None
+        counts = (None, row.counts, None, row.displacements)
+        return self._go(
+            opts, input, list(targets), ALL_GATHER, input.data_ptr(), row.address, 0, dtype, counts=counts,
+            finish=finish, held=[input, row.flat],
+        )  # fmt: skip
+
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, op: Any = dist.ReduceOp.SUM, timeout: Any = None
+    ) -> Any:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        if not isinstance(opts, c10d.ReduceScatterOptions):
+            opts = options_of(c10d.ReduceScatterOptions, None, timeout, reduceOp=op if opts is None else opts)
+        output, sources = _only(outputs, "reduce_scatter"), _only(inputs, "reduce_scatter")
+        dtype, multiplier, op, reduction, scale = self._reduction(opts, output.dtype)
+        row = self._row(sources, output, multiplier, "reduce_scatter", True)
+        own = sources[self._rank].data_ptr() == output.data_ptr()
+        clear = own or not overlap(extent(output), row.extent())
+        self._place(row, clear, unit_bytes(output, multiplier), True)
+        counts = (row.counts, None, row.displacements, None)
+        return self._go(
+            opts, output, [output], REDUCE_SCATTER, row.address, output.data_ptr(), 0, dtype, op, 0, scale, reduction,
+            counts=counts, held=[list(sources), row.flat],
+        )  # fmt: skip
+
+    def _place(self, row: Row, clear: bool, unit: int, fill: bool) -> None:
+        """Decides where the row's buffer is: where the tensors are if they are `clear` of the call's other buffer, and
+        none of them is written twice. `fill`: the row is what goes in."""
+        if not clear or not (fill or row.is_apart()):
+            row.flatten(fill)
+        elif not row.lies_in_a_row():
+            row.spread(unit)
+
+    def allgather_coalesced(self, outputs: List[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        opts = options_of(c10d.AllgatherOptions, opts, None)
+
+        def add() -> None:
+            for number, input in enumerate(inputs):
+                self.allgather([[of_rank[number] for of_rank in outputs]], [input], opts)
+
+        return self._together(opts, add)
+
+    # ---- a message for each pair of ranks, from and to where the tensors are
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: Any = None) -> Any:
+        opts = options_of(c10d.AllToAllOptions, opts, timeout)
+        check([*outputs, *inputs], "all_to_all")
+        if len(outputs) != self._size or len(inputs) != self._size:
+            raise refused(
+                f"all_to_all among {self._size} ranks takes lists of {self._size} tensors, not of {len(inputs)} and "
+                f"{len(outputs)}"
+            )
+        mine, own = outputs[self._rank], inputs[self._rank]
+        if mine.numel() != own.numel():
+            raise refused(f"all_to_all: this rank has {own.numel()} elements for itself, but expects {mine.numel()}")
+        dtype, multiplier = MOVED[mine.dtype]
+        unit = unit_bytes(mine, multiplier)
+        targets, sources = Row(outputs, multiplier), Row(inputs, multiplier)
+        self._place(targets, True, unit, False)
+        self._place(sources, not share_memory(inputs, outputs), unit, True)
+        counts = (sources.counts, targets.counts, sources.displacements, targets.displacements)
+        finish = targets.give_back if targets.flat is not None else None
+        return self._go(
+            opts, mine, list(outputs), ALL_TO_ALL, sources.address, targets.address, 0, dtype, counts=counts,
+            finish=finish, held=[list(inputs), sources.flat, targets.flat],
+        )  # fmt: skip
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, root: int = 0, timeout: Any = None) -> Any:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = ([outputs] if outputs else []), [inputs]
+        root = opts if isinstance(opts, int) else root
+        opts = options_of(c10d.GatherOptions, opts, timeout, rootRank=root)
+        root, input = opts.rootRank, _only(inputs, "gather")
+        self._check_root(root, "gather")
+        if root != self._rank:
+            check([input], "gather")
+            dtype, multiplier = MOVED[input.dtype]
+            count = input.numel() * multiplier
+            return self._go(
+                opts, input, [], GATHER, input.data_ptr(), 0, count, dtype, root=root, counts=_OF_THE_ROOT
+            )  # fmt: skip
+        targets = _only(outputs, "gather")
+        dtype, multiplier = MOVED[input.dtype]
+        row = self._row(targets, input, multiplier, "gather", True)
+        own = targets[root].data_ptr() == input.data_ptr()
+        others = [tensor for number, tensor in enumerate(targets) if not own or number != root]
+        self._place(row, not share_memory([input], others), unit_bytes(input, multiplier), False)
+        finish = row.give_back if row.flat is not None else None
+        return self._go(
+            opts, input, list(targets), GATHER, input.data_ptr(), row.address, input.numel() * multiplier, dtype,
+            root=root, counts=(None, row.counts, None, row.displacements), finish=finish, held=[input, row.flat],
+        )  # fmt: skip
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, root: int = 0, timeout: Any = None) -> Any:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], ([inputs] if inputs else [])
+        root = opts if isinstance(opts, int) else root
+        opts = options_of(c10d.ScatterOptions, opts, timeout, rootRank=root)
+        root, output = opts.rootRank, _only(outputs, "scatter")
+        self._check_root(root, "scatter")
+        if root != self._rank:
+            check([output], "scatter")
+            dtype, multiplier = MOVED[output.dtype]
+            count = output.numel() * multiplier
+            return self._go(
+                opts, output, [output], SCATTER, 0, output.data_ptr(), count, dtype, root=root, counts=_OF_THE_ROOT
+            )  # fmt: skip
+        sources = _only(inputs, "scatter")
+        dtype, multiplier = MOVED[output.dtype]
+        row = self._row(sources, output, multiplier, "scatter", True)
+        own = sources[root].data_ptr() == output.data_ptr()
+        others = [tensor for number, tensor in enumerate(sources) if not own or number != root]
+        self._place(row, not share_memory([output], others), unit_bytes(output, multiplier), True)
+        return self._go(
+            opts, output, [output], SCATTER, row.address, output.data_ptr(), output.numel() * multiplier, dtype,
+            root=root, counts=(row.counts, None, row.displacements, None), held=[list(sources), row.flat],
+        )  # fmt: skip
+
+    def _check_root(self, root: int, call: str) -> None:
+        if not 0 <= root < self._size:
+            raise refused(f"{call}: root {root} is outside 0..{self._size - 1}")

@@ -1,0 +1,167 @@
+"""The process group of backend "tutti": a subclass of torch's in Python, so that one build serves every torch.
+
+torch's C++ calls it through its trampolines (DDP's reducer, functional collectives), torch's Python directly. One
+object serves host and CUDA tensors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import sys
+import time
+import weakref
+from datetime import timedelta
+from typing import Any, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..errors import Error
+from .dynamo import leave_alone
+from .errors import for_torch, refused
+from .rendezvous import Options, join, milliseconds
+from .transfers import Transfers
+
+_LAST_WAIT_S = 5.0
+_alive: "weakref.WeakSet[ProcessGroupTutti]" = weakref.WeakSet()
+
+
+class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
+    """A communicator of Tutti as torch's ProcessGroup. Made by init_process_group() and new_group().
+
+    Errors: tutti's exceptions, which are also torch.distributed.DistBackendError but for InvalidArgumentError: then
+    nothing has been sent, and the group works on. Their words name the rank to blame, as its rank in this group.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        options: Optional[Options] = None,
+        global_ranks: Sequence[int] = (),
+    ):
+        if options is not None and not isinstance(options, Options):
+            raise refused(f"pg_options of backend tutti is a tutti.torch.Options, not a {type(options).__name__}")
+        try:
+            dist.ProcessGroup.__init__(self, store, rank, size)
+        except TypeError:  # older releases
+            dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg, arg-type]
+        # A copy: torch notes in it what it knows of the group.
+        self.options = dataclasses.replace(options) if options is not None else Options()
+        self.options._timeout = timeout
+        self._name = ""
+        self._description = "undefined"
+        try:
+            communicator = join(store, rank, size, timeout, self.options)
+        except Error as error:
+            raise for_torch(error, global_ranks) from None
+        Transfers.__init__(self, communicator, timeout, global_ranks)
+        self._prepare_transfers()
+        _alive.add(self)
+
+    # ---- what torch asks a group about itself
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def getBackendName(self) -> str:
+        return "tutti"
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._description = desc
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName, setGroupName)
+    group_desc = property(getGroupDesc, setGroupDesc)
+
+    @property
+    def _device_types(self) -> List[torch.device]:
+        cpu = torch.device("cpu")
+        return [cpu, torch.device("cuda")] if torch.cuda.is_available() else [cpu]
+
+    def _get_backend(self, device: torch.device) -> "ProcessGroupTutti":  # type: ignore[override]
+        """For every device the group itself: it is its own backend."""
+        return self
+
+    def _get_backend_name(self) -> str:
+        return "tutti"
+
+    supports_coalescing = True
+    supports_splitting = False
+    supports_shrinking = False
+    supports_time_estimate = False
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        """How long a later call may make no progress."""
+        self._timeout_ms = milliseconds(timeout)
+        self.options._timeout = timeout
+
+    set_timeout = _set_default_timeout
+
+    def eager_connect_single_device(self, device: Optional[torch.device] = None) -> None:
+        """Nothing: all ranks are connected when the group is made."""
+
+    # ---- the end
+
+    def shutdown(self) -> None:
+        """What destroy_process_group() calls: waits for the calls under way, then leaves.
+
+        Local, but for receives whose message does not come within a second after all else has ended: nobody is left to
+        send it, so they end with an error, which aborts the group on all ranks.
+        """
+        _alive.discard(self)
+        self._end()
+        if self._from_any is not None:
+            self._from_any.stop()
+
+    # All that destroy_process_group() comes to before torch 2.0. At exit the module's names may be None already.
+    def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
+        if getattr(self, "communicator", None) is not None and is_finalizing is not None and not is_finalizing():
+            self.shutdown()
+
+    def abort(self) -> None:
+        """Ends every call under way with an error, on all ranks; the group takes no more calls. From any thread."""
+        self._abort()
+
+
+def _at_exit() -> None:
+    """Calls that nobody has waited for may end; what has not after a while is aborted, since no thread of ours may come
+    back to an interpreter that has ended."""
+    deadline = time.monotonic() + _LAST_WAIT_S
+    for group in list(_alive):
+        try:
+            if group.communicator is not None:
+                group._settle(max(0.0, deadline - time.monotonic()))
+            group._futures.stop()
+            group._transfer_futures.stop()
+        except Exception:  # the process ends; there is nobody to tell
+            pass
+
+
+atexit.register(_at_exit)
+leave_alone(module for name, module in list(sys.modules.items()) if name.startswith("tutti."))

@@ -1,0 +1,203 @@
+"""How the ranks of a process group find each other: through torch's store, which all of them share already."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from datetime import timedelta
+from typing import Any, List, Optional
+
+import torch
+
+from .. import _core
+from ..errors import DeadlineError, Error
+
+_LONGEST_MS = 2**31 - 1
+
+
+@dataclasses.dataclass
+class Options:
+    """Of one process group: init_process_group(..., pg_options=tutti.torch.Options(...)). Fields left alone: Tutti's
+    environment variables (docs/config.md), then the defaults.
+
+    interface   network interface (name, subnet or address) of this rank's data, and of rank 0 for meeting
+    transport   "auto", "shm" or "tcp"
+    device      number of this rank's GPU; default: the current device
+    encrypt     whether what goes between machines is encrypted (the same on all ranks)
+    uniform     whether collectives end alike on all ranks (the same on all ranks)
+    checksum    whether messages carry checksums (the same on all ranks)
+    """
+
+    interface: str = ""
+    transport: str = ""
+    device: Optional[int] = None
+    encrypt: Optional[bool] = None
+    uniform: Optional[bool] = None
+    checksum: Optional[bool] = None
+    _timeout: Optional[timedelta] = dataclasses.field(default=None, repr=False)  # torch's, under torch's name
+
+
+def milliseconds(timeout: timedelta) -> int:
+    """At least 1. torch's C++ turns the longest times into negative ones; they are as long as can be, too."""
+    if timeout.days < 0:
+        return _LONGEST_MS
+    return max(1, min(_LONGEST_MS, timeout // timedelta(milliseconds=1)))
+
+
+def _machine() -> str:
+    """The same for two processes that reach each other over the loopback interface, and only for such."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+
+
+def _is_here(address: str) -> bool:
+    """Whether the address is one of this machine's."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _address_towards(host: str) -> str:
+    """The address of this machine by which it reaches the host, or which the host's name has here. Sends nothing."""
+    for family, _, _, _, where in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+        if _is_here(str(where[0])):
+            return str(where[0])
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(where)
+            except OSError:
+                continue
+            return probe.getsockname()[0]
+    raise OSError(f"no way to {host}")
+
+
+def _meeting_interface(options: Options, machines: List[str]) -> str:
+    if options.interface:
+        return options.interface
+    if os.environ.get("TUTTI_INTERFACE"):
+        return ""  # the runtime reads it
+    if machines.count(machines[0]) == len(machines):
+        return "lo"
+    host = os.environ.get("MASTER_ADDR") or socket.gethostname()
+    try:
+        address = _address_towards(host)
+    except OSError as error:
+        raise _config(f"rank 0 has no address that leads to {host} ({error}): set TUTTI_INTERFACE") from error
+    if address.startswith("127.") or address == "::1":
+        raise _config(
+            f"the ranks are on several machines, but {host} is {address}, which others do not reach: set "
+            "TUTTI_INTERFACE to the network interface that they do, or MASTER_ADDR to its address"
+        )
+    return address
+
+
+def _config(words: str) -> Error:
+    from ..errors import ConfigError
+
+    return ConfigError(words, code="configuration", scope="communicator")
+
+
+class Meeting:
+    """The keys of one group in the store. A group that is made again, in the same store, takes new ones: torch gives
+    groups of other sizes the same names, too."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout = timedelta(milliseconds=milliseconds(timeout))
+        # Nobody has left a group's set-up before all have come, so the first `size` calls are of the first group.
+        self._round = (store.add(self._joined(), 1) - 1) // size
+
+    def _joined(self) -> str:
+        return f"tutti/{self._size}/joined"
+
+    def _key(self, name: str) -> str:
+        return f"tutti/{self._size}/{self._round}/{name}"
+
+    def leave(self) -> None:
+        """Not all have come: those that try again are the first of this round anew."""
+        self._store.add(self._joined(), -1)
+
+    def tell(self, name: str, value: str) -> None:
+        self._store.set(self._key(name), value)
+
+    def _has(self, key: str) -> bool:
+        if hasattr(self._store, "check"):
+            return bool(self._store.check([key]))
+        try:  # torch 1.13 can only wait
+            self._store.wait([key], timedelta(milliseconds=10))
+        except RuntimeError:
+            return False
+        return True
+
+    def hear(self, names: List[str]) -> List[str]:
+        """The values, when all are there; else DeadlineError naming what is missing."""
+        keys = [self._key(name) for name in names]
+        try:
+            self._store.wait(keys, self._timeout)
+        except RuntimeError as error:
+            missing = [name for name, key in zip(names, keys) if not self._has(key)]
+            words = f"after {self._timeout.total_seconds():g} s the store lacks: {', '.join(missing)} ({error})"
+            raise DeadlineError(words, code="timeout", scope="communicator") from error
+        return [self._store.get(key).decode() for key in keys]
+
+
+def _unique_id(meeting: Meeting, rank: int, size: int, timeout: timedelta, options: Options) -> bytes:
+    if rank > 0:
+        meeting.tell(f"rank {rank}", _machine())
+        (text,) = meeting.hear(["word of rank 0"])
+        if text.startswith("!"):
+            raise _config(f"rank 0 could not open a place to meet: {text[1:]}")
+        return _core.unique_id_from_text(text)
+    machines = [_machine()] + meeting.hear([f"rank {other}" for other in range(1, size)])
+    try:
+        interface = _meeting_interface(options, machines)
+        unique_id = _core.create_unique_id(interface=interface, patience_ms=min(milliseconds(timeout), 86_400_000))
+    except Error as error:
+        meeting.tell("word of rank 0", f"!{error.message}")
+        raise
+    meeting.tell("word of rank 0", _core.unique_id_to_text(unique_id))
+    return unique_id
+
+
+def _device(options: Options) -> Optional[int]:
+    """The GPU of this rank: the one named, else the current one, or before there is one that of the local rank."""
+    if options.device is not None or not torch.cuda.is_available():
+        return options.device
+    if torch.cuda.is_initialized() and torch.cuda.current_device() > 0:
+        return torch.cuda.current_device()
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    return local if local < torch.cuda.device_count() else torch.cuda.current_device()
+
+
+def join(store: Any, rank: int, size: int, timeout: timedelta, options: Options) -> Any:
+    """A new communicator of all ranks that share the store's prefix. Collective; at most about `timeout`.
+
+    Errors: as tutti's Communicator(); DeadlineError naming the ranks that have not come to the store.
+    """
+    meeting = Meeting(store, rank, size, timeout)
+    try:
+        unique_id = _unique_id(meeting, rank, size, timeout, options)
+    except DeadlineError:
+        meeting.leave()
+        raise
+    return _core.Communicator.create(
+        rank=rank,
+        size=size,
+        unique_id=unique_id,
+        interface=options.interface,
+        transport=options.transport,
+        device=_device(options),
+        encrypt=options.encrypt,
+        uniform=options.uniform,
+        checksum=options.checksum,
+        setup_timeout_ms=milliseconds(timeout),
+        timeout_ms=milliseconds(timeout),
+    )

@@ -1,0 +1,141 @@
+"""What torch's element types and reductions are called in Tutti. Tables, made once; nothing here communicates."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from torch.distributed import ReduceOp
+
+from .. import _core
+from ..errors import InvalidArgumentError, UnsupportedError
+
+ALL_REDUCE = _core.collectives["all_reduce"]
+BROADCAST = _core.collectives["broadcast"]
+REDUCE = _core.collectives["reduce"]
+ALL_GATHER = _core.collectives["all_gather"]
+REDUCE_SCATTER = _core.collectives["reduce_scatter"]
+ALL_TO_ALL = _core.collectives["all_to_all"]
+GATHER = _core.collectives["gather"]
+SCATTER = _core.collectives["scatter"]
+BARRIER = _core.collectives["barrier"]
+
+INT64 = _core.data_types["int64"]
+_UINT8 = _core.data_types["uint8"]
+_TWO_BYTES = _core.data_types["float16"]  # for user reductions, which look at its size only
+
+_SAME = {
+    "int8": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+    "uint32": "uint32",
+    "int64": "int64",
+    "uint64": "uint64",
+    "float16": "float16",
+    "float32": "float32",
+    "float64": "float64",
+    "bfloat16": "bfloat16",
+    "float8_e4m3fn": "float8_e4m3",
+    "float8_e5m2": "float8_e5m2",
+}
+# torch's type -> Tutti's, where both have it.
+_NATIVE: Dict[torch.dtype, int] = {
+    getattr(torch, theirs): _core.data_types[ours] for theirs, ours in _SAME.items() if hasattr(torch, theirs)
+}
+# A complex number is two of these; only sums keep that sense.
+_COMPLEX = {torch.complex64: _core.data_types["float32"], torch.complex128: _core.data_types["float64"]}
+_INTEGERS = {dtype for dtype in _NATIVE if not dtype.is_floating_point}
+_SIXTEEN_BITS = {getattr(torch, name): name for name in ("int16", "uint16") if hasattr(torch, name)}
+
+
+class _Moved(dict):
+    """torch.dtype -> (Tutti's type, how many of it one element is), for calls that only move elements: any type."""
+
+    def __missing__(self, dtype: torch.dtype) -> Tuple[int, int]:
+        if dtype in _NATIVE:
+            entry = (_NATIVE[dtype], 1)
+        elif dtype in _COMPLEX:
+            entry = (_COMPLEX[dtype], 2)
+        else:
+            entry = (_UINT8, torch.empty(0, dtype=dtype).element_size())
+        self[dtype] = entry
+        return entry
+
+
+MOVED = _Moved()
+
+# (Tutti's type, how many of it one element is, operation, user reduction or 0, whether the operation has a factor)
+Reduction = Tuple[int, int, int, int, bool]
+
+_PLAIN = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg", "PREMUL_SUM": "premulsum"}
+_BITS = {"BAND": "bit_and", "BOR": "bit_or", "BXOR": "bit_xor"}
+_OF_BOOL = {"SUM": "max", "PRODUCT": "min", "MIN": "min", "MAX": "max", "BOR": "max", "BAND": "min"}
+_LINEAR = ("SUM", "AVG", "PREMUL_SUM")
+
+
+def _numbered_operations() -> Dict[int, str]:
+    """The number of a ReduceOp, which is its hash in every release from 1.13 on, -> its name."""
+    kinds: Any = getattr(ReduceOp, "RedOpType", ReduceOp)
+    return {int(kind): name for name, kind in kinds.__members__.items()}
+
+
+_OPERATIONS = _numbered_operations()
+
+
+def _find(dtype: torch.dtype, name: str) -> Optional[Reduction]:
+    operations = _core.reduce_ops
+    if dtype is torch.bool:
+        if name == "BXOR":
+            return (_UINT8, 1, 0, _core.reductions["bit_xor"], False)
+        return (_UINT8, 1, operations[_OF_BOOL[name]], 0, False) if name in _OF_BOOL else None
+    if name in _BITS:
+        if dtype in _INTEGERS:
+            return (_NATIVE[dtype], 1, 0, _core.reductions[_BITS[name]], False)
+        return (_TWO_BYTES, 1, 0, _core.reductions[_BITS[name]], False) if dtype in _SIXTEEN_BITS else None
+    if name not in _PLAIN:
+        return None
+    if dtype in _NATIVE:
+        return (_NATIVE[dtype], 1, operations[_PLAIN[name]], 0, name == "PREMUL_SUM")
+    if dtype in _COMPLEX and name in _LINEAR:
+        return (_COMPLEX[dtype], 2, operations[_PLAIN[name]], 0, name == "PREMUL_SUM")
+    reduction = _core.reductions.get(f"{_SIXTEEN_BITS.get(dtype)}_{_PLAIN[name]}")
+    return None if reduction is None else (_TWO_BYTES, 1, 0, reduction, False)
+
+
+class _Reductions(dict):
+    """(torch.dtype, number of the ReduceOp) -> Reduction."""
+
+    def __missing__(self, key: Tuple[torch.dtype, int]) -> Reduction:
+        dtype, number = key
+        name = _OPERATIONS.get(number)
+        if name is None or (name not in _PLAIN and name not in _BITS):
+            raise InvalidArgumentError(f"reduction {name or number} is none of torch.distributed.ReduceOp's")
+        found = _find(dtype, name)
+        if found is None:
+            raise UnsupportedError(
+                f"ReduceOp.{name} of {dtype} is not supported: convert the tensor to a type that has it",
+                code="unsupported",
+            )
+        self[key] = found
+        return found
+
+
+REDUCTIONS = _Reductions()
+
+
+def factor_of(operation: ReduceOp, dtype: torch.dtype) -> float:
+    """The factor of a PREMUL_SUM, as a number. Integer types take whole factors only: else InvalidArgumentError."""
+    state: Any = None if hasattr(operation, "factor") else operation.__getstate__()
+    if state is None and not hasattr(operation, "factor"):
+        words = "this torch does not tell the factor of a PREMUL_SUM: multiply first"
+        raise UnsupportedError(words, code="unsupported")
+    factor = operation.factor if state is None else state[1]
+    if isinstance(factor, torch.Tensor):
+        if factor.numel() != 1:
+            raise InvalidArgumentError(f"the factor of PREMUL_SUM is one number, not a tensor of {factor.numel()}")
+        factor = factor.item()
+    if dtype not in _INTEGERS:
+        return float(factor)
+    if factor != int(factor):
+        raise InvalidArgumentError(f"PREMUL_SUM of {dtype} takes a whole factor, not {factor}")
+    return int(factor)

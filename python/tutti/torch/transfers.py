@@ -1,0 +1,246 @@
+"""Sends and receives between two ranks.
+
+Between two ranks messages arrive in the order in which they are sent. Tag 0 costs nothing; another tag travels in a
+message of its own ahead of the tensor, and the receiver compares: it does not look for a tag among later messages.
+"""
+
+from __future__ import annotations
+
+import collections
+import queue
+import threading
+from typing import Any, Deque, List, Optional, Tuple
+
+import torch
+
+from ..errors import AbortedError, Error, MismatchError, UnsupportedError
+from .base import Batch, Tensors
+from .buffers import as_row, bytes_of, copy, explain, is_dense
+from .errors import refused
+from .events import profiling, recorded
+from .lists import Lists
+from .tables import INT64, MOVED
+from .work import HostWork
+
+_MARK = 0x7475747469746167  # "tuttitag": what follows is a tag
+_SELF_OVER = "this group has been aborted or destroyed: a message of this rank to itself cannot be had any more"
+_HEADER = 3  # mark, tag, bytes of the tensor
+
+
+class Waiting:
+    """Something that ends when set() is called: has wait() and test() as _core.Work does."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._error: Optional[Exception] = None
+
+    def set(self, error: Optional[Exception] = None) -> None:
+        self._error = error
+        self._event.set()
+
+    def wait(self) -> None:
+        self._event.wait()
+        if self._error is not None:
+            raise self._error
+
+    def test(self) -> bool:
+        return self._event.is_set()
+
+
+class FromAny:
+    """Receives from whoever sends next, one after the other, in a thread of their own: such a receive blocks until
+    something comes. Started when first needed."""
+
+    def __init__(self, group: "Transfers"):
+        self._group = group
+        self._asked: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tutti receives", daemon=True)
+        self._thread.start()
+
+    def add(self, tensor: torch.Tensor, tag: int, waiting: Waiting, work: List[HostWork]) -> None:
+        self._asked.put((tensor, tag, waiting, work))
+
+    def stop(self) -> None:
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while True:
+            asked = self._asked.get()
+            if asked is None:
+                return
+            tensor, tag, waiting, work = asked
+            try:
+                communicator = self._group._open()
+                peer = communicator.next_sender(self._group._timeout_ms)
+                self._group._receive(tensor, peer, tag).wait()
+                work[0].source = peer
+                waiting.set()
+            except Exception as error:
+                waiting.set(error)
+            del asked, tensor, work
+
+
+class Transfers(Lists):
+    _from_any: Optional[FromAny] = None
+    _to_self: Deque[Tuple[torch.Tensor, int, Waiting]]
+    _by_self: Deque[Tuple[torch.Tensor, int, Waiting]]
+
+    def _prepare_transfers(self) -> None:
+        self._to_self = collections.deque()  # sends of this rank to itself that no receive has met
+        self._by_self = collections.deque()  # and receives
+        self._self_lock = threading.Lock()
+        self._self_over = False  # by abort() or the group's end
+        self._from_any_lock = threading.Lock()
+
+    def _end_own(self) -> None:
+        with self._self_lock:
+            self._self_over = True
+            left = [*self._to_self, *self._by_self]
+            self._to_self.clear()
+            self._by_self.clear()
+        for _, _, waiting in left:
+            waiting.set(self._tell(AbortedError(_SELF_OVER, code="aborted", scope="communicator")))
+
+    def _one(self, tensors: Any, peer: int, call: str) -> torch.Tensor:
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        if len(tensors) != 1:
+            raise refused(f"{call} takes one tensor, not {len(tensors)}")
+        if not is_dense(tensors[0]):
+            raise explain(tensors[0], call)
+        if not 0 <= peer < self._size:
+            raise refused(f"{call}: rank {peer} is outside 0..{self._size - 1}")
+        return tensors[0]
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Any:
+        tensor = self._one(tensors, dst, "send")
+        return self._transfer(tensor, dst, tag, True)
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Any:
+        tensor = self._one(tensors, src, "recv")
+        return self._transfer(tensor, src, tag, False)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
+        tensor = self._one(tensors, self._rank, "recv")
+        if not hasattr(self._open(), "next_sender"):
+            raise UnsupportedError("this build of tutti cannot receive from any source", code="unsupported")
+        if self._open_batch() is not None or not tensor.is_cpu:
+            raise refused("a receive from any source is for host memory, and not for a batch: name the source")
+        waiting = Waiting()
+        work: List[HostWork] = []
+        made = self._under(waiting, tensor, [tensor], None, None, True, True)
+        work.append(made)
+        with self._from_any_lock:
+            if self._from_any is None:
+                self._from_any = FromAny(self)
+        self._from_any.add(tensor, tag, waiting, work)
+        return made
+
+    def _transfer(self, tensor: torch.Tensor, peer: int, tag: int, sends: bool) -> Any:
+        if profiling() and self._open_batch() is None:
+            return recorded("send" if sends else "recv", lambda: self._begin_transfer(tensor, peer, tag, sends))
+        return self._begin_transfer(tensor, peer, tag, sends)
+
+    def _begin_transfer(self, tensor: torch.Tensor, peer: int, tag: int, sends: bool) -> Any:
+        if peer == self._rank and self._open_batch() is None:
+            return self._with_self(tensor, tag, sends)
+        try:
+            if tag == 0 and tensor.is_cpu and self._open_batch() is None:
+                dtype, multiplier = MOVED[tensor.dtype]
+                communicator = self._open()
+                start = communicator.start_send if sends else communicator.start_receive
+                started = start(tensor.data_ptr(), tensor.numel() * multiplier, dtype, peer, self._timeout_ms)
+                work = self._under(started, tensor, [tensor], None, None, True, not sends)
+                work.source = peer
+                return work
+            return self._send(tensor, peer, tag) if sends else self._receive(tensor, peer, tag)
+        except Error as error:
+            raise self._tell(error) from None
+
+    def _send(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        header = torch.tensor([_MARK, tag, bytes_of(tensor)], dtype=torch.int64) if tag != 0 else None
+        return self._with_header(tensor, peer, header, None, True)
+
+    def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        if tag == 0:
+            return self._with_header(tensor, peer, None, None, False)
+        header = torch.zeros(_HEADER, dtype=torch.int64)
+
+        def compare() -> None:
+            mark, got, size = header.tolist()
+            if mark != _MARK or got != tag:
+                what = f"tag {got}" if mark == _MARK else "no tag"
+                raise self._tell(
+                    MismatchError(
+                        f"a receive from rank {peer} with tag {tag} met a message with {what}: messages between two "
+                        "ranks arrive in the order in which they are sent, so receive them in that order",
+                        code="mismatch between ranks",
+                        rank=peer,
+                    )
+                )
+
+        return self._with_header(tensor, peer, header, compare, False)
+
+    def _with_header(self, tensor: torch.Tensor, peer: int, header: Any, finish: Any, sends: bool) -> Any:
+        """The header, if there is one, and the tensor as one batch, or as part of the open one."""
+        opened = self._open_batch()
+        batch = opened or Batch()
+        try:
+            batch.note(tensor, [tensor], (tensor, header), finish)
+            batch.transfers = True
+            batch.may_stay |= not sends
+            if header is not None:
+                self._check_header(tensor)
+                add = batch.group.send if sends else batch.group.receive
+                add(self._open(), header.data_ptr(), _HEADER, INT64, peer, self._timeout_ms)
+            self._message(batch, tensor, peer, sends)
+        except Exception:
+            self._forget(batch)
+            raise
+        if opened is not None:
+            return self._done
+        work = self._launch(batch, False)
+        if isinstance(work, HostWork):
+            work.source = peer
+        return work
+
+    def _message(self, batch: Batch, tensor: torch.Tensor, peer: int, sends: bool) -> None:
+        dtype, multiplier = MOVED[tensor.dtype]
+        add = batch.group.send if sends else batch.group.receive
+        stream = None if tensor.is_cpu else self._side_stream(tensor.device).cuda_stream
+        add(self._open(), tensor.data_ptr(), tensor.numel() * multiplier, dtype, peer, self._timeout_ms, stream)
+
+    def _check_header(self, tensor: torch.Tensor) -> None:
+        if not tensor.is_cpu:
+            raise refused("tags are for host memory: send tensors of CUDA memory with tag 0")
+
+    def _with_self(self, tensor: torch.Tensor, tag: int, sends: bool) -> Any:
+        """A rank's message to itself: whichever of the two comes second copies."""
+        self._open()
+        mine, others = (self._to_self, self._by_self) if sends else (self._by_self, self._to_self)
+        waiting = Waiting()
+        with self._self_lock:
+            if self._self_over:
+                raise self._tell(AbortedError(_SELF_OVER, code="aborted", scope="communicator"))
+            work = self._under(waiting, tensor, [tensor], None, None, True, True)
+            work.source = self._rank
+            if not others:
+                mine.append((tensor, tag, waiting))
+                return work
+            other, other_tag, other_waiting = others.popleft()
+        target, source = (other, tensor) if sends else (tensor, other)
+        error: Optional[Exception] = None
+        if tag != other_tag or target.dtype is not source.dtype or target.numel() != source.numel():
+            error = self._tell(
+                MismatchError(
+                    f"rank {self._rank} sends itself {source.numel()} {source.dtype} and receives {target.numel()} "
+                    f"{target.dtype}; tags {other_tag} and {tag}",
+                    code="mismatch between ranks",
+                    rank=self._rank,
+                )
+            )
+        else:
+            copy(as_row(target), as_row(source))
+        waiting.set(error)
+        other_waiting.set(error)
+        return work

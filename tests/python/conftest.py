@@ -1,0 +1,60 @@
+"""What the tests share: ranks as threads of this process, and ranks as processes."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from typing import Any, Callable, List, Sequence
+
+import pytest
+
+import tutti
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+TOOL = os.environ.get("LAUNCHER_OF_RANKS", str(TREE / "build/dev/bin/tutti"))
+LIMIT_S = 60
+
+
+def on_ranks(size: int, function: Callable[[tutti.Communicator], Any], **options: Any) -> List[Any]:
+    """What `function` gives on each rank, which has a thread of its own; what one raises is raised here."""
+    communicators = tutti.Communicator.create_all(size, **options)
+    results: List[Any] = [None] * size
+    failures: List[BaseException] = []
+
+    def work(rank: int) -> None:
+        try:
+            results[rank] = function(communicators[rank])
+        except BaseException as error:
+            failures.append(error)
+            communicators[rank].abort()  # so that the others end, too
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
+    if failures:
+        raise failures[0]
+    return results
+
+
+def run_python(arguments: Sequence[str], *, ranks: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """A Python process, or `ranks` of them started by `tutti run`; its output is text."""
+    command = [sys.executable, *arguments]
+    if ranks > 0:
+        command = [TOOL, "run", "-n", str(ranks), "--", *command]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **options)
+
+
+@pytest.fixture
+def script(tmp_path: pathlib.Path) -> Callable[[str], str]:
+    """Writes a program's text to a file and gives its path."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        return str(path)
+
+    return write

@@ -1,0 +1,194 @@
+"""torch's own distributed tests, which its wheel brings along, over Tutti, and over gloo where that fails.
+
+    python torch_suite.py [--only TEXT] [--ways gloo,as-gloo,tutti] [--results FILE] [--seconds 90]
+
+`tutti` runs them under the name of the backend: torch skips what it knows of gloo or NCCL only. `as-gloo` puts Tutti in
+gloo's place, so that every test which torch has for gloo runs over Tutti. Each test starts 3 processes. Exit code 1 if
+a test passes over gloo and not over Tutti, but for those in NOT_OURS, which are listed with the reason. Needs
+expecttest. Results so far are kept in FILE, and are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any, Dict, List
+
+PREFIX = "TestDistBackendWithSpawn."
+
+# What passes over gloo and cannot over any other backend, by a part of the test's name.
+NOT_OURS: Dict[str, str] = {
+    "test_barrier_timeout": "looks for gloo's words in the error; ours names the ranks that did not come",
+    "test_monitored_barrier": "looks for gloo's words in the error; ours names the ranks that did not come",
+    "test_ddp_logging_data_cpu": "looks for gloo's name in the log",
+    "_profiler": "looks for gloo's events in torch's profiler; ours are called otherwise and have no shapes",
+}
+
+
+def _put_in_gloos_place() -> None:
+    import torch.distributed as dist
+    import tutti.torch
+
+    dist.distributed_c10d.ProcessGroupGloo = tutti.torch.ProcessGroupTutti
+    dist.ProcessGroupGloo = tutti.torch.ProcessGroupTutti
+
+
+def _load() -> Any:
+    """The test case. Also in the processes that a test starts, which import this file anew."""
+    if os.environ["SUITE_WAY"] != "gloo":
+        import tutti.torch  # noqa: F401
+    if os.environ["SUITE_WAY"] == "as-gloo":
+        _put_in_gloos_place()
+    from torch.testing._internal import common_distributed
+    from torch.testing._internal.distributed import distributed_test
+
+    distributed_test.PROFILING_SUPPORTED_BACKENDS = []  # they look for shapes of tensors in events, too
+    if os.environ["SUITE_WAY"] == "tutti":
+        for feature in ("ddp", "subgroup", "cuda", "gpu"):
+            common_distributed.DistTestCases.backend_feature[feature].add("tutti")
+
+    class TestDistBackendWithSpawn(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+        def setUp(self) -> None:
+            super().setUp()
+            self._spawn_processes()
+
+    TestDistBackendWithSpawn.__qualname__ = "TestDistBackendWithSpawn"  # the processes look for it in this file
+
+    return TestDistBackendWithSpawn
+
+
+if "SUITE_WAY" in os.environ:
+    TestDistBackendWithSpawn = _load()
+
+
+class _Writer(unittest.TestResult):
+    """Writes each test's end to the file of results."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._path = path
+
+    def _write(self, test: Any, end: str, why: str) -> None:
+        with open(self._path, "a") as file:
+            entry = {"way": os.environ["SUITE_WAY"], "test": test.id().split(".")[-1], "end": end, "why": why[-3000:]}
+            file.write(json.dumps(entry) + "\n")
+
+    def addSuccess(self, test: Any) -> None:
+        self._write(test, "pass", "")
+
+    def addSkip(self, test: Any, reason: str) -> None:
+        self._write(test, "skip", reason)
+
+    def addFailure(self, test: Any, err: Any) -> None:
+        self._write(test, "fail", self._exc_info_to_string(err, test))  # type: ignore[attr-defined]
+
+    addError = addFailure
+
+
+def _run_here(names: List[str], path: str) -> None:
+    """All names in this process, one after the other; starts of torch are what takes long."""
+    result = _Writer(path)
+    for name in names:
+        unittest.TestSuite([TestDistBackendWithSpawn(name)]).run(result)
+
+
+def _ended(path: str, way: str) -> Dict[str, Dict[str, str]]:
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        entries = [json.loads(line) for line in file]
+    return {entry["test"]: entry for entry in entries if entry["way"] == way}
+
+
+def _run_way(way: str, names: List[str], path: str, seconds: int) -> None:
+    while True:
+        left = [name for name in names if name not in _ended(path, way)]
+        if not left:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ("barrier", "init_dir"):
+                os.mkdir(f"{folder}/{part}")
+            environment = dict(
+                os.environ,
+                SUITE_WAY=way,
+                BACKEND="tutti" if way == "tutti" else "gloo",
+                WORLD_SIZE="3",
+                TEMP_DIR=folder,
+                OMP_NUM_THREADS="1",
+                DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(seconds),
+            )
+            command = [sys.executable, os.path.abspath(__file__), "--here", ",".join(left[:20]), "--results", path]
+            with open(path + ".log", "a") as log:
+                subprocess.run(command, env=environment, stdout=log, stderr=log)
+        if left[0] not in _ended(path, way):  # the process died of it
+            with open(path, "a") as file:
+                why = "the process of the test ended without a word"
+                file.write(json.dumps({"way": way, "test": left[0], "end": "fail", "why": why}) + "\n")
+
+
+def _names(only: str) -> List[str]:
+    environment = dict(os.environ, SUITE_WAY="gloo", BACKEND="gloo", WORLD_SIZE="3", TEMP_DIR="/tmp")
+    names = "unittest.TestLoader().getTestCaseNames(torch_suite.TestDistBackendWithSpawn)"
+    script = f"import torch_suite, unittest; print(*{names})"
+    folder = os.path.dirname(os.path.abspath(__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return [name for name in done.stdout.split() if only in name]
+
+
+def _fails(path: str, ways: List[str], name: str) -> bool:
+    return any(_ended(path, way)[name]["end"] == "fail" for way in ways if way != "gloo")
+
+
+def _report(path: str, ways: List[str]) -> int:
+    wrong = 0
+    ends = {way: _ended(path, way) for way in ["gloo", *ways]}
+    for way, entries in ends.items():
+        counts = {end: sum(entry["end"] == end for entry in entries.values()) for end in ("pass", "skip", "fail")}
+        print(f"{way}: {counts['pass']} pass, {counts['skip']} skipped, {counts['fail']} fail")
+    for way in ways:
+        if way == "gloo":
+            continue  # what the others are compared with
+        for test, entry in ends[way].items():
+            if entry["end"] != "fail" or ends["gloo"].get(test, {}).get("end") != "pass":
+                continue
+            reason = next((why for part, why in NOT_OURS.items() if part in test), None)
+            last = entry["why"].strip().splitlines()[-1:] or [""]
+            print(f"  {way} {test}: {reason or last[0]}")
+            wrong += reason is None
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="tests with this in their name")
+    parser.add_argument("--ways", default="gloo,as-gloo,tutti")
+    parser.add_argument("--results", default="torch_suite.jsonl")
+    parser.add_argument("--seconds", type=int, default=90, help="for one test")
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    path = os.path.abspath(arguments.results)
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "tutti", "expecttest")):
+        print("skipped: this needs torch, tutti and expecttest")
+        return 77
+    if arguments.here:
+        _run_here(arguments.here.split(","), path)
+        return 0
+    names = _names(arguments.only)
+    ways = arguments.ways.split(",")
+    for way in sorted(ways, key="gloo".__eq__):
+        if way == "gloo" and len(ways) > 1:  # it matters where Tutti fails
+            names = [name for name in names if _fails(path, ways, name)]
+        _run_way(way, names, path, arguments.seconds)
+    return _report(path, ways)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+#include "train/command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <map>
+
+namespace tutti::train {
+namespace {
+
+constexpr int kUsage = 2;
+
+template <class Value>
+using Words = std::map<std::string, Value>;
+
+const Words<Strategy> kStrategies = {
+    {"ddp", Strategy::kDdp},    {"zero1", Strategy::kZero1}, {"zero2", Strategy::kZero2},  {"zero3", Strategy::kZero3},
+    {"fsdp", Strategy::kZero3}, {"mics", Strategy::kMics},   {"server", Strategy::kServer}};
+const Words<Schedule> kSchedules = {{"gpipe", Schedule::kGpipe}, {"1f1b", Schedule::kOneForwardOneBackward}};
+const Words<OptimizerKind> kOptimizers = {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}};
+const Words<Decay> kDecays = {{"none", Decay::kNone}, {"linear", Decay::kLinear}, {"cosine", Decay::kCosine}};
+const Words<Precision> kPrecisions = {
+    {"fp32", Precision::kFloat32}, {"bf16", Precision::kBfloat16}, {"fp16", Precision::kFloat16}};
+
+// An option that is one of some words.
+template <class Value>
+CLI::Option* add_word(CLI::App& app, const std::string& name, Value& value, const Words<Value>& words,
+                      const std::string& what) {
+  std::string known;
+  for (const auto& [word, of] : words) known += (known.empty() ? "" : ", ") + word;
+  return app
+      .add_option_function<std::string>(
+          name,
+          [&value, &words, name, known](const std::string& word) {
+            const auto found = words.find(word);
+            if (found == words.end()) throw CLI::ValidationError(name, fmt::format("'{}' is none of {}", word, known));
+            value = found->second;
+          },
+          fmt::format("{}: {}", what, known))
+      ->type_name("WORD");
+}
+
+void add_slow(CLI::App& app, TrainOptions& options) {
+  app.add_option_function<std::string>(
+         "--slow",
+         [&options](const std::string& text) {
+           const char* const end = text.data() + text.size();
+           const auto [colon, wrong] = std::from_chars(text.data(), end, options.slow_rank);
+           const bool good = wrong == std::errc() && colon != end && *colon == ':' &&
+                             std::from_chars(colon + 1, end, options.slow_factor).ptr == end &&
+                             options.slow_factor >= 1;
+           if (!good) throw CLI::ValidationError("--slow", "'" + text + "': write RANK:FACTOR, as 1:2.5");
+         },
+         "RANK:FACTOR: let that rank compute so many times as long, to try --balance")
+      ->type_name("RANK:FACTOR");
+}
+
+void add_ranks(CLI::App& app, TrainOptions& options) {
+  app.add_option("-n,--ranks", options.ranks, "Ranks (default 2; with --elastic its MAX)")->check(CLI::Range(1, 4096));
+  add_word(app, "--strategy", options.strategy, kStrategies, "What data-parallel ranks share")->default_str("ddp");
+  app.add_option("--group", options.group, "mics: ranks that hold one set of shards");
+  app.add_option("--servers", options.servers, "server: the first so many ranks keep the parameters")
+      ->capture_default_str();
+  app.add_option("--tensor", options.tensor, "Ranks that share each layer")->capture_default_str();
+  app.add_option("--pipeline", options.pipeline, "Stages of a pipeline")->capture_default_str();
+  add_word(app, "--schedule", options.schedule, kSchedules, "Of a pipeline")->default_str("1f1b");
+  app.add_option("--micro-batches", options.micro_batches, "Of a pipeline (default: twice the stages)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--accumulate", options.accumulate, "Passes of a step, between which nothing is communicated")
+      ->capture_default_str();
+  app.add_option("--as-ranks", options.as_ranks,
+                 "One process that adds up the gradients of so many ranks' shares, in their order");
+  app.add_option("--bucket-kb", options.bucket_kb, "KiB of gradients that travel together")
+      ->check(CLI::Range(1, 1 << 21))
+      ->capture_default_str();
+  app.add_flag("!--no-overlap", options.overlap, "Communicate after backward, not while it goes on");
+  app.add_option("--algorithm", options.algorithm, "Of the gradients' all-reduce: auto, ring, two_shot, ...")
+      ->capture_default_str();
+  app.add_flag("--balance", options.balance, "Shares of the batch by the ranks' measured speed");
+  add_slow(app, options);
+  app.add_option("--threads", options.threads, "Of libtorch's, for each rank (default: cores / ranks)");
+  app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
+}
+
+void add_training(CLI::App& app, TrainOptions& options) {
+  app.add_option("--batch", options.batch, "Samples of a step, of all ranks together");
+  app.add_option("--epochs", options.epochs, "Times that every sample is seen; 0.5 is half a time")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--steps", options.steps, "Steps, in place of --epochs")->check(CLI::NonNegativeNumber);
+  app.add_option("--seed", options.seed, "Of parameters and order of samples")->capture_default_str();
+  add_word(app, "--optimizer", options.optimizer, kOptimizers, "Default: the model's");
+  app.add_option("--lr", options.lr, "Learning rate")->check(CLI::NonNegativeNumber);
+  app.add_flag("--scale-lr", options.scale_lr, "Times batch / the model's default batch");
+  app.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
+  app.add_option("--weight-decay", options.weight_decay, "")->capture_default_str();
+  app.add_option("--warmup", options.warmup, "Steps over which the rate grows from 0")->check(CLI::NonNegativeNumber);
+  add_word(app, "--decay", options.decay, kDecays, "How the rate falls until the end")->default_str("linear");
+  app.add_option("--clip", options.clip, "Greatest norm of the whole gradient; 0: any")->check(CLI::NonNegativeNumber);
+  add_word(app, "--precision", options.precision, kPrecisions, "What layers compute in")->default_str("fp32");
+  app.add_flag("--recompute", options.recompute, "Keep layers' inputs only, and compute them again in backward");
+  app.add_option("--offload", options.offload, "Folder: with --recompute these inputs wait there, in a file");
+  app.add_option("--width", options.model.width, "Of vit and gpt (default: the model's)")
+      ->check(CLI::Range(0, 1 << 16));
+  app.add_option("--blocks", options.model.blocks, "Of vit and gpt (default: the model's)")->check(CLI::Range(0, 4096));
+}
+
+void add_files(CLI::App& app, TrainOptions& options) {
+  app.add_option("--data", options.data, "fashion-mnist, text or generated (default: what the model reads)");
+  app.add_option("--data-dir", options.data_folder, "Where the files are (default: where Debian's package puts them)");
+  app.add_option("--samples", options.samples, "The first so many of training only")->check(CLI::NonNegativeNumber);
+  app.add_option("--checkpoint", options.checkpoint, "Folder for checkpoints, the last two of which stay");
+  app.add_option("--checkpoint-every", options.checkpoint_every, "Steps (default: each epoch; always at the end)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--resume", options.resume, "Go on at the newest checkpoint that is whole, whatever ranks wrote it");
+  app.add_option("--test-every", options.test_every, "Epochs between tests; 0: only at the end")->capture_default_str();
+  app.add_option("--patience", options.patience, "Tests without a better loss after which all ranks stop; 0: any")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--minutes", options.minutes, "After which all ranks stop and test; 0: never")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--json", options.json, "Write the run's records to this file (docs/training.md)");
+  app.add_flag("--quiet", options.quiet, "No progress");
+  app.add_flag("--elastic-rank", options.elastic, "")->group("");
+  app.add_flag("--terminal", options.terminal, "")->group("");
+}
+
+}  // namespace
+
+Command parse_command(const std::vector<std::string>& arguments) {
+  Command command;
+  CLI::App app("Train a reference model on the ranks of a job, by any strategy: docs/training.md.", "tutti train");
+  std::vector<std::string> words(arguments.rbegin(), arguments.rend());  // CLI11 takes a vector from its end
+  if (!arguments.empty() && arguments.front() == "plot") {
+    words.pop_back();
+    app.description("Draw loss curves, scaling and the split of time out of logs, as SVG.");
+    app.name("tutti train plot");
+    command.plot = true;
+    app.add_option("logs", command.logs, "Files that --json has written")->required();
+    app.add_option("-o,--output", command.output, "The drawing")->required();
+  } else {
+    app.add_option("model", command.options.model.name, fmt::format("{}", fmt::join(model_names(), ", ")))->required();
+    add_ranks(app, command.options);
+    add_training(app, command.options);
+    add_files(app, command.options);
+    app.add_flag("--check", command.check, "")->group("");
+    app.footer(
+        "Examples: tutti train cnn --ranks 2 --strategy ddp --json run.json\n"
+        "          tutti train gpt --ranks 8 --strategy zero1 --tensor 2 --pipeline 2\n"
+        "          tutti train plot run.json -o run.svg\n"
+        "--elastic MIN:MAX, --max-restarts and --rejoin-s: as of `tutti run` (docs/elastic.md).");
+  }
+  try {
+    app.parse(std::move(words));
+    command.options.ranks_given = !command.plot && app.count("--ranks") > 0;
+    command.options.optimizer_given = !command.plot && app.count("--optimizer") > 0;
+    command.options.model.seed = command.options.seed;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      command.exit_status = app.exit(error);
+      return command;
+    }
+    fmt::print(stderr, "{}: {}\nSee {} --help.\n", app.get_name(), error.what(), app.get_name());
+    command.exit_status = kUsage;
+  }
+  return command;
+}
+
+}  // namespace tutti::train

@@ -1,0 +1,129 @@
+// tutti-train: one rank of a training. `tutti train` starts it for every rank; any launcher that Tutti knows may, too
+// (docs/run.md). Exit statuses: 0 done, 1 tried and failed, 2 command line not understood, 3 (of elastic jobs) failed
+// in a way that another rank in this one's place would, too.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "train/command.h"
+#include "train/data.h"
+#include "train/memory.h"
+#include "train/plot.h"
+#include "train/trainer.h"
+
+namespace tutti::train {
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kUsage = 2;
+constexpr int kHopeless = 3;  // `tutti train --elastic` does not replace a rank that ends so
+
+// One write, so that ranks' lines stay whole.
+int failed(const std::string& what, int status) {
+  const char* const rank = std::getenv("TUTTI_RANK");
+  fmt::print(stderr, "{}",
+             fmt::format("tutti train: {}{}\n", rank != nullptr ? fmt::format("rank {}: ", rank) : "", what));
+  return status;
+}
+
+Data load(const TrainOptions& options) {
+  return load_data({.name = options.data,
+                    .folder = options.data_folder,
+                    .text = reads_text(options.model.name),
+                    .samples = options.samples,
+                    .seed = options.seed});
+}
+
+// Whether the ranks, as threads here, can all-reduce so. Throws Failure: the library's own words.
+void try_algorithm(const TrainOptions& options) {
+  constexpr std::int32_t kMostThreads = 64;
+  auto ranks = Communicator::create_all(std::min(options.ranks, kMostThreads));
+  if (!ranks) throw Failure(ranks.error());
+  std::vector<Status> ended(ranks->size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      std::vector<float> values(1024, 1.0F);
+      ended[rank] = (*ranks)[rank]->all_reduce(values.data(), values.data(), values.size(), DataType::kFloat32,
+                                               ReduceOp::kSum, {.algorithm = *parse_algorithm(options.algorithm)});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : ended) {
+    if (status.ok()) continue;
+    throw Failure(ErrorCode::kInvalidArgument, "--algorithm " + options.algorithm + ": " + status.error().message);
+  }
+}
+
+// What can be wrong is said once, before ranks are started.
+int check(TrainOptions options) {
+  complete(options);
+  load(options);
+  const Log log(options, true);
+  if (!options.checkpoint.empty()) check_folder(options.checkpoint);
+  if (!options.offload.empty()) const Spill spill(options.offload);
+  if (options.algorithm != "auto") try_algorithm(options);
+  return 0;
+}
+
+int train(TrainOptions options) {
+  options.elastic = options.elastic || std::getenv("TUTTI_ELASTIC_FD") != nullptr;
+  if (options.elastic) {
+    auto job = Elastic::join();
+    if (!job) return failed(to_string(job.error()), kFailure);
+    complete(options);
+    at::set_num_threads(options.threads);
+    Trainer trainer(options, load(options));
+    try {
+      trainer.run_elastic(*job);
+    } catch (const Failure& failure) {
+      return failed(failure.error().message, Trainer::may_be_a_peers(failure.error().code) ? kFailure : kHopeless);
+    }
+    return 0;
+  }
+  auto communicator = Communicator::create();
+  if (!communicator) return failed(to_string(communicator.error()), kFailure);
+  if (options.ranks_given && options.ranks != (*communicator)->size()) {
+    return failed(fmt::format("--ranks {}, but the job has {}", options.ranks, (*communicator)->size()), kUsage);
+  }
+  options.ranks = (*communicator)->size();
+  complete(options);
+  at::set_num_threads(options.threads);
+  try {
+    Trainer trainer(options, load(options));
+    trainer.run(communicator->get());
+  } catch (...) {
+    (*communicator)->abort();  // the others need not wait for this rank
+    throw;
+  }
+  return 0;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const Command command = parse_command(arguments);
+  if (command.exit_status >= 0) return command.exit_status;
+  try {
+    if (command.plot) {
+      require(plot(command.logs, command.output));
+      return 0;
+    }
+    count_allocations();
+    return command.check ? check(command.options) : train(command.options);
+  } catch (const Failure& failure) {
+    return failed(failure.error().message,
+                  command.check && failure.error().code == ErrorCode::kInvalidArgument ? kUsage : kFailure);
+  } catch (const std::exception& error) {
+    return failed(error.what(), kFailure);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::train
+
+int main(int argc, char** argv) { return tutti::train::run(std::vector<std::string>(argv + 1, argv + argc)); }
