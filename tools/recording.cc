@@ -26,7 +26,7 @@ using recording::Record;
 constexpr std::size_t kMostBytes = recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity);
 constexpr int kTries = 4;  // at records that are being written
 // How much of a second a difference between two looks at the clocks must be to give the rate of the ticks.
-constexpr std::int64_t kLeastBaseNs = 1'000'000;
+constexpr double kLeastBaseNs = 1e6;
 
 Error refused(std::string message) { return {ErrorCode::kRefused, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -69,8 +69,10 @@ class Times {
     if (number_at<recording::Ticks>(file, offsetof(Header, ticks)) == recording::Ticks::kSteadyNs) return;
     const auto made_ns = number_at<std::int64_t>(file, made + offsetof(recording::Anchor, steady_ns));
     const auto use = [&](std::uint64_t ticks, std::int64_t steady_ns) {
-      if (ticks <= ticks_ || steady_ns < made_ns || steady_ns - made_ns < kLeastBaseNs) return false;
-      ns_per_tick_ = static_cast<double>(steady_ns - made_ns) / static_cast<double>(ticks - ticks_);
+      // Of a damaged file the difference may be more than 64 bits hold.
+      const double base_ns = static_cast<double>(steady_ns) - static_cast<double>(made_ns);
+      if (ticks <= ticks_ || base_ns < kLeastBaseNs) return false;
+      ns_per_tick_ = base_ns / static_cast<double>(ticks - ticks_);
       return true;
     };
     if (now.ticks != 0 && use(now.ticks, now.steady_ns)) return;

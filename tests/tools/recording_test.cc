@@ -275,6 +275,26 @@ TEST(Recording, DamagedFilesDoNoHarm) {
   EXPECT_GT(read_well, 100U) << "most damage lies where the file stays readable";
 }
 
+// The address sanitizer's build, which checks undefined behaviour too, is where this can fail.
+TEST(Recording, ClocksThatLieFarApartDoNoHarm) {
+  const Folder folder;
+  const auto recorder = recorder_in(folder);
+  recorder->begin(tag_of(1), recording::Way::kDirect);
+  auto bad = bytes_of_file(folder.files().front());
+  const auto set = [&](std::size_t offset, std::uint64_t value) {
+    std::memcpy(bad.data() + offset, &value, sizeof(value));
+  };
+  const std::size_t made = offsetof(recording::Header, made);
+  const std::size_t latest = offsetof(recording::Header, latest);
+  set(made + offsetof(recording::Anchor, ticks), 1);
+  set(made + offsetof(recording::Anchor, steady_ns), 0x8000'0000'0000'0001);  // the least that there is
+  set(latest + offsetof(recording::Anchor, ticks), 1000);
+  set(latest + offsetof(recording::Anchor, steady_ns), 0x7fff'ffff'ffff'ffff);
+  const auto read = parse_recording(bad, bad, {});
+  ASSERT_TRUE(read.ok());
+  EXPECT_FALSE(doctor_report(std::vector<Recording>{*read}, recording::unix_ns()).empty());
+}
+
 TEST(Recording, WhatIsNoneIsToldSo) {
   const Folder folder;
   std::ofstream(folder.path() + "/tutti-a.rec") << "short";
