@@ -250,6 +250,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_DEVICE_BLOCKS", integer(&Config::device_blocks, 1, 64)},
       {"TUTTI_DEVICE_THREADS", integer(&Config::device_threads, 32, 512, 32)},
       {"TUTTI_DEVICE_SLOT_BYTES", integer(&Config::device_slot_bytes, 4096, 16 << 20, 4096)},
+      {"TUTTI_DEVICE_COPIES", integer(&Config::device_copies, 0, 1 << 30)},
       {"TUTTI_DEVICE_PROTOCOL", {set_device_protocol, word(&Config::device_protocol, kProtocols)}},
       {"TUTTI_TOPO_FILE", {check_topo_file, [](const Config&) { return ConfigValue{}; }}},
       {"TUTTI_TUNE", text(&Config::tune, 1024)},

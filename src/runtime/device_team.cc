@@ -252,7 +252,10 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   if (!done) return done.error();
   std::shared_ptr<cuda::Event> begun;
   const bool watched = !whole_ && capture == 0;
-  captured_rounds_ |= in_rounds && capture != 0;
+  if (in_rounds && capture != 0) {
+    captured_rounds_ = true;
+    captured_words_.insert(calls.front()->meeting_word);
+  }
   if (watched || captured_rounds_) TUTTI_TRY(start_watchdog());
   if (watched) {
     auto event = take_event();
@@ -281,6 +284,9 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
 
 Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream) {
   const DeviceLaunch& how = calls.front()->launch;
+  if (std::ranges::all_of(calls, [](const auto& call) { return call->copies.has_value(); })) {
+    return put_copies(calls, stream);
+  }
   device::Launch launch;
   launch.call_count = static_cast<std::uint32_t>(calls.size());
   launch.channels = how.channels;

@@ -21,12 +21,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/call_tag.h"
 #include "cuda/resources.h"
+#include "executor/device_copies.h"
 #include "kernels/device/call.h"
 #include "runtime/engine.h"
 #include "runtime/rank_device.h"
@@ -63,11 +65,22 @@ struct DeviceLaunch {
   }
 };
 
+// What a rank copies in a call by copies.
+struct DeviceCopies {
+  std::vector<BlockCopy> copies;
+  // By rank, where its input begins as this rank's GPU sees it; empty: the team is all ranks, the calls know.
+  std::vector<std::uint64_t> inputs;
+};
+
 // One call of one rank. Made by the caller's thread; then the team's.
 class DeviceCall final : public Gate {
  public:
   device::Call call;
   DeviceLaunch launch;
+  std::optional<DeviceCopies> copies;  // in the kernel's place, where all calls of the launch have some
+  // What ranks set for each other at this call's meetings, never 0. A rank that sets another makes another call, and no
+  // meeting ends by it.
+  std::uint32_t meeting_word = 1;
   CallTag tag;
   cuda::CUstream stream = nullptr;
   std::int64_t timeout_ns = 0;
@@ -104,7 +117,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
     std::function<PeerLife(std::uint32_t rank)> life{};  // of a peer, asked by any thread; empty: not known
-    const DeviceMeeting* meeting = nullptr;              // where some GPU has ranks of several processes
+    const DeviceMeeting* meeting = nullptr;              // where calls go in rounds, or by copies between meetings
     RankWords* words = nullptr;
     cuda::CUdeviceptr words_on_device = 0;
   };
@@ -174,7 +187,10 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Result<cuda::CUstream> choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   bool others_serve_the_rest() const;
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
-  Status meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream);
+  Status put_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
+  Status copy_blocks(const DeviceCall& call, const std::vector<std::uint64_t>& inputs, cuda::CUstream stream);
+  Status meet(const DeviceMeeting& meeting, std::uint32_t parity, std::uint32_t word, cuda::CUstream stream);
+  Error not_met(const DeviceCall& call);
   void look_at_underway();
   void look_at_rounds(Underway& first);
   void look_at_peers(const DeviceCall& call);
@@ -205,6 +221,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   std::shared_ptr<cuda::Event> last_captured_done_;        // of the last that was,
   std::uint64_t last_capture_ = 0;                         // in this capture
   bool captured_rounds_ = false;                           // replays may wait for peers at any time
+  std::set<std::uint32_t> captured_words_;                 // by which
   // Calls of launches with more ranks than fit a kernel's parameters; those of captures stay.
   struct Longer {
     cuda::PinnedMemory memory;

@@ -34,7 +34,7 @@ Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   launch.inline_calls[0] = call.call;
   const std::uint64_t rounds = how.rounds + how.rounds % 2;
   for (std::uint64_t round = 0; round < rounds; ++round) {
-    TUTTI_TRY(meet(meeting, static_cast<std::uint32_t>(round % 2), stream));
+    TUTTI_TRY(meet(meeting, static_cast<std::uint32_t>(round % 2), call.meeting_word, stream));
     launch.resume = round > 0 ? 1 : 0;
     launch.last = round + 1 >= how.rounds ? 1 : 0;
     void* parameters[] = {&launch};
@@ -47,7 +47,7 @@ Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
 
 // A rank takes its words of one parity back before it sets those of the next, and no peer comes to the one after that
 // before: so nobody sets a word that is still to be taken back.
-Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda::CUstream stream) {
+Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, std::uint32_t word, cuda::CUstream stream) {
   const cuda::Driver& driver = device_->driver();
   const cuda::DriverApi& api = driver.api();
   const auto for_each_peer = [&](auto visit) -> Status {
@@ -58,11 +58,11 @@ Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, cuda
   };
   const std::uint64_t own = meeting.arenas[meeting.rank];
   TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, meeting.arenas[peer] + DeviceArena::met_word(meeting.rank, parity), 1,
+    return api.stream_write_value32(stream, meeting.arenas[peer] + DeviceArena::met_word(meeting.rank, parity), word,
                                     cuda::kWriteDefault);
   }));
   TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_wait_value32(stream, own + DeviceArena::met_word(peer, parity), 1, cuda::kWaitEqual);
+    return api.stream_wait_value32(stream, own + DeviceArena::met_word(peer, parity), word, cuda::kWaitEqual);
   }));
   return for_each_peer([&](std::uint32_t peer) {
     return api.stream_write_value32(stream, own + DeviceArena::met_word(peer, parity), 0, cuda::kWriteDefault);
@@ -143,12 +143,7 @@ void DeviceTeam::look_at_underway() {
 void DeviceTeam::look_at_rounds(Underway& first) {
   const auto now = Clock::now();
   if (broken_ || !first.since || now - *first.since < std::chrono::nanoseconds(first.call->timeout_ns)) return;
-  fail_locked(broken_error(call_error(
-      ErrorCode::kTimeout,
-      fmt::format(
-          "{}: rank {} waited {} ms in its stream for the ranks that share GPUs with it: some have not made the "
-          "call",
-          describe(first.call->tag), members_[first.call->seat_].seat.rank, first.call->timeout_ns / 1'000'000))));
+  fail_locked(not_met(*first.call));
 }
 
 // Sets all words that the streams wait for: again and again, since each meeting takes them back.
@@ -161,14 +156,18 @@ void DeviceTeam::release_rounds() {
     if (!made) return underway_.clear();
     release_stream_.emplace(std::move(*made));
   }
+  std::set<std::uint32_t> waited_for = captured_words_;
+  if (!underway_.empty()) waited_for.insert(underway_.front().call->meeting_word);
   for (const Member& each : members_) {
     if (each.seat.meeting == nullptr) continue;
     const DeviceMeeting& meeting = *each.seat.meeting;
-    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
-      if (peer == meeting.rank) continue;
-      for (const std::uint32_t parity : {0u, 1u}) {
-        const std::uint64_t word = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
-        static_cast<void>(api.stream_write_value32(release_stream_->handle(), word, 1, cuda::kWriteDefault));
+    for (const std::uint32_t word : waited_for) {
+      for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
+        if (peer == meeting.rank) continue;
+        for (const std::uint32_t parity : {0u, 1u}) {
+          const std::uint64_t at = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
+          static_cast<void>(api.stream_write_value32(release_stream_->handle(), at, word, cuda::kWriteDefault));
+        }
       }
     }
   }

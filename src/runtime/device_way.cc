@@ -235,10 +235,33 @@ void DeviceWay::place_windows(const CheckedCall& checked, device::Call& call) co
   call.output_offset = output.offset;
 }
 
+Result<std::shared_ptr<DeviceCall>> DeviceWay::begin_call(const CheckedCall& checked, const CallOptions& options,
+                                                          std::int64_t timeout_ns) {
+  if (auto failed = failure(false)) return *std::move(failed);
+  auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
+  made->tag = checked.call.tag;
+  made->timeout_ns = timeout_ns;
+  longest_ns_ = std::max(longest_ns_.load(), timeout_ns);
+  made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
+  TUTTI_TRY(check_stream(made->stream));
+  made->call.input = checked.call.input;
+  made->call.output = checked.call.output;
+  made->call.digest = digest_of(checked.call.tag);
+  made->call.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
+  return made;
+}
+
 Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checked, const Generator& generator,
                                                        std::uint32_t digest, const CallOptions& options,
                                                        std::int64_t timeout_ns) {
-  if (auto failed = failure(false)) return *std::move(failed);
+  const bool by_copies = may_copy(checked, options);
+  if (by_copies && world_->copy_way() == CopyWay::kWindows) {
+    auto copied = prepare_copies(checked, options, timeout_ns);
+    if (!copied || *copied != nullptr) return copied;
+  }
+  auto begun = begin_call(checked, options, timeout_ns);
+  if (!begun) return begun.error();
+  std::shared_ptr<DeviceCall> made = std::move(*begun);
   const Call& call = checked.call;
   const std::uint64_t bytes = call.tag.count * call.element_bytes;
   const device::Protocol protocol = choose_protocol(bytes);
@@ -246,12 +269,6 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   if (!plan) return plan.error();
   if (*plan == nullptr) return std::shared_ptr<DeviceCall>();
   const Cutting cutting = cut(**plan, protocol, bytes);
-  auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
-  made->tag = call.tag;
-  made->timeout_ns = timeout_ns;
-  longest_ns_ = std::max(longest_ns_.load(), timeout_ns);
-  made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
-  TUTTI_TRY(check_stream(made->stream));
   made->launch = {.kernel = world_->evaluator(protocol),
                   .protocol = protocol,
                   .channels = (*plan)->channels,
@@ -264,8 +281,6 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   to.channels = at<device::ChannelState>((*plan)->states);
   to.links = world_->links(protocol);
   to.status = world_->status();
-  to.input = call.input;
-  to.output = call.output;
   if ((*plan)->scratch) {
     to.scratch = at<std::byte>(*(*plan)->scratch);
     to.scratch_bytes = at<std::uint64_t>(*(*plan)->scratch_bytes);
@@ -277,11 +292,12 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
       .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
   place_windows(checked, to);
   to.in_place = call.in_place ? 1 : 0;
-  to.digest = digest_of(call.tag);
-  to.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
   made->launch.rounds = rounds_of(**plan, to, cutting.slices);
   if (world_->in_rounds()) to.patience_ns = 0;
   if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
+  if (by_copies && world_->copy_way() == CopyWay::kTeam) {
+    made->copies.emplace(DeviceCopies{.copies = block_copies(checked.collective, rank_, bytes), .inputs = {}});
+  }
   return made;
 }
 

@@ -74,6 +74,14 @@ class DeviceWay {
   std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
   Cutting cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
+  // Whether it may go by copy engines: it only moves blocks, and TUTTI_DEVICE_COPIES says so of their length.
+  bool may_copy(const CheckedCall& checked, const CallOptions& options) const;
+  // A call by copies between meetings; null: its ranks' inputs cannot be found, since they lie in no registered memory,
+  // or in some that is not as long on all ranks, or have no like places.
+  Result<std::shared_ptr<DeviceCall>> prepare_copies(const CheckedCall& checked, const CallOptions& options,
+                                                     std::int64_t timeout_ns);
+  Result<std::shared_ptr<DeviceCall>> begin_call(const CheckedCall& checked, const CallOptions& options,
+                                                 std::int64_t timeout_ns);
   Status check_stream(cuda::CUstream stream);
   void place_windows(const CheckedCall& checked, device::Call& call) const;
 

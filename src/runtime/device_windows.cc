@@ -101,6 +101,7 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   windows_[number].taken = true;
   windows_[number].begin = reinterpret_cast<std::uintptr_t>(data);
   windows_[number].bytes = bytes;
+  windows_[number].even = std::ranges::all_of(*offers, [&](const Offer& theirs) { return theirs.bytes == bytes; });
   last_ = std::max(last_, number);
   return number;
 }
@@ -148,6 +149,7 @@ Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offer
     }
     bases[r] = *base;
   }
+  windows_[number].bases = bases;
   return write_bases(number, bases);
 }
 
@@ -196,6 +198,12 @@ void DeviceWindows::remove(std::uint32_t number) {
   const Relaxed relaxed(device_->driver());
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   close(number);
+}
+
+std::optional<std::vector<std::uint64_t>> DeviceWindows::even_bases(std::uint32_t number) const {
+  const std::scoped_lock lock(mutex_);
+  if (number == 0 || number > last_ || !windows_[number].taken || !windows_[number].even) return std::nullopt;
+  return windows_[number].bases;
 }
 
 std::size_t DeviceWindows::used() const {

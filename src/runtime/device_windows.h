@@ -44,6 +44,10 @@ class DeviceWindows {
   // The window in which these bytes lie, all of them.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
 
+  // Where each rank's piece begins, by rank, as this one's GPU sees it; of a window that has the same length on all
+  // ranks, so that a place in it is one in all of them. Else nothing.
+  std::optional<std::vector<std::uint64_t>> even_bases(std::uint32_t number) const;
+
   std::size_t used() const;  // windows
 
   // Nothing is added from now on; the peers' memory is closed, or left open for good where kernels may still use it.
@@ -55,6 +59,8 @@ class DeviceWindows {
     bool taken = false;
     std::uintptr_t begin = 0;
     std::size_t bytes = 0;
+    std::vector<std::uint64_t> bases;  // by rank
+    bool even = false;                 // all ranks' have this length
     std::vector<cuda::PeerMemory> opened;
     std::vector<cuda::MappedMemory> mapped;
   };

@@ -60,7 +60,7 @@ struct Offer {
   std::uint32_t slot_bytes = 0;
   std::uint32_t protocol = 0;
   std::uint32_t threads = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t copies = 0;
 
   bool same_process(const Offer& other) const { return process == other.process; }
   bool same_device(const Offer& other) const { return uuid == other.uuid; }
@@ -182,7 +182,8 @@ class DeviceWorldMaker {
                       .blocks = config.device_blocks,
                       .slot_bytes = config.device_slot_bytes,
                       .protocol = static_cast<std::uint32_t>(config.device_protocol),
-                      .threads = config.device_threads});
+                      .threads = config.device_threads,
+                      .copies = config.device_copies});
   }
 
   // From what all say: whether to go by the devices, the same on all ranks.
@@ -200,21 +201,28 @@ class DeviceWorldMaker {
       offers_.push_back(*offer);
       const Offer& first = offers_.front();
       if (offer->threads != first.threads || offer->blocks != first.blocks || offer->slot_bytes != first.slot_bytes ||
-          offer->protocol != first.protocol) {
+          offer->protocol != first.protocol || offer->copies != first.copies) {
         return Error{ErrorCode::kMismatch, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
                      fmt::format("rank {} has other TUTTI_DEVICE_* settings than rank 0: give all ranks the same", r)};
       }
     }
     std::uint32_t blocks = offers_.front().blocks;
+    bool shared = false;  // some process has several ranks on one GPU
+    bool one_team = true;
     for (const Offer& one : offers_) {
       std::uint32_t here = 0;
+      one_team &= one.same_device(offers_.front()) && one.same_process(offers_.front());
       for (const Offer& other : offers_) {
         if (!one.same_device(other)) continue;
         ++here;
+        shared |= &one != &other && one.same_process(other);
         if (one.same_process(other) && one.context != other.context) return {};
         in_rounds_ |= !one.same_process(other);
       }
       blocks = std::min(blocks, one.blocks_at_once / here);
+    }
+    if (offers_.front().copies > 0 && ranks_ > 1) {
+      copy_way_ = one_team ? CopyWay::kTeam : shared ? CopyWay::kNone : CopyWay::kWindows;
     }
     agreed_ = blocks > 0;
     blocks_ = blocks;
@@ -233,6 +241,9 @@ class DeviceWorldMaker {
     world_->blocks_ = blocks_;
     world_->threads_ = fabric_.config.device_threads;
     world_->protocol_ = fabric_.config.device_protocol;
+    world_->in_rounds_ = in_rounds_;
+    world_->copy_way_ = copy_way_;
+    world_->copies_from_ = fabric_.config.device_copies;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankWords));
@@ -298,14 +309,15 @@ class DeviceWorldMaker {
     if (!windows) return windows.error();
     world_->windows_ = std::move(*windows);
     world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
-    if (in_rounds_) {
+    const bool meets = in_rounds_ || copy_way_ == CopyWay::kWindows;
+    if (meets) {
       world_->meeting_.rank = rank_;
       for (const DeviceArena::Peer& peer : peers) world_->meeting_.arenas.push_back(peer.arena);
     }
     world_->team_->take_seat({.rank = rank_,
                               .ranks = ranks_,
                               .life = life_of_peers(),
-                              .meeting = in_rounds_ ? &world_->meeting_ : nullptr,
+                              .meeting = meets ? &world_->meeting_ : nullptr,
                               .words = world_->words_,
                               .words_on_device = world_->pinned_->device_address()});
     return write_links(peers);
@@ -368,6 +380,7 @@ class DeviceWorldMaker {
   std::vector<Offer> offers_;  // by rank
   bool agreed_ = false;
   bool in_rounds_ = false;  // some GPU has ranks of several processes
+  CopyWay copy_way_ = CopyWay::kNone;
   std::uint32_t blocks_ = 1;
   std::string handle_;
   std::unique_ptr<DeviceWorld> world_;

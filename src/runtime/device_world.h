@@ -25,6 +25,10 @@
 
 namespace tutti::detail {
 
+// How calls by copy engines find the peers' inputs (docs/decisions/0013): not at all; in the calls of the ranks, which
+// are all on one GPU and in one process; in registered memory, since no two ranks of a process share a GPU.
+enum class CopyWay : std::uint8_t { kNone, kTeam, kWindows };
+
 // What the ranks of one communicator in one process share; found by the communicator's number. Thread-safe.
 class DeviceProcess {
  public:
@@ -65,7 +69,9 @@ class DeviceWorld {
   RankWords& words() const { return *words_; }
   std::uint32_t blocks() const { return blocks_; }  // of one rank at most; the same on all
   std::uint32_t threads() const { return threads_; }
-  bool in_rounds() const { return !meeting_.arenas.empty(); }  // kernels may not wait for other ranks'
+  bool in_rounds() const { return in_rounds_; }     // kernels may not wait for other ranks'
+  CopyWay copy_way() const { return copy_way_; }    // the same on all ranks
+  std::uint64_t copies_from() const { return copies_from_; }  // bytes of a block
   // Nothing of this rank runs from here on; true. False: something does, what it uses must stay. The destructor does
   // it, too.
   bool end();
@@ -104,7 +110,10 @@ class DeviceWorld {
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
   RankWords* words_ = nullptr;
-  DeviceMeeting meeting_;  // no arenas: kernels wait for each other
+  DeviceMeeting meeting_;  // no arenas: neither rounds nor copies between meetings
+  bool in_rounds_ = false;
+  CopyWay copy_way_ = CopyWay::kNone;
+  std::uint64_t copies_from_ = 0;
   std::uint32_t blocks_ = 1;
   std::uint32_t threads_ = 32;
   bool one_device_ = true;

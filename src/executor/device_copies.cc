@@ -1,0 +1,36 @@
+#include "executor/device_copies.h"
+
+#include "base/assert.h"
+
+namespace tutti {
+
+bool only_moves_blocks(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter: return true;
+    default: return false;
+  }
+}
+
+std::vector<BlockCopy> block_copies(const Collective& collective, std::uint32_t rank, std::uint64_t block_bytes) {
+  TUTTI_ASSERT(only_moves_blocks(collective.kind) && rank < collective.ranks && collective.root < collective.ranks);
+  const CollectiveKind kind = collective.kind;
+  const bool from_root = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kScatter;
+  const bool personal = kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kScatter;
+  std::vector<BlockCopy> copies;
+  if (block_bytes == 0 || (kind == CollectiveKind::kGather && rank != collective.root)) return copies;
+  for (std::uint32_t i = 1; i <= collective.ranks; ++i) {
+    const std::uint32_t peer = (rank + i) % collective.ranks;
+    if (from_root && peer != collective.root) continue;
+    copies.push_back({.peer = peer,
+                      .from = personal ? rank * block_bytes : 0,
+                      .to = from_root ? 0 : peer * block_bytes,
+                      .bytes = block_bytes});
+  }
+  return copies;
+}
+
+}  // namespace tutti
