@@ -13,7 +13,8 @@ namespace tutti::detail {
 
 // Of a team that is all ranks: all inputs are in the calls at hand, and the launching stream is behind all of theirs.
 // Else each rank for itself, between two meetings: from the first on all inputs are there, from the second on nobody
-// reads them any more. A call that is given up is let through: what it copies then goes nowhere but into its own output.
+// reads them any more. A call that is given up is let through: what it copies then goes nowhere but into its own
+// output.
 Status DeviceTeam::put_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();
   if (first.launch.rounds > 0) {

@@ -69,8 +69,8 @@ class DeviceWorld {
   RankWords& words() const { return *words_; }
   std::uint32_t blocks() const { return blocks_; }  // of one rank at most; the same on all
   std::uint32_t threads() const { return threads_; }
-  bool in_rounds() const { return in_rounds_; }     // kernels may not wait for other ranks'
-  CopyWay copy_way() const { return copy_way_; }    // the same on all ranks
+  bool in_rounds() const { return in_rounds_; }               // kernels may not wait for other ranks'
+  CopyWay copy_way() const { return copy_way_; }              // the same on all ranks
   std::uint64_t copies_from() const { return copies_from_; }  // bytes of a block
   // Nothing of this rank runs from here on; true. False: something does, what it uses must stay. The destructor does
   // it, too.

@@ -1,11 +1,15 @@
 // Calls by the GPUs' copy engines (TUTTI_DEVICE_COPIES): right, in no kernel, in order with those that are; where some
 // rank cannot, by kernels as ever; and what becomes of ranks that do not come, or come for something else.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device_double/windows_support.h"
@@ -17,7 +21,9 @@ using Kind = CollectiveKind;
 
 constexpr std::size_t kFrom = 16 * 1024;  // bytes of a block that go by copies
 
-unsigned launches() { return small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel"); }
+unsigned launches() {
+  return small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel");
+}
 unsigned copies() { return small_devices().calls("cuMemcpyAsync"); }
 
 bool run(const std::vector<Devices>& processes, const Job::Body& body,
@@ -29,7 +35,7 @@ bool run(const std::vector<Devices>& processes, const Job::Body& body,
 std::int32_t given(std::int32_t from, std::int32_t to, std::size_t i) { return value(from, i) + 100'000 * (to + 1); }
 
 struct Blocks {
-  std::int32_t inputs = 1;   // of each rank
+  std::int32_t inputs = 1;  // of each rank
   std::int32_t outputs = 1;
   bool personal = false;  // another block for each receiver
 };
@@ -128,20 +134,16 @@ TEST(DeviceCopiesOfJobs, AreNotMadeWhereTheyMayNot) {
       call();
       must(launches() > before, what);
     };
-    by_kernel("not registered", [&] {
-      check_call(rank, gpu, Kind::kAllGather, at(memory), output_in(rank, memory), 0);
-    });
+    by_kernel("not registered",
+              [&] { check_call(rank, gpu, Kind::kAllGather, at(memory), output_in(rank, memory), 0); });
     const Memory no_window = registered(rank, at(uneven), uneven.bytes());
-    by_kernel("not everywhere as long", [&] {
-      check_call(rank, gpu, Kind::kAllGather, at(uneven), output_in(rank, uneven), 0);
-    });
+    by_kernel("not everywhere as long",
+              [&] { check_call(rank, gpu, Kind::kAllGather, at(uneven), output_in(rank, uneven), 0); });
     const Memory window = registered(rank, at(memory), memory.bytes());
-    by_kernel("a scatter's input is the root's alone", [&] {
-      check_call(rank, gpu, Kind::kScatter, at(memory), output_in(rank, memory), 1);
-    });
-    by_kernel("another algorithm was asked for", [&] {
-      gather(rank, gpu, at(memory), output_in(rank, memory), Algorithm::kRing);
-    });
+    by_kernel("a scatter's input is the root's alone",
+              [&] { check_call(rank, gpu, Kind::kScatter, at(memory), output_in(rank, memory), 1); });
+    by_kernel("another algorithm was asked for",
+              [&] { gather(rank, gpu, at(memory), output_in(rank, memory), Algorithm::kRing); });
     by_kernel("short", [&] {
       must(rank.all_gather(at(memory), output_in(rank, memory), 100, DataType::kInt32, gpu.options()));
     });
@@ -181,7 +183,8 @@ TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
       const cuda::DeviceMemory memory = gpu.allocate(room(rank));
       const Memory window = registered(rank, at(memory), memory.bytes());
       std::byte* out = output_in(rank, memory);
-      must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess, "begin");
+      must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess,
+           "begin");
       must(rank.all_gather(at(memory), out, kCount, DataType::kInt32, gpu.options()));
       must(rank.broadcast(out, out, kCount, DataType::kInt32, 1, gpu.options()));
       cuda::CUgraph graph = nullptr;
@@ -229,16 +232,37 @@ TEST(DeviceCopiesOfJobs, ARankThatHasDiedIsNamed) {
   }));
 }
 
+// Counts processes that have come to a place: whoever ends its communicator long before its peers leaves them memory.
+class Meeting {
+ public:
+  Meeting() {
+    void* shared = mmap(nullptr, sizeof(*count_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(shared, MAP_FAILED);
+    count_ = new (shared) std::atomic<int>(0);  // placed in it
+  }
+  void come() const { count_->fetch_add(1); }
+  void wait_for(int processes) const {
+    for (int ms = 0; count_->load() < processes; ++ms) {
+      must(ms < 60'000, "the others do not come");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  std::atomic<int>* count_ = nullptr;  // stays mapped
+};
+
 TEST(DeviceCopiesOfJobs, ARankThatDoesNotComeIsNamed) {
+  const Meeting over;
   EXPECT_TRUE(run(
       {{0}, {1}, {2}},
-      [](Communicator& rank, const Gpu& gpu) {
+      [&over](Communicator& rank, const Gpu& gpu) {
         const cuda::DeviceMemory memory = gpu.allocate(room(rank));
         const Memory window = registered(rank, at(memory), memory.bytes());
-        if (rank.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(2));
+        if (rank.rank() == 1) return over.wait_for(2);
         must_say(ended(rank, gpu, at(memory), output_in(rank, memory)), ErrorCode::kTimeout, 1,
                  "for rank 1, which has not made the call");
-        std::this_thread::sleep_for(std::chrono::seconds(1));  // who ends before its peers leaves them its memory
+        over.come();
       },
       std::chrono::milliseconds(1500)));
 }
@@ -246,9 +270,10 @@ TEST(DeviceCopiesOfJobs, ARankThatDoesNotComeIsNamed) {
 // Nobody writes into another rank's memory, whatever the calls are.
 TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
   for (const bool elsewhere : {true, false}) {
+    const Meeting over;
     EXPECT_TRUE(run(
         {{0}, {1}, {0}},
-        [elsewhere](Communicator& rank, const Gpu& gpu) {
+        [&over, elsewhere](Communicator& rank, const Gpu& gpu) {
           const cuda::DeviceMemory memory = gpu.allocate(room(rank) + 64);
           const Memory window = registered(rank, at(memory), memory.bytes());
           std::byte* out = output_in(rank, memory);
@@ -265,11 +290,12 @@ TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
             gpu.synchronize();
             must(other.ok() || other.error().code == ErrorCode::kTimeout, "another error");
             must(!rank.async_status().ok(), "it was forgotten");
-            std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others' streams have gone on
+            over.wait_for(2);  // the others' streams have gone on
             if (!elsewhere) must(get(gpu, out, untouched.size()) == untouched, "somebody has written here");
           } else {
             must_say(ended(rank, gpu, at(memory), out), ErrorCode::kTimeout, 1, "rank 1 makes another call");
-            std::this_thread::sleep_for(std::chrono::seconds(1));
+            over.come();
+            over.wait_for(2);
           }
         },
         std::chrono::milliseconds(1500)));
