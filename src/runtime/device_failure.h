@@ -16,4 +16,11 @@ Error device_failure(const device::FailureWord& failure, std::uint32_t rank, con
 // The same with the scope of a whole communicator: one of its devices' state is not known any more.
 Error broken_error(Error error);
 
+// The same; where the driver refused, `rank` is named, which takes part no more. `tag`: of its call, or null.
+Error lost_error(Error error, std::uint32_t rank, const CallTag* tag);
+
+// Whether the peers of a rank that fails so see why by themselves: their own devices and watchdogs find out, and name
+// who is to blame better than this rank could.
+bool peers_see(ErrorCode code);
+
 }  // namespace tutti::detail

@@ -79,17 +79,18 @@ struct Operation {
 
 class Engine;
 
-// The way in for those that may outlive the engine: streams that submit a call when they come to it. Any thread, also
-// one that must not call the CUDA driver.
+// The way in for those that may outlive the engine: streams that submit a call when they come to it, whoever finds a
+// device lost. Any thread, also one that must not call the CUDA driver.
 class Entrance {
  public:
   explicit Entrance(Engine& engine) : engine_(&engine) {}
   // As Engine::submit() in the background. kAborted: the engine has ended.
   Status submit(const std::shared_ptr<Operation>& operation);
+  void fail(const Error& error);  // as Engine::fail(); nothing where that has ended
   void close();
 
  private:
-  std::mutex mutex_;  // held during submissions, which are short
+  std::mutex mutex_;  // held inside of the engine, which is short
   Engine* engine_;    // null: closed
 };
 

@@ -61,6 +61,7 @@ Status CommunicatorImpl::resume() {
       *devices == nullptr ? nullptr : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *world_.prover);
   const std::scoped_lock lock(mutex_, device_mutex_);
   device_way_ = std::move(way);
+  listen_to_devices();
   suspended_ = false;
   return {};
 }
