@@ -26,8 +26,9 @@ Error CommunicatorImpl::lose(const Error& error, const CallTag& tag) {
   return lost;
 }
 
-// The team finds out by any thread, and may outlive the engine.
+// Where device_way_ has changed. The team finds out by any thread, and may outlive the engine.
 void CommunicatorImpl::listen_to_devices() {
+  engine_.set_beside_devices(device_way_ != nullptr);
   if (device_way_ == nullptr) return;
   device_way_->tell([entrance = engine_.entrance()](const Error& error) { entrance->fail(error); });
 }

@@ -39,9 +39,9 @@ Error device_failure(const device::FailureWord& failure, std::uint32_t rank, con
     case device::Failure::kTimedOut:
       return told(
           ErrorCode::kTimeout,
-          fmt::format("waited {} for rank {}: has it made the call, on device memory as well, and can its stream "
+          fmt::format("waited {} for rank {}: has it made the call, on device memory as well ({}), and can its stream "
                       "go on?",
-                      waited, failure.peer),
+                      waited, failure.peer, kOneKindOfMemory),
           failure.peer);
     case device::Failure::kMismatch:
       return told(

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "base/call_tag.h"
 #include "kernels/device/call.h"
 #include "tutti/result.h"
 
 namespace tutti::detail {
+
+// What to do where ranks wait in vain since GPUs carry out the calls of some, and the host the same calls of others.
+inline constexpr std::string_view kOneKindOfMemory = "pass memory of one kind on all ranks";
 
 // `rank`: whose call it was; `tag` is null where the call is not known, timeout_ns 0 likewise.
 Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,

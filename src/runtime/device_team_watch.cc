@@ -94,11 +94,12 @@ Error DeviceTeam::missing(const DeviceCall& call) const {
     absent += fmt::format("{}{}", absent.empty() ? "" : ", ", other.seat.rank);
     if (first < 0) first = static_cast<std::int32_t>(other.seat.rank);
   }
-  return broken_error(
-      call_error(ErrorCode::kTimeout,
-                 fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call",
-                             describe(call.tag), call.timeout_ns / 1'000'000, absent),
-                 first));
+  return broken_error(call_error(
+      ErrorCode::kTimeout,
+      fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call, or not on "
+                  "device memory: {}",
+                  describe(call.tag), call.timeout_ns / 1'000'000, absent, kOneKindOfMemory),
+      first));
 }
 
 Error DeviceTeam::lost(const DeviceCall& call, const Error& error) const {
@@ -173,8 +174,9 @@ void DeviceTeam::look_at_rounds(Underway& first) {
       ErrorCode::kTimeout,
       fmt::format(
           "{}: rank {} waited {} ms in its stream for the ranks that share GPUs with it: some have not made the "
-          "call",
-          describe(first.call->tag), members_[first.call->seat_].seat.rank, first.call->timeout_ns / 1'000'000))));
+          "call, or not on device memory: {}",
+          describe(first.call->tag), members_[first.call->seat_].seat.rank, first.call->timeout_ns / 1'000'000,
+          kOneKindOfMemory))));
 }
 
 // Sets all words that the streams wait for: again and again, since each meeting takes them back.
@@ -207,10 +209,10 @@ void DeviceTeam::look_at_replays() {
   for (std::uint32_t peer = 0; !broken_ && seat.life && peer < seat.ranks; ++peer) {
     const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
     if (life != PeerLife::kAborted && life != PeerLife::kLost) continue;
-    fail_locked(broken_error(
-        call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
-                   fmt::format("rank {} {}", peer, life == PeerLife::kLost ? "has ended" : kAborted),
-                   static_cast<std::int32_t>(peer))));
+    fail_locked(
+        broken_error(call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                                fmt::format("rank {} {}", peer, life == PeerLife::kLost ? "has ended" : kAborted),
+                                static_cast<std::int32_t>(peer))));
   }
   if (broken_) release_rounds();
 }

@@ -32,6 +32,7 @@ Status CommunicatorImpl::suspend() {
   {
     const std::scoped_lock lock(mutex_, device_mutex_);
     ended = std::move(device_way_);
+    listen_to_devices();
   }
   suspended_ = suspended_ || ended != nullptr;
   return {};
