@@ -29,7 +29,8 @@
 // of a call, or in host memory on all. Else the host carries them out, and ranks with device and with host memory may
 // meet in one call. Device memory is recognised where the CUDA driver was loaded into the process when the communicator
 // was made, or the call names a stream. Managed memory counts as device memory, pinned memory as host memory. A rank
-// whose context is lost (a kernel failed, it was destroyed) is lost to its peers, too.
+// whose context is lost (a kernel failed, it was destroyed), or whose driver refuses what a call on the GPUs needs, is
+// lost to its peers, too: they hear of it as of an abort(), as soon as the rank itself does.
 //
 // Graphs: a stream may capture calls on device memory; each replay is a call of its own, for which other ranks make
 // theirs, in an order that all ranks share. The Work of a captured call is done at once. Ranks that share a GPU in one

@@ -31,6 +31,10 @@ struct Sound {
   static constexpr bool kChecksBothFlags = true;  // of a line of LL
   static constexpr bool kRenewsLines = true;      // of LL, before a flag comes again
   static constexpr bool kOffersToUse = true;      // no window is offered in a call without messages
+  static constexpr bool kReleasesCredit = true;   // a slot has been read before it is given back
+  static constexpr bool kAcquiresTail = true;     // no message is read before the counter that announces it
+  static constexpr bool kDrains = true;           // a call ends when peers have read what it published
+  static constexpr bool kChecksEveryLine = true;  // of a warp's four of LL128
 };
 
 inline constexpr std::uint32_t kProgramAtOnce = 8192;  // bytes: 16 for each of 512 threads
@@ -115,6 +119,13 @@ TUTTI_DEVICE std::byte* slot_of(const Link& link) {
 // All connections of a communicator have slots of one size.
 TUTTI_DEVICE std::uint64_t slot_bytes_of(const Shared& shared) {
   return shared.channel.port_count == 0 ? 0 : shared.links[0].slot_bytes;
+}
+
+// How many messages have come, ever.
+template <class Faults>
+TUTTI_DEVICE std::uint64_t tail_of(const Link& link) {
+  const std::uint64_t* tail = &link.own->counter;
+  return Faults::kAcquiresTail ? port::load_acquire(tail) : port::load_relaxed(tail);
 }
 
 TUTTI_DEVICE Bounds bounds_of(const Call& call) { return {call.status, call.patience_ns, call.timeout_ns}; }

@@ -67,7 +67,7 @@ class Evaluator {
   // `on`: all steps have run.
   TUTTI_DEVICE_APART void finish(bool on) {
     if (on) {
-      drain();
+      if constexpr (Faults::kDrains) drain();
       port::block_barrier();
     }
     if (!on || shared_.prepared != kOn) return save({position(), epoch_, tile_, step_index_, 1});
@@ -268,7 +268,7 @@ class Evaluator {
     Envelope envelope;
     const Outcome outcome = wait_until(bounds_of(call_), [&] {
       if constexpr (kSimple)
-        return port::load_acquire(&link.own->counter) > link.number;
+        return tail_of<Faults>(link) > link.number;
       else
         return read_header<Faults>(slot_of(link), link.number + 1, bytes, digest);
     });
@@ -447,7 +447,7 @@ class Evaluator {
         if constexpr (kProtocol == Protocol::kLl)
           outcome = run_ll<E, Faults>(work, mid_step_bounds_of(call_));
         else
-          outcome = run_ll128<E>(work, mid_step_bounds_of(call_));
+          outcome = run_ll128<E, Faults>(work, mid_step_bounds_of(call_));
       });
       return outcome;
     }
@@ -458,7 +458,7 @@ class Evaluator {
     Link& link = link_of(entry);
     if (entry < step_->receive_count) {
       // Lines have been read when their flags have; a fence would cost more than they do.
-      if constexpr (kSimple)
+      if constexpr (kSimple && Faults::kReleasesCredit)
         port::store_release(&link.peer->counter, link.number);
       else
         port::store_relaxed(&link.peer->counter, link.number);

@@ -85,7 +85,9 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       device_way_(devices == nullptr ? nullptr
                                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),
       cutting_(fabric_ != nullptr && fabric_->devices && device_way_ == nullptr ? Cutting::kLongCalls : Cutting::kNone),
-      engine_(rank, ranks, world_, connections_, cutting_) {}
+      engine_(rank, ranks, world_, connections_, cutting_) {
+  listen_to_devices();
+}
 
 CommunicatorImpl::~CommunicatorImpl() = default;
 

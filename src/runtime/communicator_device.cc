@@ -6,6 +6,7 @@
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/device_failure.h"
 #include "runtime/user_plan.h"
 
 namespace tutti::detail {
@@ -14,6 +15,22 @@ Result<bool> CommunicatorImpl::goes_by_device(const CollectiveCall& call, const 
                                               const CheckedCall& checked) {
   if (device_way_ == nullptr || call.variable || options.reduction.combine != nullptr) return false;
   return device_way_->takes(checked);
+}
+
+// An error of the device way that has cost more than the call: this rank is lost to its peers, which hear of it.
+Error CommunicatorImpl::lose(const Error& error, const CallTag& tag) {
+  if (error.scope < ErrorScope::kCommunicator || peers_see(error.code) || device_way_->failure(false)) return error;
+  const Error lost = lost_error(error, rank_, &tag);
+  device_way_->fail(lost);
+  engine_.fail(lost);
+  return lost;
+}
+
+// Where device_way_ has changed. The team finds out by any thread, and may outlive the engine.
+void CommunicatorImpl::listen_to_devices() {
+  engine_.set_beside_devices(device_way_ != nullptr);
+  if (device_way_ == nullptr) return;
+  device_way_->tell([entrance = engine_.entrance()](const Error& error) { entrance->fail(error); });
 }
 
 // Null: the host carries it out.
@@ -27,7 +44,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const Che
   tagged.call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
   tagged.call.tag.digest ^= digest;
   auto on_device = device_way_->prepare(tagged, *generator, digest, options, timeout_ns(options));
-  if (!on_device) return on_device.error();
+  if (!on_device) return lose(on_device.error(), tagged.call.tag);
   if (*on_device == nullptr) return std::shared_ptr<Operation>();
   auto operation = std::make_shared<Operation>();
   operation->on_device = true;
@@ -62,7 +79,7 @@ Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Eng
   if (!operation->on_device) return DeviceSide::submit(engine_, operation, progress);
   if (world_.recorder != nullptr) world_.recorder->enqueued(operation->call.tag);
   Status submitted = device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
-  if (!submitted.ok() && submitted.error().scope == ErrorScope::kCommunicator) engine_.fail(submitted.error());
+  if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());
   return submitted;
 }
 

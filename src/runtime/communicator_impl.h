@@ -168,6 +168,8 @@ class CommunicatorImpl {
   Result<std::shared_ptr<Operation>> prepare_on_device(const CheckedCall& checked, const CallOptions& options,
                                                        Algorithm algorithm, const ChosenPlan* chosen);
   Result<bool> goes_by_device(const CollectiveCall& call, const CallOptions& options, const CheckedCall& checked);
+  Error lose(const Error& error, const CallTag& tag);
+  void listen_to_devices();
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
                                                const ChosenPlan* chosen);
   Status refuse_in_group() const;

@@ -63,7 +63,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
         fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
   }
   auto by_device = goes_by_device(call, options, *checked);
-  if (!by_device) return by_device.error();
+  if (!by_device) return lose(by_device.error(), checked->call.tag);
   Chosen taken{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
   if (taken.algorithm == Algorithm::kAuto) {
     taken = chooser_.choose(

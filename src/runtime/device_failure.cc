@@ -12,6 +12,19 @@ Error broken_error(Error error) {
   return error;
 }
 
+Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) {
+  if (error.code != ErrorCode::kDevice) return broken_error(std::move(error));
+  error.rank = static_cast<std::int32_t>(rank);
+  error.message = fmt::format("{}: rank {} can take part no more: {}",
+                              tag == nullptr ? "a call on device memory" : describe(*tag), rank, error.message);
+  return broken_error(std::move(error));
+}
+
+bool peers_see(ErrorCode code) {
+  return code == ErrorCode::kTimeout || code == ErrorCode::kMismatch || code == ErrorCode::kAborted ||
+         code == ErrorCode::kPeerLost;
+}
+
 Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
                      std::int64_t timeout_ns) {
   const std::string call = tag == nullptr ? "a call on device memory" : describe(*tag);
@@ -26,9 +39,9 @@ Error device_failure(const device::FailureWord& failure, std::uint32_t rank, con
     case device::Failure::kTimedOut:
       return told(
           ErrorCode::kTimeout,
-          fmt::format("waited {} for rank {}: has it made the call, on device memory as well, and can its stream "
+          fmt::format("waited {} for rank {}: has it made the call, on device memory as well ({}), and can its stream "
                       "go on?",
-                      waited, failure.peer),
+                      waited, failure.peer, kOneKindOfMemory),
           failure.peer);
     case device::Failure::kMismatch:
       return told(

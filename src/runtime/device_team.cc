@@ -15,7 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostWaiting = 1024;
-constexpr std::chrono::microseconds kPoll{50};
 constexpr std::chrono::milliseconds kWaitForOthers{20};
 bool is_default_stream(cuda::CUstream stream) {
   const auto number = reinterpret_cast<std::uintptr_t>(stream);
@@ -86,16 +85,22 @@ Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
 
 Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
   const cuda::RelaxedCapture relaxed(device_->driver());
-  const std::scoped_lock lock(mutex_);
+  const Hold hold(*this);
   if (broken_) return *broken_;
+  Status taken = take_call(member(rank), call);
+  if (taken || taken.error().scope < ErrorScope::kCommunicator) return taken;
+  fail_locked(lost_error(std::move(taken).error(), rank, &call->tag));
+  return *broken_;
+}
+
+Status DeviceTeam::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   if (!scope) return scope.error();
-  Member& caller = member(rank);
   if (caller.waiting.size() >= kMostWaiting) {
     return call_error(
         ErrorCode::kUnsupported,
         fmt::format("{} calls of rank {} wait for the other ranks of its process already: call on those too",
-                    kMostWaiting, rank));
+                    kMostWaiting, caller.seat.rank));
   }
   for (const Member& other : members_) {
     if (!other.left) continue;
@@ -106,8 +111,9 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
   TUTTI_TRY(check_word_waits(caller, *call));
   if (members_.size() > 1 || call->launch.rounds > 0) {
     auto ready = take_event();
-    if (!ready) return ready.error();
-    TUTTI_TRY((*ready)->record(call->stream));
+    if (!ready) return broken_error(ready.error());
+    const Status recorded = (*ready)->record(call->stream);
+    if (!recorded) return call->capture_ == 0 ? broken_error(recorded.error()) : recorded.error();
     call->ready_ = std::move(*ready);
   }
   call->team_ = shared_from_this();
@@ -119,7 +125,7 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
   const auto all_here = [&] {
     return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return !m.waiting.empty(); });
   };
-  while (all_here()) TUTTI_TRY(launch_front());
+  while (all_here()) TUTTI_TRY(launch_front(caller));
   return {};
 }
 
@@ -186,7 +192,7 @@ Status DeviceTeam::check_front() const {
   return {};
 }
 
-Status DeviceTeam::launch_front() {
+Status DeviceTeam::launch_front(const Member& caller) {
   const Status alike = check_front();
   std::vector<std::shared_ptr<DeviceCall>> calls;
   for (Member& each : members_) {
@@ -196,7 +202,8 @@ Status DeviceTeam::launch_front() {
   Status launched = alike.ok() ? launch(calls) : alike;
   if (launched) return {};
   // Ranks elsewhere may have launched their part.
-  const Error error = alike.ok() || !whole_ ? broken_error(launched.error()) : launched.error();
+  const Error error =
+      alike.ok() || !whole_ ? lost_error(launched.error(), caller.seat.rank, &calls.front()->tag) : launched.error();
   for (const auto& call : calls) {
     call->outcome_ = error;
     members_[call->seat_].told_later = error;
@@ -356,7 +363,15 @@ bool DeviceTeam::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall&
 }
 
 Status DeviceTeam::settle(DeviceCall& call) {
-  std::unique_lock lock(mutex_);
+  Hold hold(*this);
+  Status waits = make_wait(hold.lock, call);
+  if (waits || call.outcome_) return waits;
+  fail_locked(broken_error(std::move(waits).error()));
+  return *broken_;
+}
+
+// Errors: the call's outcome; those after which the team cannot go on.
+Status DeviceTeam::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const bool may_wait = wait_for_others(lock, call);
   if (call.outcome_) return *call.outcome_;
   const cuda::Driver& driver = device_->driver();
@@ -366,127 +381,24 @@ Status DeviceTeam::settle(DeviceCall& call) {
     if (call.stream == call.launched_in_) return {};
     return driver.check(driver.api().stream_wait_event(call.stream, call.done_->handle(), 0), "waiting for a call");
   }
-  const auto give_up = [&](const Error& error) -> Status {
-    fail_locked(broken_error(error));
-    return *broken_;
-  };
   if (call.capture_ != 0) {
-    return give_up(call_error(
+    return call_error(
         ErrorCode::kUnsupported,
         "the stream is capturing, and not all ranks of this process and GPU have made the call: capture the calls of "
-        "all of them in one graph, from one thread, in a Group"));
+        "all of them in one graph, from one thread, in a Group");
   }
-  if (!may_wait && others_serve_the_rest()) return give_up(missing(call));
+  if (!may_wait && others_serve_the_rest()) return missing(call);
   if (!may_wait) {
-    return give_up(call_error(
+    return call_error(
         ErrorCode::kUnsupported,
         "one thread serves several ranks of a GPU, by the default stream or by one that waits for it: make their calls "
-        "in a Group, or give each rank a stream made with CU_STREAM_NON_BLOCKING"));
+        "in a Group, or give each rank a stream made with CU_STREAM_NON_BLOCKING");
   }
-  const Status put = driver.check(
+  TUTTI_TRY(driver.check(
       driver.api().stream_wait_value32(call.stream, word_on_device(call), call.number_, cuda::kWaitGreaterEqual),
-      "making the stream wait for the other ranks");
-  if (!put) return give_up(put.error());
+      "making the stream wait for the other ranks"));
   call.by_word_ = true;
   return start_watchdog();
-}
-
-void DeviceTeam::fail(const Error& error) {
-  const std::scoped_lock lock(mutex_);
-  fail_locked(error);
-}
-
-void DeviceTeam::fail_locked(const Error& error) {
-  if (!broken_) broken_ = error;
-  for (Member& each : members_) {
-    for (const auto& call : each.waiting) {
-      call->outcome_ = *broken_;
-      if (each.here) let_go(*call);
-    }
-    each.waiting.clear();
-  }
-  launched_.notify_all();
-  changed_.notify_all();  // the watchdog lets streams go
-}
-
-std::uint64_t DeviceTeam::failure_word(const Member& its) {
-  if (!its.here) return its.failure;
-  return std::atomic_ref<const std::uint64_t>(its.seat.words->status.failure).load(std::memory_order_acquire);
-}
-
-std::optional<Status> DeviceTeam::look(DeviceCall& call) {
-  const cuda::RelaxedCapture relaxed(device_->driver());
-  const std::scoped_lock lock(mutex_);
-  if (call.outcome_) return call.outcome_;
-  if (!call.launched_) return std::nullopt;
-  if (call.capture_ != 0) return Status();  // it runs when the graph does
-  const Result<bool> finished = call.done_->finished();
-  if (finished.ok() && !*finished) return std::nullopt;
-  call.outcome_ = finished.ok() ? Status() : Status(broken_error(finished.error()));
-  const Member& its = members_[call.seat_];
-  const std::uint64_t failure = failure_word(its);
-  if (finished.ok() && failure != 0) {
-    const auto found = device::FailureWord::of(failure);
-    const bool ended_here = found.cause == device::Failure::kAborted && broken_;
-    call.outcome_ = ended_here ? *broken_ : device_failure(found, its.seat.rank, &call.tag, call.timeout_ns);
-  }
-  if (broken_ && call.launch.rounds > 0) call.outcome_ = *broken_;  // its stream was let go
-  if (!call.outcome_->ok()) fail_locked(call.outcome_->error());
-  return call.outcome_;
-}
-
-std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
-  const cuda::RelaxedCapture relaxed(device_->driver());
-  const std::scoped_lock lock(mutex_);
-  if (broken_) return broken_;
-  if (asks_driver && member(rank).told_later) return std::exchange(member(rank).told_later, std::nullopt);
-  std::optional<Error> failed;
-  if (const std::uint64_t word = failure_word(member(rank)); word != 0) {
-    failed = device_failure(device::FailureWord::of(word), rank, nullptr, 0);
-  }
-  if (!failed && asks_driver && last_plain_done_ != nullptr) {
-    const Result<bool> finished = last_plain_done_->finished();
-    if (!finished.ok()) failed = broken_error(finished.error());
-  }
-  if (failed) fail_locked(*failed);
-  return failed;
-}
-
-bool DeviceTeam::drain(std::uint32_t rank, std::chrono::milliseconds limit) {
-  const cuda::RelaxedCapture relaxed(device_->driver());
-  const auto deadline = Clock::now() + limit;
-  for (;;) {
-    {
-      const std::scoped_lock lock(mutex_);
-      const auto finished = last_plain_done_ == nullptr ? Result<bool>(true) : last_plain_done_->finished();
-      const bool ended = !finished.ok() || *finished;  // what a lost context held does not run either
-      if (ended && member(rank).waiting.empty()) return true;
-    }
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(kPoll);
-  }
-}
-
-void DeviceTeam::leave(std::uint32_t rank) {
-  const std::scoped_lock lock(mutex_);
-  member(rank).left = true;
-  if (std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting.empty(); })) return;
-  fail_locked({ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-               fmt::format("rank {}, of this process and GPU, has left the communicator", rank)});
-}
-
-void DeviceTeam::forget(std::uint32_t rank) {
-  {
-    const std::scoped_lock lock(mutex_);
-    Member& its = member(rank);
-    its.failure = failure_word(its);
-    its.here = false;
-    if (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.here; })) return;
-    ending_ = true;
-    underway_.clear();  // their calls hold the team
-    changed_.notify_all();
-  }
-  if (watchdog_.joinable()) watchdog_.join();
 }
 
 }  // namespace tutti::detail

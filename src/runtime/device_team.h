@@ -129,6 +129,10 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
 
   // Before the rank's first call. The words live until forget().
   void take_seat(const Seat& seat);
+  // Who hears why this rank takes part no more, where its peers do not see that for themselves. Called without the
+  // team's mutex, by any thread, until forget().
+  using Tell = std::function<void(const Error&)>;
+  void tell(std::uint32_t rank, Tell tell);
 
   // The rank's next call. Launches if it was the last that was missing. Errors: those of the call (kMismatch ...), the
   // driver's, those that broke the team before.
@@ -153,6 +157,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   friend class DeviceCall;
   struct Member {
     Seat seat;
+    Tell tell{};
     bool here = false;
     std::uint64_t failure = 0;  // a device::FailureWord, as it stood when the rank left
     std::uint32_t numbers = 0;
@@ -160,6 +165,20 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     std::optional<Error> told_later{};                // of a call that had returned already
     std::thread::id caller{};                         // of its last call
     std::deque<std::shared_ptr<DeviceCall>> waiting;  // shared with the operation
+  };
+  // The mutex. When it is free again, those are told who have to hear what happened under it: engines have mutexes of
+  // their own, and the driver may be slow under this one.
+  class Hold {
+   public:
+    explicit Hold(DeviceTeam& team) : lock(team.mutex_), team_(team) {}
+    ~Hold() { team_.tell_others(lock); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+    std::unique_lock<std::mutex> lock;
+
+   private:
+    DeviceTeam& team_;
   };
   // Events that are free; outlives the team where calls still hold some.
   struct Pool {
@@ -175,13 +194,19 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     std::optional<std::chrono::steady_clock::time_point> since{};  // it has begun
   };
   Result<std::shared_ptr<cuda::Event>> take_event();
+  Status take_call(Member& caller, const std::shared_ptr<DeviceCall>& call);
+  Status make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call);
+  void tell_others(std::unique_lock<std::mutex>& lock);
+  Error lost(const DeviceCall& call, const Error& error) const;
+  void look_at_waiting();
+  void end_kernels();
   Member& member(std::uint32_t rank);
   Status look_at_stream(DeviceCall& call);
   Status check_word_waits(const Member& caller, const DeviceCall& call);
   void let_go(const DeviceCall& call);
   cuda::CUdeviceptr word_on_device(const DeviceCall& call) const;
   bool wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call);
-  Status launch_front();
+  Status launch_front(const Member& caller);
   Status check_front() const;
   Status launch(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   Result<cuda::CUstream> choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls);
@@ -214,6 +239,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   std::mutex mutex_;
   std::vector<Member> members_;
   std::optional<Error> broken_;
+  std::vector<Tell> untold_;                               // who has yet to hear of broken_, once the mutex is free
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();  // shared with events that are in use
   std::optional<cuda::Stream> stream_;                     // where the ranks have different ones
   std::optional<cuda::Stream> capture_stream_;             // the same, of captures

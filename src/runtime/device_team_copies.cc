@@ -74,10 +74,13 @@ Error DeviceTeam::not_met(const DeviceCall& call) {
                  static_cast<std::int32_t>(elsewhere.front()));
   }
   if (!missing.empty()) {
-    return error(fmt::format("{} for rank {}, which has not made the call", waited, fmt::join(missing, ", ")),
+    return error(fmt::format("{} for rank {}, which has not made the call, or not on device memory: {}", waited,
+                             fmt::join(missing, ", "), kOneKindOfMemory),
                  static_cast<std::int32_t>(missing.front()));
   }
-  return error(waited + " for the other ranks: some have not made the call", -1);
+  return error(fmt::format("{} for the other ranks: some have not made the call, or not on device memory: {}", waited,
+                           kOneKindOfMemory),
+               -1);
 }
 
 }  // namespace tutti::detail

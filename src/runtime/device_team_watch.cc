@@ -1,6 +1,7 @@
 // Of a team: calls in rounds; and the watchdog, which ends what waits for ranks that do not come.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -18,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLooking{20};  // at launches that wait for ranks elsewhere
 constexpr std::chrono::milliseconds kGrace{200};   // for a peer that has gone
 constexpr std::chrono::milliseconds kReleasing{1};
+// What a rank that calls abort(), and one whose device is lost, have in common.
+constexpr const char* kAborted = "called abort(), or can take part no more: then its own error says why";
 
 }  // namespace
 
@@ -91,11 +94,16 @@ Error DeviceTeam::missing(const DeviceCall& call) const {
     absent += fmt::format("{}{}", absent.empty() ? "" : ", ", other.seat.rank);
     if (first < 0) first = static_cast<std::int32_t>(other.seat.rank);
   }
-  return broken_error(
-      call_error(ErrorCode::kTimeout,
-                 fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call",
-                             describe(call.tag), call.timeout_ns / 1'000'000, absent),
-                 first));
+  return broken_error(call_error(
+      ErrorCode::kTimeout,
+      fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call, or not on "
+                  "device memory: {}",
+                  describe(call.tag), call.timeout_ns / 1'000'000, absent, kOneKindOfMemory),
+      first));
+}
+
+Error DeviceTeam::lost(const DeviceCall& call, const Error& error) const {
+  return lost_error(error, members_[call.seat_].seat.rank, &call.tag);
 }
 
 // A peer that has called abort() ends the call; one that has left or died too, unless it had done its part before: then
@@ -110,7 +118,7 @@ void DeviceTeam::look_at_peers(const DeviceCall& call) {
   for (std::uint32_t peer = 0; peer < seat.ranks; ++peer) {
     const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
     if (life == PeerLife::kLive) continue;
-    if (life == PeerLife::kAborted) return ends(ErrorCode::kAborted, peer, "called abort()");
+    if (life == PeerLife::kAborted) return ends(ErrorCode::kAborted, peer, kAborted);
     const auto now = Clock::now();
     if (!gone_since_) gone_since_ = now;
     if (now - *gone_since_ < kGrace) return;
@@ -123,6 +131,10 @@ void DeviceTeam::look_at_underway() {
   while (!underway_.empty()) {
     const auto finished = underway_.front().done->finished();
     if (finished.ok() && !*finished) break;
+    if (!finished.ok()) {
+      fail_locked(lost(*underway_.front().call, finished.error()));
+      end_kernels();
+    }
     underway_.pop_front();
   }
   if (underway_.empty()) return gone_since_.reset();
@@ -133,10 +145,25 @@ void DeviceTeam::look_at_underway() {
   const bool in_rounds = first.call->launch.rounds > 0;
   if (in_rounds) look_at_rounds(first);
   if (!broken_) return;
+  end_kernels();
+  if (in_rounds) release_rounds();
+}
+
+void DeviceTeam::end_kernels() {
   for (Member& each : members_) {
     if (each.here) std::atomic_ref<std::uint64_t>(each.seat.words->status.abort).store(1, std::memory_order_release);
   }
-  if (in_rounds) release_rounds();
+}
+
+// Calls that wait for ranks of this process, in a context that is lost meanwhile: no stream tells.
+void DeviceTeam::look_at_waiting() {
+  for (const Member& each : members_) {
+    if (each.waiting.empty()) continue;
+    const DeviceCall& call = *each.waiting.front();
+    if (call.ready_ == nullptr || call.capture_ != 0) continue;
+    const auto ready = call.ready_->finished();
+    if (!ready.ok()) return fail_locked(lost(call, ready.error()));
+  }
 }
 
 // Streams wait without an end: the time is taken here.
@@ -180,10 +207,10 @@ void DeviceTeam::look_at_replays() {
   for (std::uint32_t peer = 0; !broken_ && seat.life && peer < seat.ranks; ++peer) {
     const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
     if (life != PeerLife::kAborted && life != PeerLife::kLost) continue;
-    fail_locked(broken_error(
-        call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
-                   fmt::format("rank {} {}", peer, life == PeerLife::kLost ? "has ended" : "called abort()"),
-                   static_cast<std::int32_t>(peer))));
+    fail_locked(
+        broken_error(call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                                fmt::format("rank {} {}", peer, life == PeerLife::kLost ? "has ended" : kAborted),
+                                static_cast<std::int32_t>(peer))));
   }
   if (broken_) release_rounds();
 }
@@ -204,8 +231,10 @@ void DeviceTeam::watch() {
   const cuda::RelaxedCapture relaxed(device_->driver());
   std::unique_lock lock(mutex_);
   while (!ending_) {
+    look_at_waiting();
     look_at_underway();
     if (captured_rounds_) look_at_replays();
+    tell_others(lock);
     const DeviceCall* first = first_to_expire();
     if (first != nullptr && Clock::now() >= first->deadline_) {
       fail_locked(missing(*first));
@@ -217,7 +246,7 @@ void DeviceTeam::watch() {
     } else if (first == nullptr) {
       changed_.wait(lock);
     } else {
-      const auto until = first->deadline_;  // the call may end while this sleeps
+      const auto until = std::min(first->deadline_, Clock::now() + kLooking);  // the call may end while this sleeps
       changed_.wait_until(lock, until);
     }
   }

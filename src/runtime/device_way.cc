@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "plan/layout.h"
+#include "runtime/device_failure.h"
 
 namespace tutti::detail {
 namespace {
@@ -169,7 +170,8 @@ Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::ui
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second.get();
   auto made = make_plan(generator, protocol);
-  if (!made) return made.error();
+  // Where the driver refuses, the peers may have made the call already, and it cannot be made again behind it.
+  if (!made) return made.error().code == ErrorCode::kDevice ? broken_error(made.error()) : made.error();
   return plans_.emplace(key, std::move(*made)).first->second.get();
 }
 

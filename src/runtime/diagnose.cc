@@ -304,7 +304,8 @@ std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::ve
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
 
-Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Running& running) const {
+Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Running& running,
+                                   std::string_view hint) const {
   const Whereabouts peers = whereabouts(call);
   const auto& [absent, inside, finished, ended] = peers;
   std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
@@ -314,6 +315,7 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Ru
   if (!ended.empty()) text += fmt::format(" {} ended before or in it;", rank_list(ended));
   text += fmt::format(" this rank ({}) waits at {}", rank_, running.waits_for());
   if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
+  if (!absent.empty() && !hint.empty()) text += fmt::format("; {}", hint);
   return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, missing_rank(peers, running.waits_for_ranks()),
                    std::move(text));
 }

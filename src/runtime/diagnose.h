@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "executor/bytes.h"
@@ -33,8 +34,8 @@ class Diagnostician {
   std::optional<Diagnosis> mismatch(const Call& call) const;
   // A message arrived that does not fit.
   Diagnosis bad_message(const Call& call, const BadMessage& message) const;
-  // The deadline has passed; says who is missing, and what this rank waits for.
-  Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, Running& running) const;
+  // The deadline has passed; says who is missing, what this rank waits for, and `hint` where ranks have not come.
+  Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, Running& running, std::string_view hint = {}) const;
 
   // The same for sends and receives: only the peers of transfers that have not ended matter.
   std::optional<Diagnosis> look(const Exchange& exchange) const;

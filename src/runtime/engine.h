@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -79,17 +80,18 @@ struct Operation {
 
 class Engine;
 
-// The way in for those that may outlive the engine: streams that submit a call when they come to it. Any thread, also
-// one that must not call the CUDA driver.
+// The way in for those that may outlive the engine: streams that submit a call when they come to it, whoever finds a
+// device lost. Any thread, also one that must not call the CUDA driver.
 class Entrance {
  public:
   explicit Entrance(Engine& engine) : engine_(&engine) {}
   // As Engine::submit() in the background. kAborted: the engine has ended.
   Status submit(const std::shared_ptr<Operation>& operation);
+  void fail(const Error& error);  // as Engine::fail(); nothing where that has ended
   void close();
 
  private:
-  std::mutex mutex_;  // held during submissions, which are short
+  std::mutex mutex_;  // held inside of the engine, which is short
   Engine* engine_;    // null: closed
 };
 
@@ -129,6 +131,8 @@ class Engine {
   Status finalize();
   // The error that made the communicator unusable, if one did.
   std::optional<Error> broken();
+  // Whether the ranks' GPUs carry out calls on their memory, of which the engine sees nothing.
+  void set_beside_devices(bool beside) { beside_devices_.store(beside, std::memory_order_relaxed); }
   // The number of the last collective that has ended well here; 0: none.
   std::uint64_t last_good() const { return last_good_.load(std::memory_order_acquire); }
 
@@ -158,6 +162,7 @@ class Engine {
   std::optional<Error> poll(Operation& operation, bool& moved);
   Ended look_around();
   std::optional<Error> look_at_gate(Operation& operation);
+  std::string_view hint_for(const Operation& operation) const;
   bool falls_with_call(const Operation& operation) const { return operation.follows && last_error_.has_value(); }
   Error drop(const Operation& operation);
   void weigh(const Operation& operation, Error& error);
@@ -182,6 +187,7 @@ class Engine {
   Connections& connections_;
   const Cutting cutting_;
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> beside_devices_{false};   // for words only
   const std::shared_ptr<Entrance> entrance_;  // shared with streams, which may keep it for longer
 
   std::mutex mutex_;

@@ -1,4 +1,4 @@
-// How streams submit operations: see Entrance. Any thread.
+// How streams submit operations, and tell of what is lost: see Entrance. Any thread.
 #include "runtime/engine.h"
 
 namespace tutti {
@@ -22,6 +22,11 @@ Status Entrance::submit(const std::shared_ptr<Operation>& operation) {
   if (engine_ != nullptr) return engine_->submit(operation, Engine::Progress::kInBackground);
   return Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1,
                describe(operation->call.tag) + ": the communicator ended before the stream came to this call"};
+}
+
+void Entrance::fail(const Error& error) {
+  const std::scoped_lock lock(mutex_);
+  if (engine_ != nullptr) engine_->fail(error);
 }
 
 void Entrance::close() {

@@ -78,10 +78,17 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
   if (!diagnosis)
     diagnosis = confirmed(operation, doctor.bereft(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
-  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, *running_);
+  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, *running_, hint_for(operation));
   if (!diagnosis) return std::nullopt;
   if (auto error = own_abort(operation)) return error;
   return give_up(operation, std::move(*diagnosis));
+}
+
+// Ranks that are missing may have made this very call on device memory, by their GPUs.
+std::string_view Engine::hint_for(const Operation& operation) const {
+  const bool on_host = operation.gate == nullptr && operation.call.tag.count > 0;
+  if (!on_host || !beside_devices_.load(std::memory_order_relaxed)) return {};
+  return "this call is on host memory, and GPUs carry out those on their own: pass memory of one kind on all ranks";
 }
 
 // Tells the peers and returns the error. Who is to blame for a mismatch is said best when all ranks have shown their

@@ -32,6 +32,7 @@ Status CommunicatorImpl::suspend() {
   {
     const std::scoped_lock lock(mutex_, device_mutex_);
     ended = std::move(device_way_);
+    listen_to_devices();
   }
   suspended_ = suspended_ || ended != nullptr;
   return {};
@@ -61,6 +62,7 @@ Status CommunicatorImpl::resume() {
       *devices == nullptr ? nullptr : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *world_.prover);
   const std::scoped_lock lock(mutex_, device_mutex_);
   device_way_ = std::move(way);
+  listen_to_devices();
   suspended_ = false;
   return {};
 }

@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Devices = std::vector<std::int32_t>;
 
 CommunicatorOptions short_timeout() {
@@ -176,6 +177,32 @@ TEST_P(AMissingRank, DoesNotHoldUpTheEndOfTheCommunicator) {
   }
   EXPECT_FALSE(work.wait().ok());
   gpu.synchronize();
+}
+
+// Host memory on one rank: each waits for the other elsewhere, and hears what the likely cause is.
+TEST_P(AMissingRank, MayHavePassedMemoryOfAnotherKind) {
+  Communicators ranks = ranks_on(GetParam(), short_timeout());
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
+    const cuda::DeviceMemory memory = gpu.allocate(1024);
+    std::vector<float> host(256);
+    void* buffer = rank.rank() == 0 ? pointer(memory) : host.data();
+    auto work = rank.start({.input = buffer, .output = buffer, .count = 256}, gpu.options());
+    const Status status = work.ok() ? work->wait() : Status(work.error());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+    EXPECT_THAT(status.error().message, HasSubstr("pass memory of one kind on all ranks"));
+    gpu.synchronize();
+  });
+}
+
+// Where no memory is passed, or all is of one kind, nothing is said of it.
+TEST_P(AMissingRank, OfABarrierHasPassedNoMemory) {
+  Communicators ranks = ranks_on(GetParam(), short_timeout());
+  const Status status = ranks[0]->barrier();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+  EXPECT_THAT(status.error().message, Not(HasSubstr("memory of one kind")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, AMissingRank, ::testing::Values(Devices{0, 0}, Devices{0, 1}),

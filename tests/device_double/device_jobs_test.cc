@@ -140,5 +140,32 @@ TEST(DeviceJobs, AnAbortEndsCallsOfThePeers) {
   EXPECT_TRUE(Job({0, 0}).run(check_abort));
 }
 
+// A rank whose driver refuses what its first call needs, and which goes on without having made it: its peers wait for
+// it in their streams already.
+void check_refused(Communicator& rank, const Gpu& gpu) {
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  const CollectiveCall call{.input = pointer(memory), .output = pointer(memory), .count = 1'024};
+  if (rank.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    small_devices().fail("cuMemAlloc", 1, cuda::CUresult::kOutOfMemory);
+    const Status refused = rank.run(call, gpu.options());
+    must(!refused.ok() && refused.error().code == ErrorCode::kDevice && refused.error().rank == 1,
+         refused.ok() ? "no error" : to_string(refused.error()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return;
+  }
+  auto work = rank.start(call, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kAborted && status.error().rank == 1,
+       status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+}
+
+TEST(DeviceJobs, ARankThatIsRefusedMemoryIsLostToItsPeers) {
+  EXPECT_TRUE(Job({0, 1}).run(check_refused));
+  EXPECT_TRUE(Job({0, 0}).run(check_refused));
+}
+
 }  // namespace
 }  // namespace tutti::testing

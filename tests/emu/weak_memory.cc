@@ -20,8 +20,31 @@ void read_line(std::uintptr_t start, unsigned char* line) {
 
 }  // namespace
 
+WeakMemory::~WeakMemory() {
+  if (neighbours_ != nullptr) std::erase(neighbours_->all, this);
+}
+
+void WeakMemory::join(Neighbours& neighbours) {
+  neighbours_ = &neighbours;
+  neighbours.all.push_back(this);
+}
+
+bool WeakMemory::may_be_loading(std::uintptr_t at, std::size_t bytes) const {
+  for (auto it = loaded_.lower_bound(at - std::min<std::uintptr_t>(at, kWidest)); it != loaded_.end(); ++it) {
+    if (it->first >= at + bytes) return false;
+    if (at < it->first + it->second.bytes) return true;
+  }
+  return false;
+}
+
 // To memory, and so that this block's cache does not hide it from the block: a GPU's first level is written through.
 void WeakMemory::write_out(const Pending& store) {
+  if (neighbours_ != nullptr) {
+    neighbours_->overtaking +=
+        static_cast<std::uint64_t>(std::ranges::count_if(neighbours_->all, [&](const WeakMemory* other) {
+          return other != this && other->may_be_loading(store.at, store.bytes);
+        }));
+  }
   std::memcpy(reinterpret_cast<void*>(store.at), store.value.data(), store.bytes);
   cache_.erase(store.at / kWidest * kWidest);
 }
@@ -63,11 +86,13 @@ void WeakMemory::load(const Fiber& owner, const void* from, void* value, std::si
       std::memcpy(seen.data() + (store.at - start), store.value.data(), store.bytes);
   }
   std::memcpy(value, seen.data() + (at - start), bytes);
+  loaded_.insert_or_assign(at, Loaded{.bytes = bytes, .owner = &owner, .known_to_block = false});
 }
 
 void WeakMemory::barrier() {
   const Unwatched unwatched;
   for (Pending& store : pending_) store.known_to_block = true;
+  for (auto& [at, load] : loaded_) load.known_to_block = true;
 }
 
 void WeakMemory::acquire() {
@@ -82,6 +107,7 @@ void WeakMemory::release(const Fiber& owner) {
     if (covered) write_out(store);
     return covered;
   });
+  std::erase_if(loaded_, [&](const auto& load) { return load.second.known_to_block || load.second.owner == &owner; });
 }
 
 void WeakMemory::drift(std::uint64_t random) {
@@ -98,6 +124,7 @@ void WeakMemory::write_all() {
   const Unwatched unwatched;
   for (const Pending& store : pending_) write_out(store);
   pending_.clear();
+  loaded_.clear();
 }
 
 }  // namespace tutti::emu

@@ -87,6 +87,7 @@ void World::start_block(std::uint64_t number) {
   block.warps.resize(threads / kWarp);
   block.groups.resize(threads / kGroup);
   block.lanes.resize(threads);
+  if (options_.weak) block.memory.join(neighbours_);
   for (unsigned t = 0; t < threads; ++t) {
     const std::size_t colour = next_colour_++ * 7 % 61 * 64;
     Fiber& fiber = *block.fibers.emplace_back(std::make_unique<Fiber>(block, t, stacks_.take(), colour, &thread_entry));

@@ -144,6 +144,8 @@ class World {
   }
   const std::string& report() const { return report_; }
   std::uint64_t switches() const { return switches_.get(); }
+  // Of weak memory: stores that loads of other blocks may still see, though they stand behind these; see weak_memory.h.
+  std::uint64_t overtaking() const { return neighbours_.overtaking; }
 
   // --- for device code, by port_emu.h ---
   static World& current();
@@ -193,6 +195,7 @@ class World {
   std::uint64_t next_launch_ = 1;
   std::size_t next_colour_ = 0;
   Stacks stacks_;
+  Neighbours neighbours_;  // outlives the blocks
   std::map<std::uint64_t, Launch> launches_;
   std::deque<std::unique_ptr<Block>> blocks_;
   std::vector<Fiber*> ready_;

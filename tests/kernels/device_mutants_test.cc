@@ -37,6 +37,18 @@ struct LinesNeverRenewed : device::Sound {
 struct OffersWithoutMessages : device::Sound {
   static constexpr bool kOffersToUse = false;
 };
+struct RelaxedCredit : device::Sound {
+  static constexpr bool kReleasesCredit = false;
+};
+struct RelaxedTail : device::Sound {
+  static constexpr bool kAcquiresTail = false;
+};
+struct NoDrain : device::Sound {
+  static constexpr bool kDrains = false;
+};
+struct OneLineUnchecked : device::Sound {
+  static constexpr bool kChecksEveryLine = false;
+};
 
 constexpr std::uint32_t kRanks = 4;
 constexpr std::uint64_t kMessagesOfATile = 2 * (kRanks - 1);  // on each connection of the ring
@@ -47,6 +59,7 @@ struct Setting {
   std::uint64_t first_number = 0;
   bool stale_lines = false;
   std::uint64_t seeds = 10;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
 };
 
 // Lines left by messages of 2^32 ago, with the flags of the messages of the call after the next.
@@ -63,10 +76,10 @@ void leave_stale_lines(DeviceGroup& group, const GroupOptions& options) {
   }
 }
 
-// How many seeds end with wrong bits, a failure or a standstill.
+// How many seeds end with wrong bits, a failure, a standstill, or a store that overtakes a load.
 template <Protocol kProtocol, class Faults>
 int found_by(const Setting& setting) {
-  const Generator generator = find_generator({.ranks = kRanks}, Algorithm::kRing).value();
+  const Generator generator = find_generator({.kind = setting.kind, .ranks = kRanks}, Algorithm::kRing).value();
   // 128 threads: LL128 gives work to every warp only where a message has many lines.
   const GroupOptions options{.protocol = kProtocol,
                              .slots = 2,
@@ -95,7 +108,7 @@ int found_by(const Setting& setting) {
     std::vector<RankBuffers> gpu = make_buffers(generator.shape, call);
     group.set_call(call, gpu);
     group.launch_all(world, kernel);
-    wrong = wrong || world.run() != World::End::kIdle;
+    wrong = wrong || world.run() != World::End::kIdle || world.overtaking() > 0;
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       wrong = wrong || group.status(rank).failure != 0 || host[rank].memory != gpu[rank].memory;
     }
@@ -125,18 +138,73 @@ TEST(Mutants, ARelaxedStoreInPlaceOfAReleaseIsFound) {
   expect_found<Protocol::kSimple, RelaxedForRelease>({.weak = true});
 }
 
+TEST(Mutants, ACreditThatIsNotReleasedIsFound) { expect_found<Protocol::kSimple, RelaxedCredit>({.weak = true}); }
+// In a block that only receives: senders acquire their credits, and so all that comes before.
+TEST(Mutants, AMissingAcquireIsFound) {
+  expect_found<Protocol::kSimple, RelaxedTail>({.weak = true, .kind = CollectiveKind::kBroadcast});
+}
+
 TEST(Mutants, OneCreditTooManyIsFoundInSimple) { expect_found<Protocol::kSimple, OneCreditTooMany>({}); }
 TEST(Mutants, OneCreditTooManyIsFoundInLl) { expect_found<Protocol::kLl, OneCreditTooMany>({}); }
 TEST(Mutants, OneCreditTooManyIsFoundInLl128) {
   expect_found<Protocol::kLl128, OneCreditTooMany>({.policy = Policy::kPriority});
 }
 
+TEST(Mutants, AnUncheckedFlagIsFoundInLl128) {
+  expect_found<Protocol::kLl128, OneLineUnchecked>({.policy = Policy::kPriority, .seeds = 40});
+}
 TEST(Mutants, AnUncheckedFlagIsFound) { expect_found<Protocol::kLl, OneFlagUnchecked>({}); }
 
 // Numbers at which the flags of 32 bits begin anew, on a slot that is due to be written whole.
 TEST(Mutants, LinesThatAreNeverRenewedAreFound) {
   expect_found<Protocol::kLl, LinesNeverRenewed>(
       {.first_number = (std::uint64_t{1} << 32) - (std::uint64_t{1} << 21), .stale_lines = true});
+}
+
+// Ranks whose buffers are overwritten as soon as their own part of the call has ended, as their callers may.
+constexpr std::uint64_t kCallsToEnd = 40;
+template <class Faults>
+int found_behind_the_call() {
+  const Generator generator =
+      find_generator({.kind = CollectiveKind::kBroadcast, .ranks = kRanks}, Algorithm::kRing).value();
+  const GroupOptions options{.slots = 4, .slot_bytes = 512, .windows = true};
+  const auto kernel = [](const device::Launch& launch) { device::evaluate<Protocol::kSimple, Faults>(launch); };
+  CallOptions call;
+  call.lengths.count = 2 * options.slot_bytes / 4 * generator.shape.chunks;
+  const std::vector<RankBuffers> host = run_on_host(generator, call, options.slot_bytes);
+  int found = 0;
+  for (std::uint64_t seed = 1; seed <= kCallsToEnd; ++seed) {
+    DeviceGroup group(generator, options);
+    World world({.seed = seed, .policy = Policy::kPriority, .yield_log2 = 5});
+    std::vector<RankBuffers> gpu = make_buffers(generator.shape, call);
+    group.set_call(call, gpu);
+    std::vector<std::uint64_t> launches;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      group.call(rank).least_published_bytes = 0;
+      launches.push_back(group.launch(world, rank, kernel, DeviceGroup::Start::kBegin));
+    }
+    bool wrong = false;
+    for (std::uint32_t ended = 0; ended < kRanks; ++ended) {
+      const auto is_done = [&](std::uint64_t launch) { return launch != 0 && world.done(launch); };
+      wrong = wrong || world.run_until([&] { return std::ranges::any_of(launches, is_done); }) == World::End::kStuck;
+      const auto first = std::ranges::find_if(launches, is_done);
+      if (first == launches.end()) break;
+      const auto rank = static_cast<std::size_t>(first - launches.begin());
+      wrong = wrong || host[rank].memory != gpu[rank].memory;
+      std::ranges::fill(gpu[rank].memory, std::byte{0xEE});
+      *first = 0;
+    }
+    found += wrong ? 1 : 0;
+  }
+  return found;
+}
+
+TEST(Mutants, ACallThatDoesNotDrainIsFound) {
+  EXPECT_EQ(found_behind_the_call<device::Sound>(), 0) << "the control";
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer reports what is planted";
+#endif
+  EXPECT_GE(found_behind_the_call<NoDrain>(), 2) << "of " << kCallsToEnd << " seeds";
 }
 
 // A call that leaves a slice without tiles, and then one that pushes in that slice, to other buffers.

@@ -91,6 +91,7 @@ void Subject::run(DeviceGroup& device, const CallOptions& call, const emu::Optio
     device.launch_all(world, kernel_of(group.protocol));
   const std::string what = name + ", seed " + std::to_string(options.seed);
   ASSERT_EQ(world.run(), World::End::kIdle) << what << ": " << world.report();
+  ASSERT_EQ(world.overtaking(), 0u) << what << ": stores that loads in front of them may see";
   for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) {
     ASSERT_EQ(device.status(rank).failure, 0u) << what;
     ASSERT_TRUE(device.finished(rank)) << what;
