@@ -99,6 +99,7 @@ def check_bad_lengths(rank: int, size: int) -> None:
         (lambda: dist.reduce_scatter(torch.empty(2), [torch.empty(3) for _ in range(size)]), "elements"),
         (lambda: dist.all_to_all_single(torch.empty(size), torch.empty(2 * size)), "length"),
         (lambda: dist.all_to_all_single(torch.empty(size), torch.empty(size), [1], [1]), "split sizes"),
+        (lambda: dist.all_to_all_single(torch.empty(()), torch.ones(())), "length"),
     ):
         torch_ranks.raises(ValueError, call, word)
     torch_ranks.raises(Exception, lambda: dist.all_gather([torch.empty(3).int() for _ in range(size)], three))

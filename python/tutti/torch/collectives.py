@@ -184,7 +184,8 @@ class Collectives(Base):
             held = input.clone()
             source = held.data_ptr()
         if not output_split_sizes and not input_split_sizes:
-            if input.numel() != output.numel() or (input.dim() and input.size(0) % self._size):
+            rows = input.size(0) if input.dim() else 1
+            if input.numel() != output.numel() or rows % self._size:
                 raise refused(
                     f"all_to_all without split sizes takes tensors of equal length, a multiple of {self._size} along "
                     f"the first dimension, not shapes {tuple(input.shape)} and {tuple(output.shape)}"
