@@ -53,6 +53,32 @@ class Batch:
             each()
 
 
+class Late:
+    """Failures of calls in streams that became known when the calls had returned. The communicator keeps the first one
+    since it was asked, whosever it is; a Work asks its own handle."""
+
+    def __init__(self, communicator: Optional[Any]):
+        self._communicator = communicator  # None: the group has ended, and asks no more
+        self._unheard: Optional[Error] = None
+
+    def heard(self, error: Error) -> None:
+        """A Work tells this one, so the next check() need not."""
+        if self._unheard is not None and str(self._unheard) == str(error):
+            self._unheard = None
+        try:
+            self._communicator.async_status()
+        except Error as first:
+            if str(first) != str(error):
+                self._unheard = self._unheard or first
+
+    def check(self) -> None:
+        """Raises what no Work has told."""
+        unheard, self._unheard = self._unheard, None
+        if unheard is not None:
+            raise unheard
+        self._communicator.async_status()
+
+
 class Base:
     """One rank of one group. Any thread may call; calls of several threads need an order that all ranks share."""
 
@@ -74,6 +100,7 @@ class Base:
         self._lock = threading.Lock()
         self._batches: Dict[int, Batch] = {}  # that are open, by thread
         self._side_streams: Dict[torch.device, Any] = {}
+        self._late = Late(communicator)
         self._sequence = 0
 
     # ---- small things
@@ -133,7 +160,7 @@ class Base:
         self._sequence += 1
         try:
             if not tensor.is_cpu:
-                return self._in_stream(opts, tensor, outputs, finish, held, lambda stream: self._run_in(call, stream))
+                return self._in_stream(opts, tensor, outputs, finish, held, lambda stream: self._start_in(call, stream))
             if self._waits(opts):
                 self._run(*call)
                 if finish is not None:
@@ -143,9 +170,9 @@ class Base:
         except Error as error:
             raise self._tell(error) from None
 
-    def _run_in(self, call: List[Any], stream: Any) -> None:
+    def _start_in(self, call: List[Any], stream: Any) -> Any:
         call[10] = stream.cuda_stream
-        self._open().run(*call)
+        return self._open().start(*call)
 
     def _under(
         self,
@@ -196,16 +223,17 @@ class Base:
         return stream
 
     def _in_stream(
-        self, opts: Any, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, put: Callable[[Any], None]
+        self, opts: Any, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, start: Callable[[Any], Any]
     ) -> Any:
-        """Puts a call into the current stream, or, if nobody waits for it at once, into one beside it."""
+        """Puts a call into the current stream, or, if nobody waits for it at once, into one beside it. `start` does so
+        and gives its _core.Work."""
         current = torch.cuda.current_stream(tensor.device)
         stream = current
         if not self._waits(opts):
             stream = self._side_stream(tensor.device)
             stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            put(stream)
+            started = start(stream)
             if finish is not None:
                 finish()
         if stream is current:
@@ -216,14 +244,24 @@ class Base:
                 used.record_stream(stream)  # else its memory could be given away before the stream is through
         event = torch.cuda.Event()
         event.record(stream)
-        work = CudaWork(event, stream, outputs, self._check_streams)
+        work = CudaWork(started, event, stream, outputs, self._tell, self._late.heard, self._futures)
         work.kept = self._kept
         self._kept.append(work)
         return work
 
+    def _synchronize(self, device: torch.device) -> None:
+        """Waits for what has been put into the current stream of the device and into the one beside it."""
+        if device.index is None:
+            device = torch.device(device.type, torch.cuda.current_device())
+        torch.cuda.current_stream(device).synchronize()
+        beside = self._side_streams.get(device)
+        if beside is not None:
+            beside.synchronize()
+
     def _check_streams(self) -> None:
         try:
-            self._open().async_status()
+            self._open()
+            self._late.check()
         except Error as error:
             raise self._tell(error) from None
 
@@ -266,7 +304,7 @@ class Base:
         try:
             if not tensor.is_cpu:
                 return self._in_stream(
-                    None, tensor, batch.outputs, batch.finish, batch.held, lambda stream: batch.group.run()
+                    None, tensor, batch.outputs, batch.finish, batch.held, lambda stream: batch.group.start()
                 )
             if waits:
                 batch.group.run()
@@ -360,6 +398,7 @@ class Base:
         self._futures.stop()
         self._transfer_futures.stop()
         self._whole = None
+        self._late = Late(None)
 
 
 def _refuse(*arguments: Any) -> None:

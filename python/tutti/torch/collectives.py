@@ -250,7 +250,7 @@ class Collectives(Base):
         opts = options_of(c10d.BarrierOptions, opts, timeout) if opts is None else opts
         device = getattr(opts, "device", None)
         if device is not None and device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # what was called before has then ended, too
+            self._synchronize(device)  # what was called before has then ended, too
         return self._go(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
