@@ -216,7 +216,7 @@ def check_batch(rank: int, size: int) -> None:
 
 
 def check_barrier_waits_for_both_streams(rank: int, size: int) -> None:
-    """A barrier on a GPU returns when what was called before it has ended: in the stream beside the current one, too."""
+    """One on a GPU returns when what was called before it has ended, in the stream beside the current one, too."""
     sleeps = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda argument: time.sleep(0.2))
     for device in (GPU, torch.device("cuda")):
         started(full(3, 1.0))

@@ -37,7 +37,7 @@ class Batch:
         self.finishes: List[Callable[[], None]] = []
         self.tensor: Optional[torch.Tensor] = None  # one of them: where they lie
         self.transfers = False  # holds sends or receives that the user has named
-        self.may_stay = False  # receives
+        self.sources: List[int] = []  # of receives that the user has named
 
     def note(self, tensor: torch.Tensor, outputs: Tensors, held: Any, finish: Optional[Callable[[], None]]) -> None:
         if self.tensor is not None and self.tensor.device != tensor.device:
@@ -99,6 +99,10 @@ class Base:
         self._kept = Kept(_KEPT)
         self._lock = threading.Lock()
         self._batches: Dict[int, Batch] = {}  # that are open, by thread
+        # Receives are called with the lock, then counted by their source: one from any source sees by that whether the
+        # message that it has found was taken.
+        self._receiving = threading.RLock()
+        self._received: Dict[int, int] = {}
         self._side_streams: Dict[torch.device, Any] = {}
         self._late = Late(communicator)
         self._sequence = 0
@@ -304,18 +308,32 @@ class Base:
         try:
             if not tensor.is_cpu:
                 return self._in_stream(
-                    None, tensor, batch.outputs, batch.finish, batch.held, lambda stream: batch.group.start()
+                    None, tensor, batch.outputs, batch.finish, batch.held, lambda stream: self._start_batch(batch)
                 )
             if waits:
                 batch.group.run()
                 batch.finish()
                 return self._done
-            started = batch.group.start()
+            started = self._start_batch(batch)
             return self._under(
-                started, tensor, batch.outputs, batch.finish, batch, batch.transfers, batch.may_stay
+                started, tensor, batch.outputs, batch.finish, batch, batch.transfers, bool(batch.sources)
             )
         except Error as error:
             raise self._tell(error) from None
+
+    def _start_batch(self, batch: Batch) -> Any:
+        if not batch.sources:
+            return batch.group.start()
+        return self._calling(batch.sources, batch.group.start)
+
+    def _calling(self, sources: Sequence[int], start: Callable[..., Any], *arguments: Any) -> Any:
+        """start(*arguments), which calls receives from these ranks."""
+        with self._receiving:
+            try:
+                return start(*arguments)
+            finally:  # not ahead of it: who has read the numbers before it began must see another one
+                for source in sources:
+                    self._received[source] = self._received.get(source, 0) + 1
 
     def _together(self, opts: Any, function: Callable[[], None]) -> Any:
         """What `function` calls, as one: in a batch of its own, or in the one that is open."""
