@@ -88,6 +88,32 @@ def check_bad_tensors(rank: int, size: int) -> None:
     still_works(size)
 
 
+def check_mixed_devices(rank: int, size: int) -> None:
+    """Of two tensors or of a list one that is elsewhere, and a layout that only the host has."""
+    here, there = torch.ones(2), torch.ones(2, device="meta")
+    row, mixed = [torch.ones(2) for _ in range(size)], [*[torch.ones(2) for _ in range(size - 1)], there]
+    flat = torch.ones(2 * size)
+    for call in (
+        lambda: dist.all_gather_into_tensor(flat, there),
+        lambda: dist.all_gather_into_tensor(flat.to("meta"), here),
+        lambda: dist.reduce_scatter_tensor(there, flat),
+        lambda: dist.all_to_all_single(flat.to("meta"), flat),
+        lambda: dist.all_gather(mixed, here),
+        lambda: dist.reduce_scatter(here, mixed),
+        lambda: dist.all_to_all(row, mixed),
+        lambda: dist.all_to_all(mixed, row),
+        lambda: dist.gather(there, row if rank == 0 else None),
+        lambda: dist.scatter(there, row if rank == 0 else None),
+        lambda: group().allreduce_coalesced([here, there]),
+        lambda: dist.recv(there, (rank + 1) % size),
+        lambda: dist.recv(there),
+    ):
+        torch_ranks.raises(ValueError, call, "meta")
+    if torch.backends.mkldnn.is_available():
+        torch_ranks.raises(ValueError, lambda: dist.all_reduce(here.to_mkldnn()), "layout")
+    still_works(size)
+
+
 def check_bad_lengths(rank: int, size: int) -> None:
     three = torch.ones(3)
     for call, word in (

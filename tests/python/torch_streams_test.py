@@ -215,6 +215,27 @@ def check_batch(rank: int, size: int) -> None:
     assert work.is_success()
 
 
+def check_wrong_device(rank: int, size: int) -> None:
+    """Tensors of the host and of a GPU in one call or batch are refused on this rank, and the group works on."""
+    here, there = torch.ones(3), full(3, 1.0)
+    group()._start_coalescing(GPU)
+    group().allreduce([there])
+    torch_ranks.raises(ValueError, lambda: group().allreduce([here]), "one device, not cuda:0 and cpu")
+    for call in (
+        lambda: group()._allgather_base(torch.ones(3 * size), there),
+        lambda: group()._allgather_base(full(3 * size, 1.0), here),
+        lambda: group()._reduce_scatter_base(there, torch.ones(3 * size)),
+        lambda: group().alltoall_base(torch.ones(size), full(size, 1.0)),
+        lambda: group().alltoall([here] * size, [there] * size),
+        lambda: group().allgather([[there] * size], [here]),
+        lambda: group().allreduce_coalesced([there, here]),
+    ):
+        torch_ranks.raises(ValueError, call, "one device")
+    torch_ranks.raises(ValueError, lambda: group().recv_anysource([there], 0), "host memory")
+    torch_ranks.raises(ValueError, lambda: group().send([there], (rank + 1) % size, 5), "host memory")
+    assert all_reduce(full(3, 1.0)).values() == [float(size)] * 3
+
+
 def check_barrier_waits_for_both_streams(rank: int, size: int) -> None:
     """One on a GPU returns when what was called before it has ended, in the stream beside the current one, too."""
     sleeps = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda argument: time.sleep(0.2))
