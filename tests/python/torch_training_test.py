@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Dict, List
@@ -394,6 +395,30 @@ def check_profiler(rank: int, size: int) -> None:
     assert counts == {"all_reduce": 2, "broadcast": 1, "send": 1, "recv": 1}, counts
     assert events["tutti:all_reduce"].cpu_time_total > 0
     dist.all_reduce(other)  # as ever, without one
+
+
+def check_profiler_events_end_with_the_call(rank: int, size: int) -> None:
+    """Not with the future, whose thread may come when the profiler and its memory are gone."""
+    group = dist.distributed_c10d._get_default_group()
+    held: List[Any] = []
+    for thread in (group._futures, group._transfer_futures):
+        thread.add = held.append
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            if rank == 1:
+                time.sleep(0.3)
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            transfers = [dist.isend(torch.ones(5), (rank + 1) % size), dist.irecv(torch.ones(5), (rank - 1) % size)]
+            for each in (work, *transfers):
+                each.wait()
+            time.sleep(0.5)
+    finally:
+        for thread in (group._futures, group._transfer_futures):
+            del thread.add
+    assert not held, "an event waits for a thread"
+    lasted = {event.name: event.time_range.elapsed_us() for event in profiler.events() if "tutti:" in event.name}
+    assert set(lasted) == {"tutti:all_reduce", "tutti:send", "tutti:recv"}, lasted
+    assert all(0 < each < 4.5e5 + 3e5 for each in lasted.values()), lasted
 
 
 CHECKS = torch_ranks.checks_of(sys.modules[__name__])

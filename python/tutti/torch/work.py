@@ -192,6 +192,7 @@ class HostWork(dist.Work):
         self._lock = threading.Lock()
         self._ended = False
         self._error: Optional[Exception] = None
+        self._told: Optional[Future] = None  # completed at the end of the call, before anybody who waits goes on
         self._ready: Optional[Future] = None
         self._future: Optional[Future] = None
 
@@ -230,6 +231,9 @@ class HostWork(dist.Work):
             except Exception as error:
                 self._error = error
             self._started = self._finish = self._held = None
+            told, self._told = self._told, None
+            if told is not None:
+                told.set_result(None)
             self._ended = True
             if self._under_way is not None:
                 self._under_way.pop(id(self), None)
@@ -248,6 +252,13 @@ class HostWork(dist.Work):
         if over:
             self._end()
         return over
+
+    def tell_end(self, told: Future) -> None:
+        with self._lock:
+            if not self._ended:
+                self._told = told
+                return
+        told.set_result(None)
 
     def has_ended(self) -> bool:
         """is_completed() as it was last heard of."""
