@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# wheel.sh PYTHON TUTTI [PREFIX]: builds a wheel as `pip wheel ./python` does, installs it into a fresh virtual environment
-# outside the tree, and runs python/examples/all_reduce.py there, started by TUTTI. With PREFIX over the Tutti that is
-# installed there, in seconds; else the library is built, too. Status 77 where there is no such Python.
+# wheel.sh PYTHON TUTTI [PREFIX]: builds a wheel as `pip wheel ./python` does, installs it into a fresh virtual
+# environment outside the tree, and runs python/examples/all_reduce.py there, started by TUTTI. With PREFIX over the
+# Tutti that is installed there, in seconds; else the library is built, too. Status 77 where there is no such Python.
 
 set -euo pipefail
 python=$1 tool=$(realpath "$2") prefix=${3-}
