@@ -5,7 +5,8 @@
 
 For each size the backends take turns in several rounds, so that what else the machine does falls on both; a round's
 time is the mean of its calls, and what is told is the median of the rounds, of the slowest rank. Sizes: bytes of one
-rank's tensor (all_reduce), of the whole output (all_gather), of the whole input (reduce_scatter, all_to_all).
+rank's tensor (all_reduce, broadcast), of the whole output (all_gather), of the whole input (reduce_scatter,
+all_to_all). Exit status 1: Tutti is slower than gloo at some point, which is listed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from datetime import timedelta
 from typing import Any, Callable, Dict, List
 
 BACKENDS = ("tutti", "gloo")
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+OF_ONE_TENSOR = ("all_reduce", "broadcast")  # no part for each rank
 ROUNDS = 7
 
 
@@ -64,6 +66,15 @@ def call_of(name: str, size: int, group: Any) -> "tuple[Callable[[], None], Call
             tensor.zero_()
 
         return lambda: dist.all_reduce(tensor, group=group), check_sum
+    if name == "broadcast":
+        told = torch.empty(max(size // 4, 1))
+
+        def check_told() -> None:
+            told.fill_(rank + 7.0)
+            dist.broadcast(told, 0, group=group)
+            assert bool((told == 7.0).all()), "broadcast is wrong"
+
+        return lambda: dist.broadcast(told, 0, group=group), check_told
     mine = torch.full((part,), float(rank))
     by_block = torch.arange(float(ranks)).repeat_interleave(part)
     if name == "all_gather":
@@ -135,7 +146,7 @@ def rank_main(folder: str, names: List[str], most: int, seconds: float) -> None:
     groups = {"tutti": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     for name in names:
         for size in sizes_up_to(most):
-            if name != "all_reduce" and size < 4 * ranks:
+            if name not in OF_ONE_TENSOR and size < 4 * ranks:
                 continue
             entry = {"collective": name, "ranks": ranks, "bytes": size, **measure(name, size, groups, seconds)}
             if rank == 0:
@@ -174,7 +185,7 @@ def table(entries: List[Dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--collectives", default="all_reduce", help=f"of {', '.join(COLLECTIVES)}")
@@ -189,7 +200,7 @@ def main() -> None:
         parser.error(f"collectives are {', '.join(COLLECTIVES)}")
     if arguments.folder:
         rank_main(arguments.folder, names, parse_bytes(arguments.most), arguments.seconds)
-        return
+        return 0
     entries = [entry for ranks in arguments.ranks.split(",") for entry in run_ranks(int(ranks), arguments)]
     text = table(entries)
     print(text, end="")
@@ -197,7 +208,12 @@ def main() -> None:
         if path:
             with open(path, "w") as file:
                 file.write(content)
+    slower = [entry for entry in entries if entry["tutti"] > entry["gloo"]]
+    for entry in slower:
+        where = f"{entry['collective']} of {told_bytes(entry['bytes'])}, {entry['ranks']} ranks"
+        print(f"slower than gloo: {where}: {entry['tutti']:.1f} us, gloo {entry['gloo']:.1f} us")
+    return 1 if slower else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

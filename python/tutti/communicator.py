@@ -304,7 +304,8 @@ class Communicator:
 
     def next_sender(self, timeout: Optional[float] = None) -> int:
         """Waits until somebody has sent something that no receive was called for, and returns that rank: its next
-        message stays for receive(). Peers take turns. This rank's other receives are refused meanwhile."""
+        message stays for receive(). Peers take turns. Receives that this rank calls while it waits have the messages
+        before that one."""
         return self._core.next_sender(milliseconds(timeout, "timeout"))
 
     # ---- membership: include/tutti/communicator.h has the whole story of each

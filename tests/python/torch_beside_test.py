@@ -73,6 +73,50 @@ def check_any_source_beside_others(rank: int, size: int) -> None:
         same(late, torch.full((1,), 9.0))
 
 
+def check_any_source_looks_again(rank: int, size: int) -> None:
+    """Where a receive from a named rank takes the message that one from any source has found, that one is not bound to
+    its sender."""
+    group = dist.distributed_c10d._get_default_group()
+    if size < 3 or not hasattr(group.communicator, "next_sender"):
+        return
+    if rank != 0:
+        if rank == 1:
+            dist.send(torch.full((1,), 5.0), 0)
+        dist.barrier()
+        if rank == 2:
+            dist.send(torch.full((1,), 9.0), 0)
+        dist.barrier()
+        return
+    named, late, taken = torch.zeros(1), torch.zeros(1), threading.Event()
+    real = group._open
+
+    class Between:
+        """The communicator, as whoever looks for a sender sees it: a recv() comes between that and its receive."""
+
+        def next_sender(self, timeout_ms: int) -> int:
+            found = real().next_sender(timeout_ms)
+            if not taken.is_set():
+                dist.recv(named, src=found)
+                taken.set()
+            return found
+
+    def opened() -> Any:
+        looks = threading.current_thread().name == "tutti receives" and not taken.is_set()
+        return Between() if looks and sys._getframe(1).f_code.co_name in ("_run", "_receive") else real()
+
+    group._open = opened
+    try:
+        work = dist.irecv(late)
+        assert taken.wait(10)
+        same(named, torch.full((1,), 5.0))
+        dist.barrier()
+        work.wait(timedelta(seconds=10))
+        same(late, torch.full((1,), 9.0))
+    finally:
+        del group._open
+        dist.barrier()
+
+
 def check_threads(rank: int, size: int) -> None:
     """Each thread has its own batches, and its own group."""
     groups = [dist.new_group() for _ in range(3)]

@@ -1,10 +1,9 @@
-"""What the backend "tutti" does with wrong calls, and with ranks that die: clear words, and nobody hangs."""
+"""What the backend "tutti" does with wrong calls: clear words, and nobody hangs."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -89,6 +88,32 @@ def check_bad_tensors(rank: int, size: int) -> None:
     still_works(size)
 
 
+def check_mixed_devices(rank: int, size: int) -> None:
+    """Of two tensors or of a list one that is elsewhere, and a layout that only the host has."""
+    here, there = torch.ones(2), torch.ones(2, device="meta")
+    row, mixed = [torch.ones(2) for _ in range(size)], [*[torch.ones(2) for _ in range(size - 1)], there]
+    flat = torch.ones(2 * size)
+    for call in (
+        lambda: dist.all_gather_into_tensor(flat, there),
+        lambda: dist.all_gather_into_tensor(flat.to("meta"), here),
+        lambda: dist.reduce_scatter_tensor(there, flat),
+        lambda: dist.all_to_all_single(flat.to("meta"), flat),
+        lambda: dist.all_gather(mixed, here),
+        lambda: dist.reduce_scatter(here, mixed),
+        lambda: dist.all_to_all(row, mixed),
+        lambda: dist.all_to_all(mixed, row),
+        lambda: dist.gather(there, row if rank == 0 else None),
+        lambda: dist.scatter(there, row if rank == 0 else None),
+        lambda: group().allreduce_coalesced([here, there]),
+        lambda: dist.recv(there, (rank + 1) % size),
+        lambda: dist.recv(there),
+    ):
+        torch_ranks.raises(ValueError, call, "meta")
+    if torch.backends.mkldnn.is_available():
+        torch_ranks.raises(ValueError, lambda: dist.all_reduce(here.to_mkldnn()), "layout")
+    still_works(size)
+
+
 def check_bad_lengths(rank: int, size: int) -> None:
     three = torch.ones(3)
     for call, word in (
@@ -99,6 +124,7 @@ def check_bad_lengths(rank: int, size: int) -> None:
         (lambda: dist.reduce_scatter(torch.empty(2), [torch.empty(3) for _ in range(size)]), "elements"),
         (lambda: dist.all_to_all_single(torch.empty(size), torch.empty(2 * size)), "length"),
         (lambda: dist.all_to_all_single(torch.empty(size), torch.empty(size), [1], [1]), "split sizes"),
+        (lambda: dist.all_to_all_single(torch.empty(()), torch.ones(())), "length"),
     ):
         torch_ranks.raises(ValueError, call, word)
     torch_ranks.raises(Exception, lambda: dist.all_gather([torch.empty(3).int() for _ in range(size)], three))
@@ -415,50 +441,7 @@ def test_error(size: int, name: str) -> None:
     torch_ranks.expect_ok(_said[size][name])
 
 
-# ---- a rank that dies in the middle of training
-
-DIES = """
-import os, signal, sys
-import torch
-import torch.distributed as dist
-sys.path.insert(0, os.environ["TEST_PATH"])
-import torch_ranks
-import tutti.torch
-from datetime import timedelta
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-store = torch_ranks.store(os.environ["TEST_FOLDER"], size)
-dist.init_process_group("tutti", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(200, 200))
-step = 0
-try:
-    while True:
-        if step == 5 and rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        model(torch.ones(4, 200)).sum().backward()
-        step += 1
-except RuntimeError as error:
-    print(f"step {step}: {type(error).__name__}: {error}")
-    sys.exit(7)
-"""
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_dead_rank_is_named_in_ddp(size: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        processes = []
-        for rank in range(size):
-            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), TEST_FOLDER=folder)
-            environment.update(TEST_PATH=str(Path(__file__).parent), OMP_NUM_THREADS="1")
-            command = [sys.executable, "-c", DIES]
-            pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            processes.append(subprocess.Popen(command, env=environment, **pipes))
-        codes = torch_ranks.wait_all(processes, torch_ranks.START_S)
-        said = [process.communicate()[0] for process in processes]
-    assert codes[1] == -signal.SIGKILL
-    for rank in range(size):
-        if rank != 1:
-            assert codes[rank] == 7, f"rank {rank} ended with {codes[rank]}: {said[rank]}"
-            assert "rank 1" in said[rank] and "lost" in said[rank].lower(), said[rank]
+# ---- by a start of their own
 
 
 def test_no_words_at_exit() -> None:

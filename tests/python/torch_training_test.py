@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Dict, List
@@ -62,20 +63,25 @@ def train(model: Any, rank: int, optimizer: Any = None, steps: int = STEPS) -> L
 
 
 def state(model: Any) -> List[Any]:
-    return [p.full_tensor() if hasattr(p, "full_tensor") else p.detach().clone() for p in model.parameters()]
+    """Parameters and buffers (BatchNorm's), whole."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return [t.full_tensor() if hasattr(t, "full_tensor") else t.detach().clone() for t in tensors]
+
+
+def expect_close(one: Any, two: Any, size: int, close: float = 1e-5) -> None:
+    """Bit for bit between two ranks, else as close as orders of addition are."""
+    tolerance = 0.0 if size == 2 else close
+    torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
 
 
 def expect_same(rank: int, build: Callable[[Any], Any], size: int, close: float = 1e-5) -> None:
-    """Both groups train to the same: bit for bit between two ranks, else as close as orders of addition are."""
+    """Both groups train to the same."""
     ended = []
     for group in groups():
         model = build(group)
         ended.append((train(model, rank), state(model)))
-    (ours, mine), (theirs, other) = ended
-    tolerance = 0.0 if size == 2 else close
-    assert all(abs(a - b) <= tolerance for a, b in zip(ours, theirs)), f"{ours} {theirs}"
-    for one, two in zip(mine, other):
-        torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+    for ours, theirs in zip(*ended):
+        expect_close(ours, theirs, size, close)
 
 
 def check_ddp(rank: int, size: int) -> None:
@@ -205,19 +211,35 @@ def check_zero_optimizer(rank: int, size: int) -> None:
 
 def check_dtensor(rank: int, size: int) -> None:
     torch_ranks.needs_from("torch.distributed.tensor", "distribute_tensor")
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+    ends = [dtensors_of(mesh_of(group, size), size) for group in groups()]
+    expect_close(*ends, size)
 
-    mesh = init_device_mesh("cpu", (size,))
+
+def dtensors_of(mesh: Any, size: int) -> List[Any]:
+    """Products and redistributions, each as expected, and the weights after steps of training."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
     torch.manual_seed(5)
     left, right = torch.randn(6, 10), torch.randn(10, 7)
+    ends = []
     for placements in ((Shard(0), Replicate()), (Shard(1), Shard(0)), (Replicate(), Shard(1))):
         product = distribute_tensor(left, mesh, [placements[0]]) @ distribute_tensor(right, mesh, [placements[1]])
-        torch.testing.assert_close(product.full_tensor(), left @ right)
+        ends.append(product.full_tensor())
+        torch.testing.assert_close(ends[-1], left @ right)
     there = distribute_tensor(left, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).redistribute(mesh, [Shard(0)])
-    torch.testing.assert_close(there.full_tensor(), left)
-    summed = torch.distributed.tensor.DTensor.from_local(left, mesh, [Partial()]).redistribute(mesh, [Shard(0)])
-    torch.testing.assert_close(summed.full_tensor(), left * size)
+    summed = DTensor.from_local(left, mesh, [Partial()]).redistribute(mesh, [Shard(0)])
+    for one, expected in ((there, left), (summed, left * size)):
+        ends.append(one.full_tensor())
+        torch.testing.assert_close(ends[-1], expected)
+    for placement in (Shard(0), Shard(1), Replicate()):
+        weight = nn.Parameter(distribute_tensor(right, mesh, [placement]))
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            (distribute_tensor(left, mesh, [Shard(0)]) @ weight).square().mean().backward()
+            optimizer.step()
+        ends.append(weight.full_tensor().detach())
+    return ends
 
 
 def check_meshes(rank: int, size: int) -> None:
@@ -298,6 +320,36 @@ def check_compile(rank: int, size: int) -> None:
         torch._dynamo.reset()
 
 
+def check_compiled_step(rank: int, size: int) -> None:
+    """Steps of training with functional collectives, as over gloo."""
+    torch_ranks.needs(hasattr(torch, "compile"), "torch.compile")
+    torch_ranks.needs_from("torch.distributed._functional_collectives")
+    import torch.distributed._functional_collectives as functions
+
+    torch.manual_seed(8)
+    weight = torch.randn(10 * size, 7)
+    torch.manual_seed(rank)
+    inputs, targets = torch.randn(16, 10 * size), torch.randn(16, 7)
+    for backend in ("aot_eager", "inductor"):
+        ends = []
+        for group in groups():
+
+            def step(weight: Any) -> Any:
+                gradient = inputs.t() @ (inputs @ weight - targets)
+                part = functions.reduce_scatter_tensor(gradient, "sum", 0, group) / size
+                whole = functions.all_gather_tensor(part, 0, group)
+                norm = functions.all_reduce(part.square().sum(), "sum", group).sqrt()
+                return weight - 0.1 * whole / norm
+
+            trained = weight
+            compiled = torch.compile(step, backend=backend, fullgraph=True)
+            for _ in range(STEPS):
+                trained = compiled(trained)
+            ends.append(trained)
+            torch._dynamo.reset()
+        expect_close(*ends, size)
+
+
 def check_compiled_ddp(rank: int, size: int) -> None:
     torch_ranks.needs(hasattr(torch, "compile"), "torch.compile")
 
@@ -343,6 +395,30 @@ def check_profiler(rank: int, size: int) -> None:
     assert counts == {"all_reduce": 2, "broadcast": 1, "send": 1, "recv": 1}, counts
     assert events["tutti:all_reduce"].cpu_time_total > 0
     dist.all_reduce(other)  # as ever, without one
+
+
+def check_profiler_events_end_with_the_call(rank: int, size: int) -> None:
+    """Not with the future, whose thread may come when the profiler and its memory are gone."""
+    group = dist.distributed_c10d._get_default_group()
+    held: List[Any] = []
+    for thread in (group._futures, group._transfer_futures):
+        thread.add = held.append
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            if rank == 1:
+                time.sleep(0.3)
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            transfers = [dist.isend(torch.ones(5), (rank + 1) % size), dist.irecv(torch.ones(5), (rank - 1) % size)]
+            for each in (work, *transfers):
+                each.wait()
+            time.sleep(0.5)
+    finally:
+        for thread in (group._futures, group._transfer_futures):
+            del thread.add
+    assert not held, "an event waits for a thread"
+    lasted = {event.name: event.time_range.elapsed_us() for event in profiler.events() if "tutti:" in event.name}
+    assert set(lasted) == {"tutti:all_reduce", "tutti:send", "tutti:recv"}, lasted
+    assert all(0 < each < 4.5e5 + 3e5 for each in lasted.values()), lasted
 
 
 CHECKS = torch_ranks.checks_of(sys.modules[__name__])

@@ -37,7 +37,7 @@ class Batch:
         self.finishes: List[Callable[[], None]] = []
         self.tensor: Optional[torch.Tensor] = None  # one of them: where they lie
         self.transfers = False  # holds sends or receives that the user has named
-        self.may_stay = False  # receives
+        self.sources: List[int] = []  # of receives that the user has named
 
     def note(self, tensor: torch.Tensor, outputs: Tensors, held: Any, finish: Optional[Callable[[], None]]) -> None:
         if self.tensor is not None and self.tensor.device != tensor.device:
@@ -51,6 +51,32 @@ class Batch:
     def finish(self) -> None:
         for each in self.finishes:
             each()
+
+
+class Late:
+    """Failures of calls in streams that became known when the calls had returned. The communicator keeps the first one
+    since it was asked, whosever it is; a Work asks its own handle."""
+
+    def __init__(self, communicator: Optional[Any]):
+        self._communicator = communicator  # None: the group has ended, and asks no more
+        self._unheard: Optional[Error] = None
+
+    def heard(self, error: Error) -> None:
+        """A Work tells this one, so the next check() need not."""
+        if self._unheard is not None and str(self._unheard) == str(error):
+            self._unheard = None
+        try:
+            self._communicator.async_status()
+        except Error as first:
+            if str(first) != str(error):
+                self._unheard = self._unheard or first
+
+    def check(self) -> None:
+        """Raises what no Work has told."""
+        unheard, self._unheard = self._unheard, None
+        if unheard is not None:
+            raise unheard
+        self._communicator.async_status()
 
 
 class Base:
@@ -73,7 +99,12 @@ class Base:
         self._kept = Kept(_KEPT)
         self._lock = threading.Lock()
         self._batches: Dict[int, Batch] = {}  # that are open, by thread
+        # Receives are called with the lock, then counted by their source: one from any source sees by that whether the
+        # message that it has found was taken.
+        self._receiving = threading.RLock()
+        self._received: Dict[int, int] = {}
         self._side_streams: Dict[torch.device, Any] = {}
+        self._late = Late(communicator)
         self._sequence = 0
 
     # ---- small things
@@ -133,7 +164,7 @@ class Base:
         self._sequence += 1
         try:
             if not tensor.is_cpu:
-                return self._in_stream(opts, tensor, outputs, finish, held, lambda stream: self._run_in(call, stream))
+                return self._in_stream(opts, tensor, outputs, finish, held, lambda stream: self._start_in(call, stream))
             if self._waits(opts):
                 self._run(*call)
                 if finish is not None:
@@ -143,9 +174,9 @@ class Base:
         except Error as error:
             raise self._tell(error) from None
 
-    def _run_in(self, call: List[Any], stream: Any) -> None:
+    def _start_in(self, call: List[Any], stream: Any) -> Any:
         call[10] = stream.cuda_stream
-        self._open().run(*call)
+        return self._open().start(*call)
 
     def _under(
         self,
@@ -196,16 +227,17 @@ class Base:
         return stream
 
     def _in_stream(
-        self, opts: Any, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, put: Callable[[Any], None]
+        self, opts: Any, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, start: Callable[[Any], Any]
     ) -> Any:
-        """Puts a call into the current stream, or, if nobody waits for it at once, into one beside it."""
+        """Puts a call into the current stream, or, if nobody waits for it at once, into one beside it. `start` does so
+        and gives its _core.Work."""
         current = torch.cuda.current_stream(tensor.device)
         stream = current
         if not self._waits(opts):
             stream = self._side_stream(tensor.device)
             stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            put(stream)
+            started = start(stream)
             if finish is not None:
                 finish()
         if stream is current:
@@ -216,14 +248,24 @@ class Base:
                 used.record_stream(stream)  # else its memory could be given away before the stream is through
         event = torch.cuda.Event()
         event.record(stream)
-        work = CudaWork(event, stream, outputs, self._check_streams)
+        work = CudaWork(started, event, stream, outputs, self._tell, self._late.heard, self._futures)
         work.kept = self._kept
         self._kept.append(work)
         return work
 
+    def _synchronize(self, device: torch.device) -> None:
+        """Waits for what has been put into the current stream of the device and into the one beside it."""
+        if device.index is None:
+            device = torch.device(device.type, torch.cuda.current_device())
+        torch.cuda.current_stream(device).synchronize()
+        beside = self._side_streams.get(device)
+        if beside is not None:
+            beside.synchronize()
+
     def _check_streams(self) -> None:
         try:
-            self._open().async_status()
+            self._open()
+            self._late.check()
         except Error as error:
             raise self._tell(error) from None
 
@@ -266,18 +308,32 @@ class Base:
         try:
             if not tensor.is_cpu:
                 return self._in_stream(
-                    None, tensor, batch.outputs, batch.finish, batch.held, lambda stream: batch.group.run()
+                    None, tensor, batch.outputs, batch.finish, batch.held, lambda stream: self._start_batch(batch)
                 )
             if waits:
                 batch.group.run()
                 batch.finish()
                 return self._done
-            started = batch.group.start()
+            started = self._start_batch(batch)
             return self._under(
-                started, tensor, batch.outputs, batch.finish, batch, batch.transfers, batch.may_stay
+                started, tensor, batch.outputs, batch.finish, batch, batch.transfers, bool(batch.sources)
             )
         except Error as error:
             raise self._tell(error) from None
+
+    def _start_batch(self, batch: Batch) -> Any:
+        if not batch.sources:
+            return batch.group.start()
+        return self._calling(batch.sources, batch.group.start)
+
+    def _calling(self, sources: Sequence[int], start: Callable[..., Any], *arguments: Any) -> Any:
+        """start(*arguments), which calls receives from these ranks."""
+        with self._receiving:
+            try:
+                return start(*arguments)
+            finally:  # not ahead of it: who has read the numbers before it began must see another one
+                for source in sources:
+                    self._received[source] = self._received.get(source, 0) + 1
 
     def _together(self, opts: Any, function: Callable[[], None]) -> Any:
         """What `function` calls, as one: in a batch of its own, or in the one that is open."""
@@ -360,6 +416,7 @@ class Base:
         self._futures.stop()
         self._transfer_futures.stop()
         self._whole = None
+        self._late = Late(None)
 
 
 def _refuse(*arguments: Any) -> None:

@@ -184,7 +184,8 @@ class Collectives(Base):
             held = input.clone()
             source = held.data_ptr()
         if not output_split_sizes and not input_split_sizes:
-            if input.numel() != output.numel() or (input.dim() and input.size(0) % self._size):
+            rows = input.size(0) if input.dim() else 1
+            if input.numel() != output.numel() or rows % self._size:
                 raise refused(
                     f"all_to_all without split sizes takes tensors of equal length, a multiple of {self._size} along "
                     f"the first dimension, not shapes {tuple(input.shape)} and {tuple(output.shape)}"
@@ -249,7 +250,7 @@ class Collectives(Base):
         opts = options_of(c10d.BarrierOptions, opts, timeout) if opts is None else opts
         device = getattr(opts, "device", None)
         if device is not None and device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # what was called before has then ended, too
+            self._synchronize(device)  # what was called before has then ended, too
         return self._go(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:

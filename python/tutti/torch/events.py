@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict
 
 import torch
+from torch.futures import Future
 
 from .. import _core
 from .work import HostWork
@@ -20,6 +21,8 @@ def recorded(what: Any, start: Callable[[], Any]) -> Any:
     name = _NAMES[what] if isinstance(what, int) else f"tutti:{what}"
     with torch.autograd.profiler.record_function(name) as event:
         work = start()
-        if isinstance(work, HostWork):
-            event._call_end_callbacks_on_future(work.get_future())
+        if isinstance(work, HostWork):  # ends before its wait() does: the profiler may be gone after that
+            ended: Future = Future()
+            event._call_end_callbacks_on_future(ended)
+            work.tell_end(ended)
     return work

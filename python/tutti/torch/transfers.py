@@ -70,14 +70,23 @@ class FromAny:
                 return
             tensor, tag, waiting, work = asked
             try:
-                communicator = self._group._open()
-                peer = communicator.next_sender(self._group._timeout_ms)
-                self._group._receive(tensor, peer, tag).wait()
-                work[0].source = peer
+                received, work[0].source = self._receive(tensor, tag)
+                received.wait()
                 waiting.set()
             except Exception as error:
                 waiting.set(error)
             del asked, tensor, work
+
+    def _receive(self, tensor: torch.Tensor, tag: int) -> Tuple[Any, int]:
+        """The receive of the next message, and its sender. Until that is called, others may take the message."""
+        group = self._group
+        communicator = group._open()
+        while True:
+            before = dict(group._received)
+            peer = communicator.next_sender(group._timeout_ms)
+            with group._receiving:
+                if group._received.get(peer, 0) == before.get(peer, 0):
+                    return group._receive(tensor, peer, tag), peer
 
 
 class Transfers(Lists):
@@ -148,8 +157,11 @@ class Transfers(Lists):
             if tag == 0 and tensor.is_cpu and self._open_batch() is None:
                 dtype, multiplier = MOVED[tensor.dtype]
                 communicator = self._open()
-                start = communicator.start_send if sends else communicator.start_receive
-                started = start(tensor.data_ptr(), tensor.numel() * multiplier, dtype, peer, self._timeout_ms)
+                message = (tensor.data_ptr(), tensor.numel() * multiplier, dtype, peer, self._timeout_ms)
+                if sends:
+                    started = communicator.start_send(*message)
+                else:
+                    started = self._calling((peer,), communicator.start_receive, *message)
                 work = self._under(started, tensor, [tensor], None, None, True, not sends)
                 work.source = peer
                 return work
@@ -188,7 +200,8 @@ class Transfers(Lists):
         try:
             batch.note(tensor, [tensor], (tensor, header), finish)
             batch.transfers = True
-            batch.may_stay |= not sends
+            if not sends:
+                batch.sources.append(peer)
             if header is not None:
                 self._check_header(tensor)
                 add = batch.group.send if sends else batch.group.receive

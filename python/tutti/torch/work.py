@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -72,11 +73,11 @@ class FutureThread:
     For collectives: none of a group's ends before those called earlier."""
 
     def __init__(self) -> None:
-        self._works: "queue.SimpleQueue[Optional[HostWork]]" = queue.SimpleQueue()
+        self._works: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # of HostWork and CudaWork; None: the end
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.Lock()
 
-    def add(self, work: "HostWork") -> None:
+    def add(self, work: Any) -> None:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
@@ -191,6 +192,7 @@ class HostWork(dist.Work):
         self._lock = threading.Lock()
         self._ended = False
         self._error: Optional[Exception] = None
+        self._told: Optional[Future] = None  # completed at the end of the call, before anybody who waits goes on
         self._ready: Optional[Future] = None
         self._future: Optional[Future] = None
 
@@ -229,6 +231,9 @@ class HostWork(dist.Work):
             except Exception as error:
                 self._error = error
             self._started = self._finish = self._held = None
+            told, self._told = self._told, None
+            if told is not None:
+                told.set_result(None)
             self._ended = True
             if self._under_way is not None:
                 self._under_way.pop(id(self), None)
@@ -247,6 +252,13 @@ class HostWork(dist.Work):
         if over:
             self._end()
         return over
+
+    def tell_end(self, told: Future) -> None:
+        with self._lock:
+            if not self._ended:
+                self._told = told
+                return
+        told.set_result(None)
 
     def has_ended(self) -> bool:
         """is_completed() as it was last heard of."""
@@ -303,38 +315,80 @@ class HostWork(dist.Work):
 
 
 class CudaWork(dist.Work):
-    """A call that has been put into a stream: ended when what was put in front of `event` has."""
+    """A call that has been put into a stream: ended when what was put in front of `event` has, and its own C++ Work.
 
-    def __init__(self, event: Any, stream: Any, tensors: List[torch.Tensor], failed: Callable[[], None]):
+    Any thread may use it. Its future is completed by the thread of futures once the call has ended, so that it can tell
+    a failure.
+    """
+
+    def __init__(
+        self,
+        started: Any,
+        event: Any,
+        stream: Any,
+        tensors: List[torch.Tensor],
+        tell: Tell,
+        heard: Callable[[Error], None],
+        thread: FutureThread,
+    ):
         super().__init__()
+        self._started = started  # a _core.Work; None when its end is known
         self._event = event
         self._stream = stream
         self._tensors = tensors
+        self._tell = tell
+        self._heard = heard  # the group's: called once, where the call's failure is told
+        self._untold: Optional[Error] = None
+        self._thread = thread
         self.kept: Optional[Kept] = None
-        self._failed = failed  # raises what has become known of failed calls
+        self._lock = threading.Lock()
+        self._error: Optional[Exception] = None
+        self._ready: Optional[Future] = None
         self._future: Optional[Future] = None
 
+    def _ended(self) -> bool:
+        """Whether the call has; then its failure is known."""
+        with self._lock:
+            started = self._started
+            if started is not None and started.test():
+                self._learn(started)
+            return self._started is None
+
+    def _learn(self, started: Any) -> None:
+        """With the lock."""
+        try:
+            started.wait()
+        except Error as error:
+            self._error, self._untold = self._tell(error), error
+        self._started = None
+
+    def _failure(self) -> Optional[Exception]:
+        """What is known of it, to be told."""
+        self._ended()
+        with self._lock:
+            untold, self._untold = self._untold, None
+        if untold is not None:
+            self._heard(untold)
+        return self._error
+
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        """Lets the current stream wait; the host goes on."""
-        self._failed()
-        current = torch.cuda.current_stream(self._stream.device)
-        current.wait_event(self._event)
+        """Lets the current stream wait; the host goes on. Raises what has become known of the call until now."""
+        error = self._failure()
         if self.kept is not None:
             self.kept.drop(self)
+        if error is not None:
+            raise error
+        torch.cuda.current_stream(self._stream.device).wait_event(self._event)
         return True
 
     def is_completed(self) -> bool:
-        return self._event.query()
+        return self._event.query() and self._ended()
 
     def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
+        return self.is_completed() and self._failure() is None
 
     def exception(self) -> Optional[Exception]:
-        try:
-            self._failed()
-        except Exception as error:
-            return error
-        return None
+        return self._failure()
 
     def result(self) -> List[torch.Tensor]:
         return self._tensors
@@ -343,11 +397,36 @@ class CudaWork(dist.Work):
         self.wait()
 
     def get_future(self) -> Future:
-        if self._future is None:
-            self._future = Future(devices=[self._stream.device])
-            with torch.cuda.stream(self._stream):
-                self._future.set_result(self._tensors)
-        return self._future
+        with _making_future:
+            if self._future is not None:
+                return self._future
+            self._ready = Future(devices=[self._stream.device])
+            self._future = future = self._ready.then(self._value)
+        if self._ended() or self._thread.would_wait_for_itself():
+            self.complete()
+        else:
+            self._thread.add(self)
+        return future
+
+    def _value(self, ready: Future) -> List[torch.Tensor]:
+        error = self._failure()
+        if self.kept is not None:
+            self.kept.drop(self)
+        if error is not None:
+            raise error
+        return self._tensors
+
+    def complete(self) -> None:
+        """Waits for the call and completes the future, with its callbacks."""
+        while not self._ended():
+            started = self._started
+            if started is not None:
+                with contextlib.suppress(Error):  # _ended() hears it again
+                    started.wait()
+        ready, self._ready = self._ready, None
+        assert ready is not None
+        with torch.cuda.stream(self._stream):
+            ready.set_result(self._tensors)
 
 
 class Joined:
