@@ -44,7 +44,7 @@ class VerbsMaker final : public DataPathMaker {
 std::string names_of(const std::vector<VerbsPort>& ports) {
   std::string text;
   for (const VerbsPort& port : ports) {
-    text += fmt::format("{}{} port {} ({})", text.empty() ? "" : ", ", port.device, port.number,
+    text += fmt::format("{}{} port {} (rail {}, {})", text.empty() ? "" : ", ", port.device, port.number, port.rail,
                         port.ethernet ? "RoCE" : "InfiniBand");
   }
   return text.empty() ? "none" : text;
@@ -99,11 +99,12 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
       path->peers_[peer].push_back({.rail = rail.get(), .remote = (*theirs)[other]});
     }
     if (settings.required && !theirs->empty() && path->peers_[peer].empty()) {
-      return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
-                   fmt::format("no RDMA port of this rank ({}) speaks to one of rank {} ({}): give their ports "
-                               "addresses of the same kind, choose ports by TUTTI_RDMA_DEVICES, or set "
-                               "TUTTI_TRANSPORT=tcp",
-                               names_of(ports), peer, names_of(*theirs))};
+      return Error{
+          ErrorCode::kConfig, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+          fmt::format("no RDMA port of this rank ({}) speaks to one of rank {} ({}): have ports of the same rail "
+                      "up with addresses of the same kind, say by TUTTI_RDMA_DEVICES which ports speak to "
+                      "each other (the i-th to the i-th), or set TUTTI_TRANSPORT=tcp",
+                      names_of(ports), peer, names_of(*theirs))};
     }
   }
   return path;
