@@ -202,8 +202,9 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
       const std::int64_t down_ns = SteadyClock().now_ns() - *since_ns;
       // What is sent meanwhile would have been given up by now; who only receives knows by this.
       if (down_ns > tries_last_ns(settings_) && lanes_.lower_bound({peer, 0}) != lanes_.upper_bound({peer, 0xffff})) {
-        return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are sent again",
-                           rail.rail->port().device, rail.rail->port().number, static_cast<double>(down_ns) / 1e9);
+        return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are sent again: {}",
+                           rail.rail->port().device, rail.rail->port().number, static_cast<double>(down_ns) / 1e9,
+                           way(peer));
       }
     }
     DeviceReports& reports = rail.rail->device().reports();
