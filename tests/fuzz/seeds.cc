@@ -65,7 +65,7 @@ void put_addresses(const Folder& folder) {
   address.socket.set_port(4711);
   folder.put("addresses_fuzzer", "tcp", ending('\2', address.text()));
   folder.put("addresses_fuzzer", "unix", ending('\3', UnixAddress{.nonce = {}, .name = "tutti-0"}.text()));
-  folder.put("addresses_fuzzer", "ports", ending('\4', "verbs1;rxe0,1,2,1000,3,0," + std::string(32, '0')));
+  folder.put("addresses_fuzzer", "ports", ending('\4', "verbs2;rxe0,1,2,1000,3,0," + std::string(32, '0') + ",0"));
 }
 
 void put_wire(const Folder& folder) {

@@ -53,14 +53,21 @@ VerbsPort port(const std::string& device, const Gid& gid, bool ethernet = true) 
   return made;
 }
 
+VerbsPort on_rail(std::uint16_t rail, const Gid& gid, bool ethernet = true) {
+  VerbsPort made = port("mlx5_" + std::to_string(rail), gid, ethernet);
+  made.rail = rail;
+  return made;
+}
+
 TEST(VerbsOffer, ComesBackAsItWas) {
-  const std::vector<VerbsPort> ports = {port("mlx5_0", ipv4(1)), port("mlx5_1", ipv6(200), false)};
+  const std::vector<VerbsPort> ports = {on_rail(1, ipv4(1)), on_rail(700, ipv6(200), false)};
   const auto parsed = parse_offer(print_offer(ports));
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   ASSERT_EQ(parsed->size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ((*parsed)[i].device, ports[i].device);
     EXPECT_EQ((*parsed)[i].number, ports[i].number);
+    EXPECT_EQ((*parsed)[i].rail, ports[i].rail);
     EXPECT_EQ((*parsed)[i].ethernet, ports[i].ethernet);
     EXPECT_EQ((*parsed)[i].mbps, ports[i].mbps);
     EXPECT_EQ((*parsed)[i].mtu, ports[i].mtu);
@@ -87,19 +94,54 @@ TEST(VerbsOffer, IsRefusedWhereItCannotBeRead) {
       EXPECT_GT(one.number, 0);
     }
   }
-  std::string many = "verbs1";
-  for (int i = 0; i < 40; ++i) many += good.substr(6);
-  EXPECT_FALSE(parse_offer(many).ok()) << "more ports than any machine has";
+  std::vector<VerbsPort> many;
+  for (std::uint16_t i = 0; i < 40; ++i) many.push_back(on_rail(i, ipv4(1)));
+  EXPECT_EQ(parse_offer(print_offer(many))->size(), kMostPorts);
+  EXPECT_FALSE(parse_offer(print_offer(many) + print_offer({on_rail(99, ipv4(1))}).substr(6)).ok())
+      << "more ports than any machine has";
+  EXPECT_FALSE(parse_offer(print_offer({on_rail(3, ipv4(1)), on_rail(3, ipv4(2))})).ok()) << "a rail twice";
+  EXPECT_FALSE(parse_offer(print_offer({on_rail(3, ipv4(1)), on_rail(2, ipv4(2))})).ok()) << "rails out of order";
+}
+
+TEST(VerbsOffer, OfAnotherVersionIsRefused) {
+  for (const std::string version : {"verbs1", "verbs3", "verbs12"}) {
+    const auto parsed = parse_offer(version + print_offer({on_rail(0, ipv4(1))}).substr(6));
+    ASSERT_FALSE(parsed.ok()) << version;
+    EXPECT_EQ(parsed.error().code, ErrorCode::kRefused);
+    EXPECT_NE(parsed.error().message.find(version + ", this rank's verbs2"), std::string::npos)
+        << parsed.error().message;
+  }
 }
 
 TEST(VerbsOffer, RailsStayApart) {
-  const std::vector<VerbsPort> two = {port("a", ipv4(1)), port("b", ipv4(2))};
-  const std::vector<VerbsPort> mixed = {port("c", ipv6(1)), port("d", ipv4(3)), port("e", ipv4(4))};
+  const std::vector<VerbsPort> two = {on_rail(0, ipv4(1)), on_rail(1, ipv4(2))};
+  const std::vector<VerbsPort> mixed = {on_rail(0, ipv6(1)), on_rail(1, ipv4(3)), on_rail(2, ipv4(4))};
   using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
   EXPECT_EQ(match_rails(two, two), (Pairs{{0, 0}, {1, 1}}));
   EXPECT_EQ(match_rails(two, mixed), (Pairs{{1, 1}}));
   EXPECT_EQ(match_rails(two, {}), Pairs{});
-  EXPECT_EQ(match_rails({port("a", ipv4(1), false)}, two), Pairs{}) << "InfiniBand does not speak to Ethernet";
+  EXPECT_EQ(match_rails({on_rail(0, ipv4(1), false)}, two), Pairs{}) << "InfiniBand does not speak to Ethernet";
+  // A port that is down leaves its rail empty, and no other takes its place.
+  const std::vector<VerbsPort> second = {on_rail(1, ipv4(5))};
+  EXPECT_EQ(match_rails(second, two), (Pairs{{0, 1}}));
+  EXPECT_EQ(match_rails(two, second), (Pairs{{1, 0}}));
+  EXPECT_EQ(match_rails(second, {on_rail(0, ipv4(6))}), Pairs{}) << "no rail is common";
+  EXPECT_EQ(match_rails({on_rail(0, ipv4(1)), on_rail(2, ipv4(2)), on_rail(5, ipv4(3))},
+                        {on_rail(1, ipv4(4)), on_rail(2, ipv4(5)), on_rail(3, ipv4(6)), on_rail(5, ipv4(7))}),
+            (Pairs{{1, 1}, {2, 3}}));
+}
+
+// Of the ports that a machine has, in any order, whatever their state.
+TEST(VerbsDevices, KeepTheirRails) {
+  const std::vector<PortName> ports = {{"mlx5_1", 1}, {"mlx5_0", 2}, {"mlx5_0", 1}, {"hfi", 1, true}};
+  using Rails = std::vector<std::size_t>;
+  EXPECT_EQ(rails_of("", ports), (Rails{2, 1, 0, 3})) << "by name, and what is of software last";
+  EXPECT_EQ(rails_of("^mlx5_0:1", ports), (Rails{1, 0, kNoRail, 2}));
+  EXPECT_EQ(rails_of("mlx5_1,mlx5_0", ports), (Rails{0, 2, 1, kNoRail})) << "in the user's order";
+  EXPECT_EQ(rails_of("mlx5_7,mlx5_1", ports), (Rails{1, kNoRail, kNoRail, kNoRail})) << "missing here, and counts";
+  EXPECT_EQ(rails_of("hfi,mlx5*:1", ports), (Rails{2, kNoRail, 1, 0}));
+  EXPECT_EQ(rails_of("none", ports), (Rails{kNoRail, kNoRail, kNoRail, kNoRail}));
+  EXPECT_EQ(rails_of("mlx5_0:1,mlx5_0", ports), (Rails{kNoRail, 1, 0, kNoRail})) << "its first place counts";
 }
 
 TEST(VerbsDevices, AreTakenAsTheUserLikes) {
@@ -114,9 +156,6 @@ TEST(VerbsDevices, AreTakenAsTheUserLikes) {
   EXPECT_FALSE(is_wanted("^mlx5_0", "mlx5_0", 1));
   EXPECT_TRUE(is_wanted("^mlx5_0", "mlx5_1", 1));
   EXPECT_FALSE(is_wanted("none", "mlx5_1", 1));
-  EXPECT_EQ(place_in("mlx5_2,mlx5_0*", "mlx5_2", 1), 0u);
-  EXPECT_EQ(place_in("mlx5_2,mlx5_0*", "mlx5_03", 1), 1u) << "rails come in the user's order";
-  EXPECT_GT(place_in("mlx5_2", "mlx5_0", 1), 1u);
 }
 
 CallTag call_of(std::uint64_t sequence) { return {.sequence = sequence, .count = 10}; }

@@ -45,6 +45,8 @@ class DataPath {
   virtual std::string way(std::uint32_t /*peer*/) { return {}; }  // as Transport::peer_way()
   // Why messages to and from the peer can no longer pass, with device, port and queue pair; nothing while they can.
   virtual std::optional<std::string> broken(std::uint32_t peer) = 0;
+  // The peer itself has said so: even if it has left since, in good order.
+  virtual bool told_broken(std::uint32_t /*peer*/) { return false; }
   // Waits until what was sent has arrived, as far as it can, for at most `patience_ns`. Before the end.
   virtual void drain(std::int64_t patience_ns) = 0;
   virtual MemoryForgetter memory_forgetter() { return {}; }  // as Transport's

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,7 @@ class OffloadTransport final : public Transport {
   Introductions introductions_;
   std::unique_ptr<DataPath> path_;
   bool left_ = false;
+  std::set<std::uint32_t> unreachable_;  // the way had broken before they left: that is why they did
 };
 
 }  // namespace tutti

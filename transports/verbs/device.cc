@@ -6,11 +6,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
-#include "base/clock.h"
 
 namespace tutti {
 namespace {
@@ -35,7 +37,7 @@ ibv_context* open_by_name(const VerbsLibrary& library, const std::string& name) 
 }  // namespace
 
 VerbsDevice::VerbsDevice(const VerbsLibrary& library, std::string name, ibv_context* context)
-    : library_(library), name_(std::move(name)), context_(context), process_(getpid()) {}
+    : library_(library), name_(std::move(name)), context_(context), process_(getpid()), reports_(name_) {}
 
 Result<std::shared_ptr<VerbsDevice>> VerbsDevice::open(const std::string& name, std::uint64_t cache_bytes) {
   auto library = VerbsLibrary::load();
@@ -105,41 +107,9 @@ ibv_mr* VerbsDevice::register_memory(void* data, std::size_t bytes, MemoryUse us
 void VerbsDevice::pump() {
   ibv_async_event event{};
   while (library_.get_async_event(context_, &event) == 0) {
-    const auto port = static_cast<std::uint8_t>(event.element.port_num);
-    const std::string words = library_.event_type_str(event.event_type);
-    {
-      const std::scoped_lock lock(mutex_);
-      if (event.event_type == IBV_EVENT_PORT_ERR) troubles_[port] = fmt::format("{} port {} is down", name_, port);
-      if (event.event_type == IBV_EVENT_PORT_ERR) down_.try_emplace(port, SteadyClock().now_ns());
-      if (event.event_type == IBV_EVENT_PORT_ACTIVE) {
-        troubles_.erase(port);
-        down_.erase(port);
-      }
-      if (event.event_type == IBV_EVENT_GID_CHANGE) {
-        troubles_.try_emplace(port, fmt::format("the addresses (GIDs) of {} port {} have changed", name_, port));
-      }
-      if (event.event_type == IBV_EVENT_DEVICE_FATAL || event.event_type == IBV_EVENT_CQ_ERR ||
-          event.event_type == IBV_EVENT_SRQ_ERR) {
-        troubles_[0] = fmt::format("{} has failed: {}", name_, words);
-        dead_.store(true, std::memory_order_release);
-      }
-    }
+    reports_.take(event, library_.event_type_str(event.event_type));
     library_.ack_async_event(&event);
   }
-}
-
-std::optional<std::int64_t> VerbsDevice::down_since_ns(std::uint8_t port) {
-  const std::scoped_lock lock(mutex_);
-  const auto found = down_.find(port);
-  return found == down_.end() ? std::nullopt : std::optional(found->second);
-}
-
-std::string VerbsDevice::trouble(std::uint8_t port) {
-  const std::scoped_lock lock(mutex_);
-  for (const std::uint8_t key : {std::uint8_t{0}, port}) {
-    if (const auto found = troubles_.find(key); found != troubles_.end()) return found->second;
-  }
-  return {};
 }
 
 }  // namespace tutti

@@ -2,17 +2,14 @@
 // per device and process, shared by all ranks and communicators in it. Thread-safe.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "transports/verbs/library.h"
 #include "transports/verbs/registrations.h"
+#include "transports/verbs/reports.h"
 
 namespace tutti {
 
@@ -37,14 +34,9 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   // Null, with errno, where the system refuses.
   ibv_mr* register_memory(void* data, std::size_t bytes, MemoryUse use) const;
 
-  // Reads what the device reports. Never blocks.
+  // Reads what the device has reported of itself into reports(). Never blocks.
   void pump();
-  // What is wrong with a port now: "rxe0 port 1 is down (port error)"; empty: nothing that was reported.
-  std::string trouble(std::uint8_t port);
-  // Since when a port has been down, by steady_clock; nothing while it is up.
-  std::optional<std::int64_t> down_since_ns(std::uint8_t port);
-  // Nothing works on it any more.
-  bool dead() const { return dead_.load(std::memory_order_acquire); }
+  DeviceReports& reports() { return reports_; }
 
  private:
   VerbsDevice(const VerbsLibrary& library, std::string name, ibv_context* context);
@@ -59,10 +51,7 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   ibv_device_attr limits_{};
   std::shared_ptr<Registrations> sources_;  // shared with those who forget memory, as
   std::shared_ptr<Registrations> targets_;
-  std::atomic<bool> dead_ = false;
-  std::mutex mutex_;                              // guards all below
-  std::map<std::uint8_t, std::string> troubles_;  // by port; 0: of the device
-  std::map<std::uint8_t, std::int64_t> down_;     // by port
+  DeviceReports reports_;
 };
 
 }  // namespace tutti

@@ -270,7 +270,8 @@ void VerbsLane::on_failure(std::size_t index, const std::string& words) {
   const Pair& pair = pairs_[index];
   VerbsRail& rail = *pair.rail.rail;
   rail.device().pump();
-  const std::string trouble = rail.device().trouble(rail.port().number);
+  const std::string trouble = rail.device().reports().trouble(rail.port().number);
+  if (broken_.empty()) tell_broken(index, words);
   fail(fmt::format("{}: {}{}", way_of(pair), words, trouble.empty() ? "" : "; " + trouble));
 }
 

@@ -89,8 +89,12 @@ class VerbsLane final : public VerbsUser {
   void hide_output(bool gave_up);
   bool connected() const { return stage_ != Stage::kIntroduced && stage_ != Stage::kAnswered; }
 
-  bool poll();  // takes what has come; true if anything had
-  void pump();  // the same; connects; tells what it owes
+  void note_reports();                               // takes what the device has reported of its queue pairs
+  void probe();                                      // asks the device how they are
+  void hear();                                       // takes what the peer has said of its ends
+  bool told_broken() const { return told_broken_; }  // by the peer
+  bool poll();                                       // takes what has come; true if anything had
+  void pump();                                       // the same; connects; tells what it owes
   const VerbsLaneOptions& options() const { return options_; }
   const std::string& broken() const { return broken_; }  // why; empty: it is not
   std::string way() const;    // "rxe0 port 1, queue pair 17 (to queue pair 18 of rxe0 port 1 at rank 3)"
@@ -133,6 +137,7 @@ class VerbsLane final : public VerbsUser {
   void connect();
   bool accept(const std::string& text);
   void fail(const std::string& why);
+  void tell_broken(std::size_t pair, const std::string& words);
   bool owes() const;
   void tell_released();
   bool room() const;
@@ -166,6 +171,7 @@ class VerbsLane final : public VerbsUser {
   std::uint64_t remote_slots_ = 0;  // address of the peer's receive slots
   enum class Stage : std::uint8_t { kIntroduced, kAnswered, kConnected, kClosed } stage_ = Stage::kIntroduced;
   std::string broken_;
+  bool told_broken_ = false;
   bool corrupt_ = false;
   // Sending.
   std::uint64_t sent_ = 0;           // messages, ever

@@ -1,8 +1,10 @@
-// VerbsLane's beginning and end: memory, queue pairs, how the two ends learn of each other.
+// VerbsLane's beginning and end: memory, queue pairs, how the two ends learn of each other, and that a queue pair has
+// broken.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -13,7 +15,9 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint16_t kReadyLane = 0x8000;              // beside a lane's number: "my queue pairs receive now"
+constexpr std::uint16_t kReadyLane = 0x8000;   // beside a lane's number: "my queue pairs receive now"
+constexpr std::uint16_t kBrokenLane = 0x4000;  // likewise: "it has broken", which queue pair, and why
+constexpr std::size_t kMostBrokenWords = 256;
 constexpr std::uint32_t kIntroductionMagic = 0x32425654;  // "TVB2"
 
 struct Greeting {
@@ -161,6 +165,48 @@ void VerbsLane::connect() {
   if (stage_ == Stage::kAnswered && introductions_.take(options_.peer, options_.lane | kReadyLane)) {
     stage_ = Stage::kConnected;
   }
+}
+
+void VerbsLane::note_reports() {
+  if (stage_ == Stage::kClosed) return;
+  for (std::size_t i = 0; i < pairs_.size(); ++i) {
+    const std::string words = pairs_[i].rail.rail->device().reports().failure(pairs_[i].pair);
+    if (!words.empty()) on_failure(i, words);
+  }
+}
+
+void VerbsLane::probe() {
+  if (stage_ != Stage::kConnected || !broken_.empty()) return;
+  poll();  // a completion says more
+  for (std::size_t i = 0; i < pairs_.size() && broken_.empty(); ++i) {
+    ibv_qp_attr state{};
+    ibv_qp_init_attr made{};
+    const int error = pairs_[i].rail.rail->library().query_qp(pairs_[i].pair, &state, IBV_QP_STATE, &made);
+    const bool broken = state.qp_state == IBV_QPS_ERR || state.qp_state == IBV_QPS_SQE;
+    if (error == 0 && broken) on_failure(i, "the device has taken it out of service (its state is error)");
+  }
+}
+
+// The peer may have nothing to learn it from: its own queue pair may work, and it may only receive.
+void VerbsLane::tell_broken(std::size_t index, const std::string& words) {
+  const auto number = static_cast<std::uint32_t>(index);
+  std::string text(reinterpret_cast<const char*>(&number), sizeof(number));
+  text += words.substr(0, kMostBrokenWords);
+  static_cast<void>(
+      introductions_.introduce(options_.peer, options_.lane | kBrokenLane, text));  // it has failed anyway
+}
+
+void VerbsLane::hear() {
+  if (stage_ == Stage::kClosed || told_broken_ || !connected()) return;
+  const auto text = introductions_.take(options_.peer, options_.lane | kBrokenLane);
+  std::uint32_t number = 0;
+  if (!text || text->size() < sizeof(number)) return;
+  std::memcpy(&number, text->data(), sizeof(number));
+  told_broken_ = true;
+  std::string words = text->substr(sizeof(number), kMostBrokenWords);
+  for (char& c : words) c = c >= ' ' && c <= '~' ? c : '?';  // a peer's
+  const Pair& pair = pairs_[std::min<std::size_t>(number, pairs_.size() - 1)];
+  fail(fmt::format("{}: rank {} says: {}", way_of(pair), options_.peer, words));
 }
 
 }  // namespace tutti

@@ -52,6 +52,7 @@ Result<const VerbsLibrary*> open() {
   find(library, "ibv_destroy_srq", table.destroy_srq, missing);
   find(library, "ibv_create_qp", table.create_qp, missing);
   find(library, "ibv_modify_qp", table.modify_qp, missing);
+  find(library, "ibv_query_qp", table.query_qp, missing);
   find(library, "ibv_destroy_qp", table.destroy_qp, missing);
   find(library, "ibv_wc_status_str", table.wc_status_str, missing);
   find(library, "ibv_port_state_str", table.port_state_str, missing);

@@ -37,6 +37,7 @@ struct VerbsLibrary {
   decltype(&::ibv_destroy_srq) destroy_srq = nullptr;
   decltype(&::ibv_create_qp) create_qp = nullptr;
   decltype(&::ibv_modify_qp) modify_qp = nullptr;
+  decltype(&::ibv_query_qp) query_qp = nullptr;
   decltype(&::ibv_destroy_qp) destroy_qp = nullptr;
   decltype(&::ibv_wc_status_str) wc_status_str = nullptr;
   decltype(&::ibv_port_state_str) port_state_str = nullptr;

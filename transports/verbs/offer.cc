@@ -10,13 +10,26 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kHead = "verbs1";
-constexpr std::size_t kFields = 7;
+constexpr std::string_view kHead = "verbs2";  // the number: of the version
+constexpr std::size_t kFields = 8;
 constexpr std::size_t kLongestName = 64;
 
 Error unreadable(const std::string& text) {
   return {ErrorCode::kRefused, ErrorScope::kCommunicator, -1,
           fmt::format("\"{}\" is no list of RDMA ports", text.substr(0, 64))};
+}
+
+Error of_another_version(std::string_view head) {
+  return {
+      ErrorCode::kRefused, ErrorScope::kCommunicator, -1,
+      fmt::format("its offer of RDMA ports is of version {}, this rank's {}: have all ranks the same build of Tutti",
+                  head, kHead)};
+}
+
+bool is_version(std::string_view head) {
+  constexpr std::string_view kName = "verbs";
+  return head.size() > kName.size() && head.size() < 12 && head.starts_with(kName) &&
+         head.find_first_not_of("0123456789", kName.size()) == std::string_view::npos;
 }
 
 template <typename Number>
@@ -47,6 +60,7 @@ bool parse_port(std::string_view text, VerbsPort& port) {
   if (!read_number(fields[3], port.mbps) || !read_number(fields[4], port.mtu) || !read_number(fields[5], port.lid)) {
     return false;
   }
+  if (!read_number(fields[7], port.rail)) return false;
   if (port.number == 0 || port.mtu < 1 || port.mtu > 5 || fields[6].size() != 2 * port.gid.size()) return false;
   for (std::size_t i = 0; i < port.gid.size(); ++i) {
     if (!read_number(fields[6].substr(2 * i, 2), port.gid[i], 16)) return false;
@@ -63,6 +77,7 @@ std::string print_offer(const std::vector<VerbsPort>& ports) {
     text += fmt::format(";{},{},{},{},{},{},", port.device, port.number,
                         port.ethernet ? (port.first_version ? '1' : '2') : 'i', port.mbps, port.mtu, port.lid);
     for (const std::uint8_t byte : port.gid) text += fmt::format("{:02x}", byte);
+    text += fmt::format(",{}", port.rail);
   }
   return text;
 }
@@ -71,9 +86,11 @@ Result<std::vector<VerbsPort>> parse_offer(const std::string& text) {
   std::vector<VerbsPort> ports;
   if (text.empty()) return ports;
   const std::vector<std::string_view> parts = split(text, ';');
+  if (parts.front() != kHead && is_version(parts.front())) return of_another_version(parts.front());
   if (parts.front() != kHead || parts.size() > kMostPorts + 1) return unreadable(text);
   for (std::size_t i = 1; i < parts.size(); ++i) {
     if (!parse_port(parts[i], ports.emplace_back())) return unreadable(text);
+    if (i > 1 && ports[i - 1].rail <= ports[i - 2].rail) return unreadable(text);
   }
   return ports;
 }
@@ -81,10 +98,15 @@ Result<std::vector<VerbsPort>> parse_offer(const std::string& text) {
 std::vector<std::pair<std::size_t, std::size_t>> match_rails(const std::vector<VerbsPort>& ours,
                                                              const std::vector<VerbsPort>& theirs) {
   std::vector<std::pair<std::size_t, std::size_t>> rails;
-  for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
-    const bool version = ours[i].first_version == theirs[i].first_version;
-    if (version && same_family(ours[i].gid, ours[i].ethernet, theirs[i].gid, theirs[i].ethernet))
-      rails.emplace_back(i, i);
+  for (std::size_t i = 0, j = 0; i < ours.size() && j < theirs.size();) {
+    if (ours[i].rail != theirs[j].rail) {
+      ++(ours[i].rail < theirs[j].rail ? i : j);
+      continue;
+    }
+    const bool version = ours[i].first_version == theirs[j].first_version;
+    if (version && same_family(ours[i].gid, ours[i].ethernet, theirs[j].gid, theirs[j].ethernet))
+      rails.emplace_back(i, j);
+    ++i, ++j;
   }
   return rails;
 }

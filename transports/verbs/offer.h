@@ -10,14 +10,16 @@
 
 namespace tutti {
 
-// "verbs1;rxe0,1,2,1000,3,0,00..01;..." (2: RoCE v2, 1: v1, i: InfiniBand): printable, without '|'.
+// "verbs2;rxe0,1,2,1000,3,0,00..01,0;..." (2: RoCE v2, 1: v1, i: InfiniBand; last the rail): printable, without '|'.
+// `ports`: by rail.
 std::string print_offer(const std::vector<VerbsPort>& ports);
-// Errors: kRefused: it is no such text, or has more ports than kMostPorts. An empty one has no ports.
+// By rail, each once. Errors: kRefused: it is no such text, of another version (a job's ranks have one build), or has
+// more ports than kMostPorts. An empty one has no ports.
 Result<std::vector<VerbsPort>> parse_offer(const std::string& text);
 inline constexpr std::size_t kMostPorts = 32;
 
-// Pairs of indexes, ours and theirs: the i-th of one with the i-th of the other where these can speak, so that rails
-// stay apart. Both ranks find the same. Empty: no way.
+// Pairs of indexes, ours and theirs: ports of the same rail where these can speak, so that rails stay apart. Each
+// side's by rail. Both ranks find the same. Empty: no way.
 std::vector<std::pair<std::size_t, std::size_t>> match_rails(const std::vector<VerbsPort>& ours,
                                                              const std::vector<VerbsPort>& theirs);
 

@@ -16,6 +16,8 @@
 namespace tutti {
 namespace {
 
+constexpr std::int64_t kProbeEveryNs = 10'000'000;  // a question takes a card some ten microseconds (guessed)
+
 // How long a packet is sent again before the way counts as broken.
 std::int64_t tries_last_ns(const VerbsSettings& settings) {
   constexpr std::int64_t kUnitNs = 4096;
@@ -44,7 +46,7 @@ class VerbsMaker final : public DataPathMaker {
 std::string names_of(const std::vector<VerbsPort>& ports) {
   std::string text;
   for (const VerbsPort& port : ports) {
-    text += fmt::format("{}{} port {} ({})", text.empty() ? "" : ", ", port.device, port.number,
+    text += fmt::format("{}{} port {} (rail {}, {})", text.empty() ? "" : ", ", port.device, port.number, port.rail,
                         port.ethernet ? "RoCE" : "InfiniBand");
   }
   return text.empty() ? "none" : text;
@@ -99,11 +101,12 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
       path->peers_[peer].push_back({.rail = rail.get(), .remote = (*theirs)[other]});
     }
     if (settings.required && !theirs->empty() && path->peers_[peer].empty()) {
-      return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
-                   fmt::format("no RDMA port of this rank ({}) speaks to one of rank {} ({}): give their ports "
-                               "addresses of the same kind, choose ports by TUTTI_RDMA_DEVICES, or set "
-                               "TUTTI_TRANSPORT=tcp",
-                               names_of(ports), peer, names_of(*theirs))};
+      return Error{
+          ErrorCode::kConfig, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+          fmt::format("no RDMA port of this rank ({}) speaks to one of rank {} ({}): have ports of the same rail "
+                      "up with addresses of the same kind, say by TUTTI_RDMA_DEVICES which ports speak to "
+                      "each other (the i-th to the i-th), or set TUTTI_TRANSPORT=tcp",
+                      names_of(ports), peer, names_of(*theirs))};
     }
   }
   return path;
@@ -161,10 +164,29 @@ bool VerbsPath::flush() {
 }
 
 void VerbsPath::pump() {
+  bool reported = false;
   for (const auto& rail : rails_) {
-    if (rail != nullptr) rail->device().pump();
+    if (rail == nullptr) continue;
+    rail->device().pump();
+    reported |= rail->device().reports().any_failure();
   }
-  for (auto& [key, lane] : lanes_) lane->pump();
+  for (auto& [key, lane] : lanes_) {
+    lane->pump();
+    if (reported) lane->note_reports();
+    lane->hear();
+  }
+  probe_next();
+}
+
+// A queue pair that shares its receives gets no completion when it breaks, and not every device reports that.
+void VerbsPath::probe_next() {
+  const std::int64_t now_ns = SteadyClock().now_ns();
+  if (lanes_.empty() || now_ns - probed_ns_ < kProbeEveryNs) return;
+  probed_ns_ = now_ns;
+  auto next = lanes_.upper_bound(probed_);
+  if (next == lanes_.end()) next = lanes_.begin();
+  probed_ = next->first;
+  next->second->probe();
 }
 
 // Of several lanes, which go the same way, the first.
@@ -175,24 +197,33 @@ std::string VerbsPath::way(std::uint32_t peer) {
 
 std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
   for (const VerbsLane::Rail& rail : peers_[peer]) {
-    if (rail.rail->dead()) {
-      return fmt::format("{} port {}: its completions cannot be had any more", rail.rail->port().device,
-                         rail.rail->port().number);
-    }
-    if (const auto since_ns = rail.rail->device().down_since_ns(rail.rail->port().number)) {
+    if (std::string why = rail.rail->failure(); !why.empty()) return why;
+    if (const auto since_ns = rail.rail->device().reports().down_since_ns(rail.rail->port().number)) {
       const std::int64_t down_ns = SteadyClock().now_ns() - *since_ns;
       // What is sent meanwhile would have been given up by now; who only receives knows by this.
       if (down_ns > tries_last_ns(settings_) && lanes_.lower_bound({peer, 0}) != lanes_.upper_bound({peer, 0xffff})) {
-        return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are sent again",
-                           rail.rail->port().device, rail.rail->port().number, static_cast<double>(down_ns) / 1e9);
+        return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are sent again: {}",
+                           rail.rail->port().device, rail.rail->port().number, static_cast<double>(down_ns) / 1e9,
+                           way(peer));
       }
     }
-    if (rail.rail->device().dead()) return rail.rail->device().trouble(rail.rail->port().number);
+    DeviceReports& reports = rail.rail->device().reports();
+    if (reports.dead()) return reports.trouble(rail.rail->port().number);
   }
   for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
     if (!found->second->broken().empty()) return found->second->broken();
   }
   return std::nullopt;
+}
+
+// Who has read a peer's goodbye has all that it said before, though maybe not looked at it.
+bool VerbsPath::told_broken(std::uint32_t peer) {
+  bool told = false;
+  for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
+    found->second->hear();
+    told |= found->second->told_broken();
+  }
+  return told;
 }
 
 // Of peers that have gone nothing can be expected any more.
@@ -229,7 +260,7 @@ std::string VerbsPath::troubles() {
   for (const auto& rail : rails_) {
     if (rail == nullptr) continue;
     rail->device().pump();
-    const std::string trouble = rail->device().trouble(rail->port().number);
+    const std::string trouble = rail->device().reports().trouble(rail->port().number);
     if (!trouble.empty()) text += (text.empty() ? "" : "; ") + trouble;
   }
   return text;

@@ -34,6 +34,7 @@ class VerbsPath final : public DataPath {
   bool flush() override;  // true: the cards send by themselves
   std::string way(std::uint32_t peer) override;
   std::optional<std::string> broken(std::uint32_t peer) override;
+  bool told_broken(std::uint32_t peer) override;
   void drain(std::int64_t patience_ns) override;
   MemoryForgetter memory_forgetter() override;
   std::string troubles() override;
@@ -44,6 +45,7 @@ class VerbsPath final : public DataPath {
   VerbsPath(const DataPathHost& host, DataPathOptions options, const VerbsSettings& settings)
       : host_(host), options_(std::move(options)), settings_(settings) {}
   Result<std::shared_ptr<VerbsLane>> lane(std::uint32_t peer, std::uint16_t number);
+  void probe_next();
 
   const pid_t process_ = getpid();
   const DataPathHost host_;
@@ -52,6 +54,8 @@ class VerbsPath final : public DataPath {
   std::vector<std::shared_ptr<VerbsRail>> rails_;    // by our port; shared with nobody, watched by the doorbell
   std::vector<std::vector<VerbsLane::Rail>> peers_;  // by rank; empty: not reached
   std::map<Key, std::shared_ptr<VerbsLane>> lanes_;  // shared with their connections
+  Key probed_{};                                     // the lane whose queue pairs were asked last
+  std::int64_t probed_ns_ = 0;                       // when
 };
 
 }  // namespace tutti

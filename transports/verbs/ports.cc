@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <tuple>
 
 #include "transports/verbs/gid.h"
 #include "transports/verbs/library.h"
@@ -41,6 +40,10 @@ std::uint32_t mbps_of(const ibv_port_attr& attributes) {
   return find(kLaneMbps, attributes.active_speed) * find(kLanes, attributes.active_width);
 }
 
+bool is_software(const ibv_device_attr& limits) {
+  return std::find(kSoftwareVendors.begin(), kSoftwareVendors.end(), limits.vendor_id) != kSoftwareVendors.end();
+}
+
 class PortFinder {
  public:
   PortFinder(const VerbsLibrary& library, const VerbsSettings& settings, VerbsPorts& found)
@@ -53,6 +56,7 @@ class PortFinder {
     }
     ibv_context* const context = library_.open_device(device);
     if (context == nullptr) {
+      seen_.push_back({.device = name, .number = 1});
       refuse(fmt::format("{} cannot be opened: may this user read and write /dev/infiniband/uverbs*?", name));
       return;
     }
@@ -67,11 +71,24 @@ class PortFinder {
     library_.close_device(context);
   }
 
+  // Of all that was looked at: also a port that is down has its rail, so that no other meets its peers.
+  void number_rails() {
+    const std::vector<std::size_t> rails = rails_of(settings_.devices, seen_);
+    for (VerbsPort& port : found_.usable) {
+      const auto is_it = [&](const PortName& one) { return one.device == port.device && one.number == port.number; };
+      const auto place = std::find_if(seen_.begin(), seen_.end(), is_it) - seen_.begin();
+      port.rail = static_cast<std::uint16_t>(rails[static_cast<std::size_t>(place)]);
+    }
+    std::sort(found_.usable.begin(), found_.usable.end(),
+              [](const VerbsPort& a, const VerbsPort& b) { return a.rail < b.rail; });
+  }
+
  private:
   void refuse(std::string why) { found_.refused.push_back(std::move(why)); }
 
   void look(ibv_context* context, const std::string& device, std::uint8_t number, const ibv_device_attr& limits) {
     const std::string place = fmt::format("{} port {}", device, number);
+    seen_.push_back({.device = device, .number = number, .software = is_software(limits)});
     if (!is_wanted(settings_.devices, device, number)) {
       return refuse(fmt::format("{}: not among TUTTI_RDMA_DEVICES={}", place, settings_.devices));
     }
@@ -99,8 +116,7 @@ class PortFinder {
     port.first_version = choice->entry.type == GidType::kRoceV1;
     port.gid_reason = choice->reason;
     port.interface = first_line(sysfs(device, number, fmt::format("gid_attrs/ndevs/{}", port.gid_index)));
-    port.software =
-        std::find(kSoftwareVendors.begin(), kSoftwareVendors.end(), limits.vendor_id) != kSoftwareVendors.end();
+    port.software = is_software(limits);
     found_.usable.push_back(std::move(port));
   }
 
@@ -123,6 +139,7 @@ class PortFinder {
   const VerbsLibrary& library_;
   const VerbsSettings& settings_;
   VerbsPorts& found_;
+  std::vector<PortName> seen_;
 };
 
 // Beside cards, devices of software are used only by name: a message that is spread over both waits for the slower.
@@ -142,8 +159,8 @@ void leave_out_software(const VerbsSettings& settings, VerbsPorts& found) {
 }  // namespace
 
 std::string describe(const VerbsPort& port) {
-  return fmt::format("{} port {}: {} Mbit/s, {}{}, MTU {}, GID {} ({}): {}", port.device, port.number, port.mbps,
-                     port.ethernet ? "RoCE" : "InfiniBand",
+  return fmt::format("{} port {}: rail {}, {} Mbit/s, {}{}, MTU {}, GID {} ({}): {}", port.device, port.number,
+                     port.rail, port.mbps, port.ethernet ? "RoCE" : "InfiniBand",
                      port.interface.empty() ? "" : fmt::format(" on {}", port.interface), 128 << port.mtu,
                      port.gid_index, text_of(port.gid), port.gid_reason);
 }
@@ -158,11 +175,7 @@ Result<VerbsPorts> find_verbs_ports(const VerbsSettings& settings) {
   PortFinder finder(**library, settings, found);
   for (int i = 0; i < count; ++i) finder.look(list[i]);
   (*library)->free_device_list(list);
-  // In the user's order, so that he can match the rails of machines that are cabled differently.
-  std::sort(found.usable.begin(), found.usable.end(), [&](const VerbsPort& a, const VerbsPort& b) {
-    return std::tuple(place_in(settings.devices, a.device, a.number), a.device, a.number) <
-           std::tuple(place_in(settings.devices, b.device, b.number), b.device, b.number);
-  });
+  finder.number_rails();
   leave_out_software(settings, found);
   return found;
 }

@@ -52,18 +52,23 @@ Status VerbsRail::prepare() {
   const int vector = settings_.rank % std::max(1, device_->context()->num_comp_vectors);
   queue_ = library().create_cq(device_->context(), completions, nullptr, channel_, vector);
   if (queue_ == nullptr) return error_of("ibv_create_cq", errno);
+  device_->reports().watch(static_cast<const void*>(queue_));
   most_receives_ = std::min<std::uint32_t>(kReceives, static_cast<std::uint32_t>(limits.max_srq_wr));
   ibv_srq_init_attr wanted{};
   wanted.attr.max_wr = most_receives_;
   wanted.attr.max_sge = 1;
   receives_ = library().create_srq(device_->domain(), &wanted);
   if (receives_ == nullptr) return error_of("ibv_create_srq", errno);
+  device_->reports().watch(static_cast<const void*>(receives_));
   missing_receives_ = most_receives_;
   refill();
   return missing_receives_ == 0 ? Status() : error_of("ibv_post_srq_recv", ENOMEM);
 }
 
 VerbsRail::~VerbsRail() {
+  for (const void* queue : {static_cast<const void*>(receives_), static_cast<const void*>(queue_)}) {
+    device_->reports().unwatch(queue);
+  }
   if (receives_ != nullptr) library().destroy_srq(receives_);
   if (queue_ != nullptr) library().destroy_cq(queue_);
   if (channel_ != nullptr) library().destroy_comp_channel(channel_);
@@ -111,12 +116,14 @@ Result<VerbsRail::PairMade> VerbsRail::create_pair(VerbsUser& user, std::size_t 
     library().destroy_qp(made);
     return error_of("a queue pair cannot be initialised", error);
   }
+  device_->reports().watch(made);
   places_[made->qp_num] = {.user = &user, .pair = pair};
   return PairMade{.pair = made, .most_inline = most_inline};
 }
 
 void VerbsRail::destroy_pair(ibv_qp* pair) {
   places_.erase(pair->qp_num);
+  device_->reports().unwatch(pair);
   library().destroy_qp(pair);
 }
 
@@ -188,10 +195,20 @@ bool VerbsRail::poll() {
       }
     }
     any |= count > 0;
-    if (count < 0) dead_ = true;
+    if (count < 0) unreadable_ = true;
   } while (count == static_cast<int>(completions.size()));
   if (missing_receives_ >= std::min(kRefillAt, most_receives_ / 2 + 1)) refill();
   return any;
+}
+
+std::string VerbsRail::failure() {
+  std::string words = unreadable_ ? "its completions cannot be had any more" : "";
+  for (const void* queue : {static_cast<const void*>(queue_), static_cast<const void*>(receives_)}) {
+    if (const std::string why = device_->reports().failure(queue); words.empty() && !why.empty()) {
+      words = fmt::format("its {} has failed: {}", queue == queue_ ? "completion queue" : "receive queue", why);
+    }
+  }
+  return words.empty() ? words : fmt::format("{} port {}: {}", port_.device, port_.number, words);
 }
 
 void VerbsRail::arm() {

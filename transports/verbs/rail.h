@@ -48,7 +48,8 @@ class VerbsRail {
   const VerbsLibrary& library() const { return device_->library(); }
   int wait_fd() const { return channel_->fd; }
   std::uint64_t longest_message() const { return longest_message_; }
-  bool dead() const { return dead_; }  // its completions cannot be had any more
+  // Why nothing arrives over this port's queues any more; empty: it does.
+  std::string failure();
 
   // A queue pair whose completions go to `user` until it is destroyed. It holds `depth` requests. Errors: kSystem.
   struct PairMade {
@@ -80,7 +81,7 @@ class VerbsRail {
   const VerbsSettings settings_;
   std::uint64_t longest_message_ = 0;
   bool needs_route_ = false;  // every packet must say where it comes from and goes to
-  bool dead_ = false;
+  bool unreadable_ = false;   // its completions cannot be had any more
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;
   ibv_srq* receives_ = nullptr;

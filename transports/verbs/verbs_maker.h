@@ -31,6 +31,7 @@ struct VerbsSettings {
 struct VerbsPort {
   std::string device;
   std::uint8_t number = 1;
+  std::uint16_t rail = 0;  // as rails_of() counts; speaks to the peers' ports of the same one
   bool ethernet = true;
   bool software = false;
   bool first_version = false;  // of RoCE, whose packets are not IP's
@@ -42,11 +43,11 @@ struct VerbsPort {
   std::string gid_reason;  // why this one
   std::string interface;   // "eth0"; empty: not known
 };
-// "rxe0 port 1: 1000 Mbit/s, RoCE, MTU 1024, GID 1 (::ffff:10.0.0.1): the first RoCE v2 address of IPv4"
+// "rxe0 port 1: rail 0, 1000 Mbit/s, RoCE, MTU 1024, GID 1 (::ffff:10.0.0.1): the first RoCE v2 address of IPv4"
 std::string describe(const VerbsPort& port);
 
 struct VerbsPorts {
-  std::vector<VerbsPort> usable;     // by name
+  std::vector<VerbsPort> usable;     // by rail
   std::vector<std::string> refused;  // "mlx5_1 port 1: down (its state is POLLING)"
 };
 // Errors: kUnsupported: this build or this machine has no libibverbs. Thread-safe.

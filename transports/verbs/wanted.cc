@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 
 namespace tutti {
 namespace {
@@ -13,23 +14,52 @@ bool fits(std::string_view word, std::string_view device, std::uint8_t port) {
   return name.ends_with('*') ? device.starts_with(name.substr(0, name.size() - 1)) : device == name;
 }
 
-}  // namespace
-
-std::size_t place_in(std::string_view list, std::string_view device, std::uint8_t port) {
-  std::size_t place = 0;
-  for (; !list.empty(); ++place) {
-    const std::string_view word = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(list.size(), word.size() + 1));
-    if (fits(word, device, port)) return place;
+std::vector<std::string_view> words_of(std::string_view list) {
+  std::vector<std::string_view> words;
+  while (!list.empty()) {
+    words.push_back(list.substr(0, list.find(',')));
+    list.remove_prefix(std::min(list.size(), words.back().size() + 1));
   }
-  return ~std::size_t{0};
+  return words;
 }
+
+}  // namespace
 
 bool is_wanted(std::string_view list, std::string_view device, std::uint8_t port) {
   if (list.empty()) return true;
   const bool others = list.starts_with('^');
   if (others) list.remove_prefix(1);
-  return (place_in(list, device, port) != ~std::size_t{0}) != others;
+  const std::vector<std::string_view> words = words_of(list);
+  return others == std::none_of(words.begin(), words.end(), [&](auto word) { return fits(word, device, port); });
+}
+
+std::vector<std::size_t> rails_of(std::string_view list, const std::vector<PortName>& ports) {
+  std::vector<const PortName*> sorted;
+  for (const PortName& port : ports) {
+    if (is_wanted(list, port.device, port.number)) sorted.push_back(&port);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const PortName* a, const PortName* b) {
+    return std::tie(a->software, a->device, a->number) < std::tie(b->software, b->device, b->number);
+  });
+  std::vector<std::size_t> rails(ports.size(), kNoRail);
+  std::size_t next = 0;
+  // Those of a word, or all; true if there was any.
+  const auto count = [&](const auto& is_meant) {
+    const std::size_t before = next;
+    for (const PortName* port : sorted) {
+      std::size_t& rail = rails[static_cast<std::size_t>(port - ports.data())];
+      if (rail == kNoRail && is_meant(*port)) rail = next++;
+    }
+    return next > before;
+  };
+  if (!list.empty() && !list.starts_with('^')) {
+    for (const std::string_view word : words_of(list)) {
+      if (!count([word](const PortName& port) { return fits(word, port.device, port.number); })) ++next;
+    }
+  } else {
+    count([](const PortName&) { return true; });
+  }
+  return rails;
 }
 
 }  // namespace tutti

@@ -1,0 +1,73 @@
+// What the verbs transport says when something breaks, over a real RDMA stack: a link that goes
+// down, a queue pair that its device takes out of service. Runs in a guest
+// of scripts/rdma-vm.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "tests/rdma/verbs_support.h"
+#include "transports/verbs/device.h"
+
+namespace tutti {
+namespace {
+
+TEST_F(Verbs, ALinkThatGoesDownIsNamed) {
+  if (!has_cables()) GTEST_SKIP() << "needs a cable: scripts/rdma-vm run --cables 1";
+  open(1, 14, 3);
+  auto sender = send(0);
+  auto receiver = receive(1);
+  ASSERT_TRUE(eventually([&] { return sender->ready(); }));
+  for (std::size_t i = 0; i < cables(); ++i) {
+    ASSERT_EQ(std::system(("ip link set left" + std::to_string(i) + " down").c_str()), 0);
+  }
+  sender->send_from(nullptr, 0, call(1));
+  EXPECT_TRUE(eventually([&] { return ranks[0]->peer_status(1).life == PeerLife::kUnreachable; }));
+  const std::string trouble = ranks[0]->peer_trouble(1);
+  EXPECT_NE(trouble.find("rxe_left0 port 1, queue pair "), std::string::npos) << trouble;
+  EXPECT_NE(trouble.find("at rank 1"), std::string::npos) << trouble;
+  EXPECT_NE(ranks[0]->troubles().find("rxe_left0 port 1"), std::string::npos) << ranks[0]->troubles();
+  // The other side has sent nothing, and knows by its peer's word, which goes by TCP, or by its own port.
+  EXPECT_TRUE(eventually([&] { return ranks[1]->peer_status(0).life == PeerLife::kUnreachable; }));
+  const std::string other = ranks[1]->peer_trouble(0);
+  EXPECT_TRUE(other.find("rxe_right0 port 1 has been down for") != std::string::npos ||
+              (other.find("rxe_right0 port 1, queue pair ") != std::string::npos &&
+               other.find("rank 0 says: ") != std::string::npos))
+      << other;
+  EXPECT_FALSE(sender->ready());
+  EXPECT_FALSE(sender->handed_over()) << "it has not arrived, and never will";
+  ranks.clear();
+  for (std::size_t i = 0; i < cables(); ++i) {
+    ASSERT_EQ(std::system(("ip link set left" + std::to_string(i) + " up").c_str()), 0);
+  }
+}
+
+// It sends nothing, so no completion tells it, nor does this device.
+TEST_F(Verbs, ABrokenQueuePairIsNoticedByWhoOnlyReceives) {
+  open();
+  auto sender = send(0);
+  auto receiver = receive(1);
+  ASSERT_TRUE(eventually([&] { return sender->ready(); }));
+  const std::string way = ranks[1]->peer_way(0);  // "rxe0 port 1, queue pair 17 (to ..."
+  const std::string words = "queue pair ";
+  const auto number = std::stoul(way.substr(way.find(words) + words.size()));
+  const std::string name = way.substr(0, way.find(' '));
+  const auto device = VerbsDevice::open(name, 0).value();
+  const auto pairs = device->reports().pairs();
+  const auto pair = std::find_if(pairs.begin(), pairs.end(), [&](const ibv_qp* one) { return one->qp_num == number; });
+  ASSERT_NE(pair, pairs.end()) << way;
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  ASSERT_EQ(device->library().modify_qp(*pair, &attributes, IBV_QP_STATE), 0);
+  EXPECT_TRUE(eventually([&] { return ranks[1]->peer_status(0).life == PeerLife::kUnreachable; }, 10'000));
+  const std::string trouble = ranks[1]->peer_trouble(0);
+  EXPECT_NE(trouble.find(name + " port 1, queue pair " + std::to_string(number) + ' '), std::string::npos) << trouble;
+  EXPECT_NE(trouble.find("at rank 0"), std::string::npos) << trouble;
+  // The other end works, and its rank has been told.
+  EXPECT_TRUE(eventually([&] { return ranks[0]->peer_status(1).life == PeerLife::kUnreachable; }, 10'000));
+  EXPECT_NE(ranks[0]->peer_trouble(1).find("rank 1 says: "), std::string::npos) << ranks[0]->peer_trouble(1);
+}
+
+}  // namespace
+}  // namespace tutti
