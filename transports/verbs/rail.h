@@ -48,7 +48,8 @@ class VerbsRail {
   const VerbsLibrary& library() const { return device_->library(); }
   int wait_fd() const { return channel_->fd; }
   std::uint64_t longest_message() const { return longest_message_; }
-  bool dead() const { return dead_; }  // its completions cannot be had any more
+  bool dead() const { return dead_; }                       // its completions cannot be had any more
+  std::uint64_t sends_told() const { return sends_told_; }  // completions of requests, ever
 
   // A queue pair whose completions go to `user` until it is destroyed. It holds `depth` requests. Errors: kSystem.
   struct PairMade {
@@ -81,6 +82,7 @@ class VerbsRail {
   std::uint64_t longest_message_ = 0;
   bool needs_route_ = false;  // every packet must say where it comes from and goes to
   bool dead_ = false;
+  std::uint64_t sends_told_ = 0;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;
   ibv_srq* receives_ = nullptr;
