@@ -1,4 +1,4 @@
-// A call's output that a receiver shows, and into which its peer writes. See verbs_ranks.h.
+// A call's output that a receiver shows, and into which its peer writes. See verbs_support.h.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "verbs_ranks.h"
+#include "tests/rdma/verbs_support.h"
 
 namespace tutti {
 namespace {

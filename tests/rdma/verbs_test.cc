@@ -1,5 +1,5 @@
 // Messages, credits, sleeping, several queue pairs and ports, memory that comes back at the same address, a link that
-// goes down. See verbs_ranks.h.
+// goes down. See verbs_support.h.
 #include <sys/mman.h>
 
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "verbs_ranks.h"
+#include "tests/rdma/verbs_support.h"
 
 namespace tutti {
 namespace {
