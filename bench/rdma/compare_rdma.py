@@ -140,7 +140,7 @@ def cases_of(options):
     for section in options.section:
         unit = SECTIONS[section][1]
         for length in options.short if section == "short" else options.sizes:
-            calls = options.calls if section == "short" else max(8 if length <= 8 << 20 else 3, options.bytes // length)
+            calls = options.calls if section == "short" else max(8, options.bytes // length)
             common = {"section": section, "unit": unit, "bytes": length,
                       "warm_up": max(2, min(20, calls // 10))}
             for kind, program, words, name, iterations in rival_rows(options, section):

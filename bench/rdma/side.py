@@ -127,7 +127,10 @@ def ucx(peer, case):
     if len(numbers) < 6:
         raise RuntimeError("no final row in its output: " + output[-300:])
     # iterations; latency at 50 %, mean, overall; bandwidth mean, overall; message rates
-    return float(numbers[3]) if case["unit"] == "us" else float(numbers[5]) * MIB_PER_MB
+    value = float(numbers[3]) if case["unit"] == "us" else float(numbers[5]) * MIB_PER_MB
+    if value <= 0:  # ucp_put_bw of 64 MiB and few iterations
+        raise RuntimeError("its final row has no value: " + output[-300:])
+    return value
 
 
 def tutti(peer, case):
