@@ -12,6 +12,7 @@ using Kind = CollectiveKind;
 
 constexpr std::string_view kSendReceiveName = "send_recv";  // as in nccl-tests
 constexpr std::string_view kPingPongName = "ping_pong";
+constexpr std::string_view kOneWayName = "one_way";
 
 bool has_variant(Kind kind) {
   return kind == Kind::kAllGather || kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kGather ||
@@ -50,6 +51,7 @@ class Maker {
         std::uint64_t elements)
       : variable_(collective.variable),
         ping_pong_(collective.ping_pong),
+        one_way_(collective.one_way),
         rank_(rank),
         ranks_(ranks),
         at_root_(rank == root),
@@ -91,9 +93,12 @@ class Maker {
   }
 
   void send_receive() {
-    if (!ping_pong_) return simple(elements_, elements_, (rank_ + ranks_ - 1) % ranks_);
+    if (!ping_pong_ && !one_way_) return simple(elements_, elements_, (rank_ + ranks_ - 1) % ranks_);
     const std::int32_t partner = partner_of(rank_, ranks_);
-    if (partner >= 0) simple(elements_, elements_, partner);
+    if (partner < 0) return;
+    const bool sends = ping_pong_ || rank_ < partner;
+    const bool receives = ping_pong_ || rank_ > partner;
+    simple(sends ? elements_ : 0, receives ? elements_ : 0, partner);
   }
 
   // Every rank's only block, one after the other.
@@ -167,6 +172,7 @@ class Maker {
 
   const bool variable_;
   const bool ping_pong_;
+  const bool one_way_;
   const std::int32_t rank_;
   const std::int32_t ranks_;
   const bool at_root_;
@@ -180,7 +186,7 @@ class Maker {
 
 std::string name_of(const PerfCollective& collective) {
   if (collective.kind == Kind::kSendReceive) {
-    return std::string(collective.ping_pong ? kPingPongName : kSendReceiveName);
+    return std::string(collective.ping_pong ? kPingPongName : collective.one_way ? kOneWayName : kSendReceiveName);
   }
   return std::string(to_string(collective.kind)) + (collective.variable ? "_v" : "");
 }
@@ -190,6 +196,7 @@ std::vector<PerfCollective> perf_collectives() {
   for (const Kind kind : all_collectives()) all.push_back({.kind = kind, .variable = false});
   all.push_back({.kind = Kind::kSendReceive, .variable = false});
   all.push_back({.kind = Kind::kSendReceive, .variable = false, .ping_pong = true});
+  all.push_back({.kind = Kind::kSendReceive, .variable = false, .one_way = true});
   for (const Kind kind : all_collectives()) {
     if (has_variant(kind)) all.push_back({.kind = kind, .variable = true});
   }

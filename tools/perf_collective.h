@@ -17,11 +17,12 @@ struct PerfCollective {
   CollectiveKind kind = CollectiveKind::kAllReduce;  // kSendReceive: each rank to the next, and from the one before
   bool variable = false;                             // the v-variant
   bool ping_pong = false;  // of kSendReceive: each even rank to the next one, which answers with as much
+  bool one_way = false;    // likewise, and the next one only receives
 
   bool operator==(const PerfCollective&) const = default;
 };
 
-// "all_reduce", "all_gather_v", "send_recv", "ping_pong".
+// "all_reduce", "all_gather_v", "send_recv", "ping_pong", "one_way".
 std::string name_of(const PerfCollective& collective);
 std::optional<PerfCollective> parse_perf_collective(std::string_view name);
 std::vector<PerfCollective> perf_collectives();
@@ -29,7 +30,7 @@ std::vector<PerfCollective> perf_collectives();
 bool adds(const PerfCollective& collective);  // has an operation
 // Messages that follow each other in one call, which is what a time is divided by: a ping-pong's two, else 1.
 int messages_in_turn(const PerfCollective& collective);
-// Of a ping-pong: whom `rank` plays with; -1: the last of an odd number has nobody.
+// Of a ping-pong, and one way: whom `rank` plays with; -1: the last of an odd number has nobody.
 std::int32_t partner_of(std::int32_t rank, std::int32_t ranks);
 bool has_root(const PerfCollective& collective);
 bool has_buffers(const PerfCollective& collective);   // all but the barrier

@@ -196,7 +196,7 @@ void add_options(CLI::App& command, PerfArguments& given) {
   command
       .add_option("collective", given.collective,
                   "What to measure: all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather, "
-                  "scatter, barrier, send_recv, ping_pong (half a round trip), or a v-variant: all_gather_v, "
+                  "scatter, barrier, send_recv, ping_pong (half a round trip), one_way, or a v-variant: all_gather_v, "
                   "reduce_scatter_v, all_to_all_v, "
                   "gather_v, scatter_v")
       ->required();

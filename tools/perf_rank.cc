@@ -301,7 +301,7 @@ Status Sweep::call(const Case& one, const DataPattern& pattern) {
   void* const output = side.output_elements > 0 ? output_.data() + output_at(one) : nullptr;
   CallOptions extras{.algorithm = options_.algorithm, .scale = pattern.scale(rank()), .timeout = options_.timeout};
   if (device_ != nullptr) extras.stream = device_->stream();
-  if (options_.collective.ping_pong) return play(side, input, output, one.type, extras);
+  if (options_.collective.ping_pong || options_.collective.one_way) return play(side, input, output, one.type, extras);
   if (options_.collective.kind == CollectiveKind::kSendReceive) {
     const std::int32_t ranks = communicator_.size();
     TUTTI_TRY(group_.send(communicator_, input, side.count, one.type, (rank() + 1) % ranks, extras));
@@ -321,13 +321,15 @@ Status Sweep::call(const Case& one, const DataPattern& pattern) {
                            extras);
 }
 
-// The even rank begins.
+// The even rank begins, and one way it alone sends.
 Status Sweep::play(const RankCall& side, const void* input, void* output, DataType type, const CallOptions& extras) {
   const std::int32_t partner = partner_of(rank(), communicator_.size());
   if (partner < 0) return {};
-  if (rank() < partner) TUTTI_TRY(communicator_.send(input, side.count, type, partner, extras));
+  const bool begins = rank() < partner;
+  if (begins) TUTTI_TRY(communicator_.send(input, side.count, type, partner, extras));
+  if (begins && options_.collective.one_way) return {};
   TUTTI_TRY(communicator_.receive(output, side.count, type, partner, extras));
-  if (rank() < partner) return {};
+  if (begins || options_.collective.one_way) return {};
   return communicator_.send(input, side.count, type, partner, extras);
 }
 

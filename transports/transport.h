@@ -52,6 +52,9 @@ struct Message {
   const std::byte* data = nullptr;  // null when delivered
   std::uint64_t bytes = 0;
   std::uint32_t slot = 0;  // of kSlot: which, for a reply
+  // Of kDelivered, where it was written into the output that this rank has shown: at which offset there, as its sender
+  // says. It lies within.
+  std::optional<std::uint64_t> landing{};
 };
 
 class SendConnection {
@@ -81,6 +84,13 @@ class SendConnection {
   // slot; so does a message shorter than least_aimed().
   virtual bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) {
     return static_cast<void>(call), static_cast<void>(output_bytes), static_cast<void>(offset), false;
+  }
+  // Only after aim() has said true: sends bytes of a send's or receive's transfer as send_pinned() does, as many of
+  // them in one message as the network takes, which may be more than slot_bytes. How many these are; 0: none could be
+  // sent in this way, and the aim holds for send_pinned().
+  virtual std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
+                                   const CallTag& tag) {
+    return static_cast<void>(whole), static_cast<void>(data), static_cast<void>(bytes), static_cast<void>(tag), 0;
   }
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
@@ -228,7 +238,7 @@ class Transport {
   virtual std::string_view name() const = 0;
   virtual bool shares_memory() const { return true; }  // ranks of one machine
   virtual std::uint32_t slots() const = 0;             // messages that a connection holds
-  virtual std::uint64_t slot_bytes() const = 0;        // longest message
+  virtual std::uint64_t slot_bytes() const = 0;        // longest message, but for send_aimed()
   virtual std::uint32_t lanes() const = 0;             // lanes per pair of ranks
 
   // Opens this rank's end, once for each (peer, lane). The other end is opened by the peer whenever it needs it.

@@ -1,7 +1,8 @@
 """Tutti beside perftest and UCX over Soft-RoCE, in guests of scripts/rdma-vm. Started by scripts/compare-rdma.
 
-Every program runs in each round, in turn, forwards and backwards; the tables have medians over the rounds, and of each
-row its ratio to the row that it is measured by; then the best of the rounds, likewise. TUTTI_* of the environment count.
+Every program runs in each round, in turn, forwards and backwards. The tables have medians over the rounds, and of each
+row its ratio to the row that it is measured by: the median of the rounds' own ratios, and their range; then what each
+side's processes cost. TUTTI_* of the environment count, and UCX's own settings are the same for all.
 """
 
 import argparse
@@ -41,6 +42,17 @@ def positive(text):
     return int(text)
 
 
+def variant(text):
+    label, colon, rest = text.partition(":")
+    settings = dict(word.partition("=")[::2] for word in rest.split(",") if word)
+    if not label or not colon or not all(settings.values()):
+        raise argparse.ArgumentTypeError(f"'{text}' is not LABEL:[tool=PATH,][NAME=VALUE,...]")
+    tool = settings.pop("tool", None)
+    if tool is not None and not os.access(tool, os.X_OK):
+        raise argparse.ArgumentTypeError(f"{tool} is no program")
+    return {"label": label, "tool": tool and os.path.abspath(tool), "environment": settings}
+
+
 def parse():
     parser = argparse.ArgumentParser(prog="scripts/compare-rdma", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -57,10 +69,15 @@ def parse():
     parser.add_argument("--mtu", type=positive, default=1500)
     parser.add_argument("--time", type=positive, default=3000, help="limit of the whole in s (default: 3000)")
     parser.add_argument("--tool", default=os.path.join(ROOT, "build/release/bin/tutti"), help="the tutti command")
+    parser.add_argument("--variant", type=variant, action="append", metavar="LABEL:[tool=PATH,][NAME=VALUE,...]",
+                        help="Tutti's rows once for each: by another tool, or with an environment; may be repeated")
+    parser.add_argument("--call", action="append", help="of Tutti's rows only these (one_way, ...); may be repeated")
+    parser.add_argument("--rival", action="append", help="of the others' rows only these programs; may be repeated")
     parser.add_argument("--output", help="the tables go to this file, too")
     options = parser.parse_args()
     options.transport = options.transport or ["tcp"]
     options.section = options.section or list(SECTIONS)
+    options.variant = options.variant or [{"label": "", "tool": None, "environment": {}}]
     if options.cables and options.guests == 2:
         parser.error("two guests have a cable anyway: leave out --cables")
     return options
@@ -70,8 +87,9 @@ def rivals(section, busy_calls):
     """perftest's and UCX's programs of a section: kind, program, options, what the number is, iterations."""
     return {
         "one way": [
-            ("perftest", "ib_write_bw", [], "ib_write_bw: RDMA writes", None),
-            ("perftest", "ib_read_bw", [], "ib_read_bw: RDMA reads", None),
+            ("perftest", "ib_write_bw", ["--perform_warm_up"], "ib_write_bw: RDMA writes", None),
+            ("perftest", "ib_send_bw", ["-e"], "ib_send_bw -e: sends, sleeps for events", None),
+            ("perftest", "ib_read_bw", ["--perform_warm_up"], "ib_read_bw: RDMA reads", None),
             ("ucx", "ucp_put_bw", [], "ucx_perftest ucp_put_bw: its target at nice 19", None),
             ("ucx", "tag_bw", [], "ucx_perftest tag_bw: sleeps for events", None),
         ],
@@ -90,7 +108,8 @@ def rivals(section, busy_calls):
 def own(section):
     """Tutti's collectives of a section, and what the number is. A broadcast to one other rank is one way."""
     return {
-        "one way": [("broadcast", "broadcast"), ("ping_pong", "ping_pong: one way at a time")],
+        "one way": [("one_way", "one_way: send and receive"), ("ping_pong", "ping_pong: one way at a time"),
+                    ("broadcast", "broadcast")],
         "both ways": [("send_recv", "send_recv"), ("all_reduce", "all_reduce (sends and receives its size once)")],
         "short": [("ping_pong", "ping_pong: half round trip"), ("all_reduce", "all_reduce: both ways at once")],
     }[section]
@@ -105,6 +124,17 @@ def yardsticks(section, transport):
     return ["ucp_put_lat", "tag_lat"] if transport == "ucx" else ["ib_write_lat", "ib_send_lat"]
 
 
+def own_rows(options, section):
+    """Transport, call, variant and name of each of Tutti's rows."""
+    return [(transport, call, each, f"tutti {transport}, {name}" + (each["label"] and f" [{each['label']}]"))
+            for transport in options.transport for call, name in own(section)
+            if not options.call or call in options.call for each in options.variant]
+
+
+def rival_rows(options, section):
+    return [row for row in rivals(section, max(5, options.calls // 4)) if not options.rival or row[1] in options.rival]
+
+
 def cases_of(options):
     cases = []
     for section in options.section:
@@ -113,14 +143,13 @@ def cases_of(options):
             calls = options.calls if section == "short" else max(8, options.bytes // length)
             common = {"section": section, "unit": unit, "bytes": length,
                       "warm_up": max(2, min(20, calls // 10))}
-            for kind, program, words, name, iterations in rivals(section, max(5, options.calls // 4)):
+            for kind, program, words, name, iterations in rival_rows(options, section):
                 cases.append({**common, "kind": kind, "program": program, "options": words, "name": name,
                               "iterations": iterations or calls})
-            for transport in options.transport:
-                for collective, name in own(section):
-                    cases.append({**common, "kind": "tutti", "program": collective, "transport": transport,
-                                  "name": f"tutti {transport}, {name}", "memory": options.memory, "tool": options.tool,
-                                  "iterations": calls})
+            for transport, call, each, name in own_rows(options, section):
+                cases.append({**common, "kind": "tutti", "program": call, "transport": transport, "name": name,
+                              "memory": options.memory, "tool": each["tool"] or options.tool,
+                              "environment": each["environment"], "iterations": calls})
     return cases
 
 
@@ -132,13 +161,13 @@ def measure(options, folder):
     cases = cases_of(options)
     ordered = []
     for each in range(options.rounds):
-        ordered += cases if each % 2 == 0 else list(reversed(cases))
+        ordered += [{**case, "round": each} for case in (cases if each % 2 == 0 else reversed(cases))]
     plan, results = os.path.join(folder, "plan.json"), os.path.join(folder, "results.jsonl")
     with open(plan, "w", encoding="utf-8") as file:
         json.dump(ordered, file)
     words = [os.path.join(ROOT, "scripts/rdma-vm"), "run", "--guests", str(options.guests),
              "--ranks", str(3 - options.guests), "--mtu", str(options.mtu), "--time", str(options.time),
-             "--share", folder]
+             "--memory", "1500", "--share", folder]
     if options.cables:
         words += ["--cables", "1"]
     for name in own_settings():
@@ -155,9 +184,9 @@ def measure(options, folder):
     return status, measured
 
 
-def values_of(measured, section, name, length):
-    return [each["value"] for each in measured if "value" in each and
-            (each["section"], each["name"], each["bytes"]) == (section, name, length)]
+def by_round(measured, section, name, length, field="value"):
+    return {each["round"]: each[field] for each in measured if field in each and
+            (each["section"], each["name"], each["bytes"]) == (section, name, length)}
 
 
 def best(values, unit):
@@ -168,43 +197,67 @@ def shown(value):
     return "-" if value is None else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
 
 
-def table(options, measured, section, summary, what):
-    """The rows of a section; summary makes one number of a row's values over the rounds, what says which."""
+def middle(values):
+    return statistics.median(values) if values else None
+
+
+def ratios(mine, theirs, unit):
+    """Of each round that has both: to the best of those that it is measured by."""
+    found = []
+    for each, value in mine.items():
+        yardstick = best([values[each] for values in theirs if each in values], unit)
+        if yardstick:
+            found.append(value / yardstick)
+    return found
+
+
+def table(options, measured, section):
     unit = SECTIONS[section][1]
     lengths = options.short if section == "short" else options.sizes
-
-    def value(name, length):
-        values = values_of(measured, section, name, length)
-        return summary(values) if values else None
-
-    lines = ["", f"| {what} | " + " | ".join(f"{length} B" for length in lengths) + " | measured by |",
-             "|---|" + "---|" * (len(lengths) + 1)]
-    names = [name for _, _, _, name, _ in rivals(section, 0)]
-    lines += [f"| {name} | " + " | ".join(shown(value(name, length)) for length in lengths) + " | |" for name in names]
-    for transport in options.transport:
+    lines = ["", "| median (its ratio, the range of the rounds') | " + " | ".join(f"{length} B" for length in lengths) +
+             " | measured by |", "|---|" + "---|" * (len(lengths) + 1)]
+    for _, _, _, name, _ in rival_rows(options, section):
+        cells = [shown(middle(list(by_round(measured, section, name, length).values()))) for length in lengths]
+        lines.append(f"| {name} | " + " | ".join(cells) + " | |")
+    for transport, _, _, name in own_rows(options, section):
         by = yardsticks(section, transport)
-        by_names = [name for _, program, _, name, _ in rivals(section, 0) if program in by]
-        for _, name in own(section):
-            name = f"tutti {transport}, {name}"
-            cells = []
-            for length in lengths:
-                mine, *theirs = (value(each, length) for each in [name] + by_names)
-                theirs = best([value for value in theirs if value], unit)
-                ratio = f" ({mine / theirs:.2f} x)" if mine and theirs else ""
-                cells.append(shown(mine) + ratio)
-            by_whom = " or ".join(each.split(":")[0] for each in by_names)
-            lines.append(f"| {name} | " + " | ".join(cells) + f" | {by_whom} |")
+        by_names = [rival for _, program, _, rival, _ in rivals(section, 0) if program in by]
+        cells = []
+        for length in lengths:
+            mine = by_round(measured, section, name, length)
+            found = ratios(mine, [by_round(measured, section, each, length) for each in by_names], unit)
+            text = f" ({middle(found):.2f} x, {min(found):.2f} to {max(found):.2f})" if found else ""
+            cells.append(shown(middle(list(mine.values()))) + text)
+        by_whom = " or ".join(each.split(":")[0] for each in by_names)
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {by_whom} |")
+    return lines
+
+
+def costs(options, measured, section):
+    """What the processes of each side cost: with their start, and without what the kernel does for nobody."""
+    lengths = options.short if section == "short" else options.sizes
+    lines = ["", "| medians: CPU s, user + system, of side 0 and 1; context switches | " +
+             " | ".join(f"{length} B" for length in lengths) + " |", "|---|" + "---|" * len(lengths)]
+    names = [row[3] for row in rival_rows(options, section)] + [row[3] for row in own_rows(options, section)]
+    for name in names:
+        cells = []
+        for length in lengths:
+            usages = list(by_round(measured, section, name, length, "usage").values())
+            sides = []
+            for side in (0, 1):
+                user, system, willing, forced = (middle([usage[side][i] for usage in usages]) or 0 for i in range(4))
+                sides.append(f"{user:.2f} + {system:.2f}, {willing + forced:.0f}")
+            cells.append("; ".join(sides) if usages else "-")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 
 
 def tables(options, measured, section):
     title, unit = SECTIONS[section]
     note = "less is better" if unit == "us" else "more is better"
-    lines = ["", f"## {title}"] + table(options, measured, section, statistics.median, "median")
-    if options.rounds > 1:
-        lines += table(options, measured, section, lambda values: best(values, unit), "best")
-    return lines + ["", f"Of {options.rounds} rounds; {note}; x: times the row that it is measured by, "
-                    "the best where there are two."]
+    return (["", f"## {title}"] + table(options, measured, section) + costs(options, measured, section) +
+            ["", f"Of {options.rounds} rounds; {note}; x: times the row that it is measured by in the same round, the "
+             "best where there are two. Side 0 sends by Tutti, side 1 by the others."])
 
 
 def report(options, measured):
@@ -227,7 +280,7 @@ def report(options, measured):
 
 def main():
     options = parse()
-    if not os.access(options.tool, os.X_OK):
+    if not os.access(options.tool, os.X_OK) and not all(each["tool"] for each in options.variant):
         sys.exit(f"compare-rdma: {options.tool} is not there: scripts/build release tutti_tool")
     options.tool = os.path.abspath(options.tool)
     os.makedirs(os.path.join(ROOT, "build"), exist_ok=True)

@@ -1,12 +1,14 @@
 """One side of a comparison over RDMA, in a guest of scripts/rdma-vm: side.py PLAN RESULTS.
 
 Both sides (RANK 0 and 1 of 2) go through the cases of the file PLAN together. Side 0 is perftest's and ucx_perftest's
-server, writes RESULTS, one JSON object a line: the case's fields, and `value` or `error`.
+server, writes RESULTS, one JSON object a line: the case's fields, and `value` or `error`; `usage`, by side, is what the
+program and its start cost: user and system CPU seconds, context switches of its own will and others.
 """
 
 import json
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ DEVICE = os.environ["RDMA_VM_DEVICES"].split(",")[0]
 MEET_PORT, TOOL_PORT = 29510, 29520
 MIB_PER_MB = 1.048576  # perftest's and UCX's MB are 2^20 bytes; ours are 1e6
 LIMIT_S = 120
+UCX = {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": DEVICE + ":1", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
 class Peer:
@@ -106,8 +109,7 @@ def perftest(peer, case):
 
 
 def ucx(peer, case):
-    environment = {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": DEVICE + ":1", "UCX_RNDV_SCHEME": "put_zcopy",
-                   "UCX_WARN_UNUSED_ENV_VARS": "n"}
+    environment = {**UCX, "UCX_RNDV_SCHEME": "put_zcopy"}
     # Puts do not end with -E sleep (1.13). The target of one-sided ones polls for nothing: it gets what time is left.
     wait, patient = [], []
     if case["program"].startswith("tag"):
@@ -125,7 +127,10 @@ def ucx(peer, case):
     if len(numbers) < 6:
         raise RuntimeError("no final row in its output: " + output[-300:])
     # iterations; latency at 50 %, mean, overall; bandwidth mean, overall; message rates
-    return float(numbers[3]) if case["unit"] == "us" else float(numbers[5]) * MIB_PER_MB
+    value = float(numbers[3]) if case["unit"] == "us" else float(numbers[5]) * MIB_PER_MB
+    if value <= 0:  # ucp_put_bw of 64 MiB and few iterations
+        raise RuntimeError("its final row has no value: " + output[-300:])
+    return value
 
 
 def tutti(peer, case):
@@ -136,7 +141,7 @@ def tutti(peer, case):
     if SIDE == 0:
         words += ["--json", file]
     peer.exchange("both start")
-    finish(start(words))
+    finish(start(words, {**(UCX if case["transport"] == "ucx" else {}), **case["environment"]}))
     if SIDE == 1:
         return None
     with open(file, encoding="utf-8") as result:
@@ -144,6 +149,12 @@ def tutti(peer, case):
     if row["wrong"]:
         raise RuntimeError(f"{row['wrong']} wrong elements")
     return row["time_us"] if case["unit"] == "us" else row["bytes"] / row["time_us"]
+
+
+def spent():
+    """By all children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return [usage.ru_utime, usage.ru_stime, usage.ru_nvcsw, usage.ru_nivcsw]
 
 
 KINDS = {"perftest": perftest, "ucx": ucx, "tutti": tutti}
@@ -155,16 +166,18 @@ def main():
     peer = Peer()
     for case in cases:
         outcome = {}
+        before = spent()
         try:
             outcome["value"] = KINDS[case["kind"]](peer, case)
         except (RuntimeError, OSError, ValueError, KeyError) as failure:
             outcome["error"] = str(failure)
+        outcome["usage"] = [now - then for now, then in zip(spent(), before)]
         other = peer.exchange(outcome)
         if SIDE == 0:
             values = [each["value"] for each in (outcome, other) if each.get("value") is not None]
             errors = [each["error"] for each in (outcome, other) if "error" in each]
             if values and not errors:
-                result = {"value": values[0]}
+                result = {"value": values[0], "usage": [outcome["usage"], other["usage"]]}
             else:
                 result = {"error": (errors + ["no value"])[0]}
                 print(f"{case['name']}, {case['bytes']} B: {result['error']}", file=sys.stderr, flush=True)

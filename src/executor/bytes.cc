@@ -149,7 +149,9 @@ bool Execution::Domain::gather_operands(const Channel& channel, const Step& step
         receives.size() == 1 && step.source.space == Space::kNone && step.sink.space != Space::kNone;
     const bool fits =
         step.sink.space != Space::kScratch || bytes <= execution_.layout_->max_chunk_count() * element_bytes();
-    if (message.bytes != bytes || !fits || (delivered && !may_be_delivered)) {
+    const bool elsewhere = message.landing && (step.sink.space != Space::kOutput ||
+                                               *message.landing != extent(step.sink, tile).offset * element_bytes());
+    if (message.bytes != bytes || !fits || (delivered && !may_be_delivered) || elsewhere) {
       report(receives[i], Arrival::kCorrupt);
       return false;
     }

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace tutti {
 namespace {
 
@@ -46,16 +48,27 @@ Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own
   }
 }
 
+// Straight into what the receiver wants, where it has shown that, and then as much as the network takes at once.
+std::uint64_t Exchange::send_message(const Transfer& transfer, std::uint64_t moved) {
+  const std::span<const std::byte> whole(transfer.data, transfer.bytes);
+  const std::byte* const data = transfer.data + moved;
+  const std::uint64_t left = transfer.bytes - moved;
+  const std::uint64_t bytes = std::min(transport_.slot_bytes(), left);
+  const bool aimed = bytes >= transfer.send->least_aimed() && transfer.send->aim(transfer.tag, transfer.bytes, moved);
+  const std::uint64_t sent = aimed ? transfer.send->send_aimed(whole, data, left, transfer.tag) : 0;
+  TUTTI_ASSERT(sent <= left);
+  if (sent > 0) return sent;
+  transfer.send->send_pinned(whole, data, bytes, transfer.tag);
+  return bytes;
+}
+
 bool Exchange::send_next(Transfer& transfer, State& state) {
   if (state.posted) {  // until what was sent is out of this process's hands
     state.ended = transfer.send->handed_over();
     return state.ended;
   }
   if (!transfer.send->ready()) return false;
-  const std::uint64_t bytes = std::min(transport_.slot_bytes(), transfer.bytes - state.moved);
-  if (bytes >= transfer.send->least_aimed()) transfer.send->aim(transfer.tag, transfer.bytes, state.moved);
-  transfer.send->send_pinned({transfer.data, transfer.bytes}, transfer.data + state.moved, bytes, transfer.tag);
-  state.moved += bytes;
+  state.moved += send_message(transfer, state.moved);
   state.begun = true;
   state.posted = state.moved == transfer.bytes;
   return true;
@@ -76,6 +89,14 @@ bool Exchange::discard(Transfer& transfer, State& state) {
   return true;
 }
 
+// Messages through slots are as long as both sides know; what was written straight to where it is wanted may be of any
+// length, and follows what came before.
+bool Exchange::fits(const Message& message, const State& state, std::uint64_t slot_bytes) {
+  if (!message.landing) return message.bytes == slot_bytes;
+  return state.shown && *message.landing == state.moved && message.bytes > 0 &&
+         message.bytes <= state.bytes - state.moved;
+}
+
 bool Exchange::receive_next(Transfer& transfer, State& state) {
   // Not before its first message: a transfer that has not begun may be given up, and its number serves the next one.
   const bool may_show = state.begun && !state.discards && state.bytes >= transfer.receive->least_aimed();
@@ -91,7 +112,7 @@ bool Exchange::receive_next(Transfer& transfer, State& state) {
   state.begun = true;
   if (arrival == Arrival::kMismatch && discard(transfer, state)) return true;
   const Message message = arrival == Arrival::kMessage ? transfer.receive->front() : Message{};
-  if (arrival != Arrival::kMessage || message.bytes != bytes) {
+  if (arrival != Arrival::kMessage || !fits(message, state, bytes)) {
     bad_transfer_ = &transfer;
     bad_ = BadMessage{.peer = transfer.peer,
                       .kind = arrival == Arrival::kDamaged ? arrival : Arrival::kCorrupt,
@@ -102,7 +123,7 @@ bool Exchange::receive_next(Transfer& transfer, State& state) {
   }
   if (message.carrier != Carrier::kDelivered && bytes > 0 && place != nullptr) std::memcpy(place, message.data, bytes);
   transfer.receive->release();
-  state.moved += bytes;
+  state.moved += message.bytes;
   state.ended = state.moved == state.bytes;
   return true;
 }

@@ -3,7 +3,8 @@
 //
 // Every ordered pair of ranks has one connection for this (lane kPointToPointLane), on which transfers follow each
 // other in the order of the calls; each is numbered (CallTag::sequence) per pair and direction, on both sides alike. A
-// transfer is cut into messages of at most slot_bytes. Transfers to different peers and in different directions wait
+// transfer is cut into messages of slot_bytes, or of any length where the network writes them into the receiver's
+// memory (SendConnection::send_aimed). Transfers to different peers and in different directions wait
 // for each other never, so a group ends whatever the order of its calls is, on every rank, as long as each send has its
 // receive: the graph of what waits for what has no edge but those between messages of one pair.
 //
@@ -132,6 +133,8 @@ class Exchange {
   };
   bool advance(Transfer& transfer, State& state);
   bool send_next(Transfer& transfer, State& state);
+  std::uint64_t send_message(const Transfer& transfer, std::uint64_t moved);
+  static bool fits(const Message& message, const State& state, std::uint64_t slot_bytes);
   bool receive_next(Transfer& transfer, State& state);
   bool discard(Transfer& transfer, State& state);
   bool probe();

@@ -62,16 +62,21 @@ std::string common_settings(const Config& config) {
 }
 
 // Of a communicator, where none are set. Cards want longer messages: with four slots of 128 KiB one of 400 Gbit/s waits
-// for credit after 10 us. Not where ranks share caches, and not for so many that the slots would take gigabytes.
+// for credit after 10 us. Not where ranks share caches, and not for so many that the slots would take gigabytes. By UCX
+// longer ones still, where not a message but each of its flushes and announcements costs: measured,
+// docs/results/2026-11-25-rdma.md.
 std::uint32_t default_slot_bytes(const JobFabric& fabric, const std::vector<std::uint32_t>& members) {
   constexpr std::size_t kMostOfLong = 64;  // ranks; each has 2 * slots * slot_bytes for each lane to each other
+  constexpr std::uint32_t kSlotBytesOfUcx = 1024 * 1024;
   std::set<std::uint32_t> machines;
   for (const std::uint32_t rank : members) {
     if (fabric.path_offers.empty() || fabric.path_offers[rank].empty()) return kSlotBytes;
     machines.insert(fabric.machines[rank]);
   }
   const bool apart = machines.size() == members.size() || network_only(fabric.config.transport);
-  return apart && members.size() <= kMostOfLong ? kSlotBytesOfCards : kSlotBytes;
+  if (!apart || members.size() > kMostOfLong) return kSlotBytes;
+  const bool longest = fabric.config.transport == TransportPolicy::kUcx && members.size() <= kMostOfLong / 2;
+  return longest ? kSlotBytesOfUcx : kSlotBytesOfCards;
 }
 
 // Cuts the settings off the front of every blob. Errors: kMismatch, naming the first rank that differs from rank 0.

@@ -18,7 +18,7 @@ TEST(PerfCollective, NamesAreReadBack) {
     EXPECT_EQ(parse_perf_collective(name_of(each)), each) << name_of(each);
     variants += each.variable ? 1 : 0;
   }
-  EXPECT_EQ(perf_collectives().size(), 16u);
+  EXPECT_EQ(perf_collectives().size(), 17u);
   EXPECT_EQ(variants, 5u);
   for (const char* name : {"", "all_reduce_v", "barrier_v", "send_recv_v", "_v", "allreduce"})
     EXPECT_EQ(parse_perf_collective(name), std::nullopt) << name;
@@ -51,7 +51,7 @@ TEST(PerfCollective, SizeIsThatOfTheLargerBuffer) {
         const RankCall call = make_rank_call(each, rank, ranks, ranks - 1, elements);
         longest = std::max({longest, call.input_elements, call.output_elements});
       }
-      if (each.ping_pong && ranks == 1) continue;  // nobody plays
+      if ((each.ping_pong || each.one_way) && ranks == 1) continue;  // nobody plays
       EXPECT_EQ(longest, elements) << name_of(each) << ", " << ranks << " ranks";
     }
   }
@@ -93,8 +93,10 @@ class Definition {
       case CollectiveKind::kSendReceive: {
         const std::int32_t next = rank % 2 == 0 ? rank + 1 : rank - 1;
         const std::int32_t before = rank == 0 ? ranks_ - 1 : rank - 1;
-        if (collective_.ping_pong && next == ranks_) break;
-        append(out, collective_.ping_pong ? next : before, 0, call(rank).count);
+        const bool in_pairs = collective_.ping_pong || collective_.one_way;
+        if (in_pairs && next == ranks_) break;
+        if (collective_.one_way && rank % 2 == 0) break;  // it sends
+        append(out, in_pairs ? next : before, 0, call(rank).count);
         break;
       }
       case CollectiveKind::kReduceScatter: append(out, -1, sent_before(rank, rank), sent(rank, rank)); break;

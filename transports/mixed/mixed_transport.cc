@@ -37,6 +37,10 @@ class RemoteSendConnection final : public SendConnection {
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
     return remote_->aim(call, output_bytes, offset);
   }
+  std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
+                           const CallTag& tag) override {
+    return remote_->send_aimed(whole, data, bytes, tag);
+  }
   void send_delivered(std::uint64_t, const CallTag&) override {
     TUTTI_ASSERT(false, "a remote peer's output cannot be stored to");
   }

@@ -50,6 +50,7 @@ class DataPath {
   // Waits until what was sent has arrived, as far as it can, for at most `patience_ns`. Before the end.
   virtual void drain(std::int64_t patience_ns) = 0;
   virtual MemoryForgetter memory_forgetter() { return {}; }  // as Transport's
+  virtual std::uint64_t sends_told() const { return 0; }     // times that the network has said that it is done, ever
   // What has gone wrong, for the message of a wait that has lasted too long; empty: nothing.
   virtual std::string troubles() = 0;
 };

@@ -60,6 +60,7 @@ class OffloadTransport final : public Transport {
     return tcp_->adopt_window(data, bytes);
   }
   MemoryForgetter memory_forgetter() override { return path_->memory_forgetter(); }
+  std::uint64_t sends_told() const { return path_->sends_told(); }  // as DataPath's
   void pump() override;
   bool flush() override;
   std::string troubles() override;

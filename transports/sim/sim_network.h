@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -20,7 +21,8 @@ struct SimWorld::Network {
     Carrier carrier = Carrier::kSlot;
     std::uint64_t bytes = 0;
     std::vector<std::byte> slot;
-    const std::byte* published = nullptr;  // in the sender's memory: read there when the receiver gets to it
+    const std::byte* published = nullptr;    // in the sender's memory: read there when the receiver gets to it
+    std::optional<std::uint64_t> landing{};  // as Message's
   };
   // A receiver's output of a call, for the network to write messages into.
   struct Shown {

@@ -81,6 +81,14 @@ class SimSend final : public SendConnection {
     landing_ = {seen, offset};
     return true;
   }
+  // Of a length by chance: receivers take any.
+  std::uint64_t send_aimed(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes,
+                           const CallTag& tag) override {
+    const std::uint64_t least = std::min(bytes, end_.world.options().slot_bytes);
+    const std::uint64_t length = least + end_.world.draw(bytes - least + 1);
+    send({.tag = tag, .carrier = Carrier::kSlot, .bytes = length, .slot = {data, data + length}, .published = nullptr});
+    return length;
+  }
   bool drained() override { return end_.wire.sent == end_.wire.released; }
   bool handed_over() override { return true; }
 
@@ -99,8 +107,12 @@ class SimSend final : public SendConnection {
 
   // Some time before the message arrives, its bytes are where they are wanted. What was published is read then.
   void write(SimWorld::Network::Packet packet, const SimWorld::Network::Shown& seen, std::uint64_t landing) {
-    SimWorld::Network::Packet told{
-        .tag = packet.tag, .carrier = Carrier::kDelivered, .bytes = packet.bytes, .slot = {}, .published = nullptr};
+    SimWorld::Network::Packet told{.tag = packet.tag,
+                                   .carrier = Carrier::kDelivered,
+                                   .bytes = packet.bytes,
+                                   .slot = {},
+                                   .published = nullptr,
+                                   .landing = landing};
     TUTTI_ASSERT(landing + packet.bytes <= seen.bytes);
     const std::int64_t now_ns = end_.world.now_ns();
     end_.after_latency(end_.wire.last_arrival_ns, [wire = &end_.wire, told] { wire->arrived.push_back(told); });
@@ -168,7 +180,7 @@ class SimReceive final : public ReceiveConnection {
   Message front() override {
     const SimWorld::Network::Packet& packet = end_.wire.arrived.front();
     const std::byte* data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
-    return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes};
+    return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes, .landing = packet.landing};
   }
   void release() override {
     end_.world.step(end_.rank);

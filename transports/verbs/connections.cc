@@ -34,7 +34,9 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
 Message VerbsReceiveConnection::front() {
   const VerbsLane::Header* header = lane_->front();
   TUTTI_ASSERT(header != nullptr);
-  if (header->landing != Landings::kNowhere) return {.carrier = Carrier::kDelivered, .bytes = header->bytes};
+  if (header->landing != Landings::kNowhere) {
+    return {.carrier = Carrier::kDelivered, .bytes = header->bytes, .landing = header->landing};
+  }
   return {.carrier = Carrier::kSlot, .data = lane_->payload(), .bytes = header->bytes};
 }
 

@@ -24,11 +24,17 @@ class VerbsSendConnection final : public SendConnection {
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
     return lane_->aim(call, output_bytes, offset);
   }
+  std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
+                           const CallTag& tag) override {
+    return lane_->send_aimed(whole, data, bytes, tag);
+  }
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return handed_over(); }
   // The card sends by itself; only what it reads from memory that is not ours has to be waited for.
-  bool handed_over() override { return lane_->pins_done() || (lane_->pump(), lane_->pins_done()); }
+  bool handed_over() override {
+    return lane_->pins_done() || (lane_->ask_for_pins(), lane_->pump(), lane_->pins_done());
+  }
 
  private:
   std::shared_ptr<VerbsLane> lane_;  // shared by the two directions and the path

@@ -106,18 +106,43 @@ std::size_t VerbsLane::parts_of(std::uint64_t bytes) const {
   return static_cast<std::size_t>(std::max(needed, striped));
 }
 
-void VerbsLane::send(std::uint64_t bytes, const CallTag& tag) { send_message(slot(), bytes, tag, nullptr); }
+void VerbsLane::send(std::uint64_t bytes, const CallTag& tag) {
+  send_message({.data = slot(), .bytes = bytes, .held = nullptr, .tells = false}, tag);
+}
 
+// A message that is followed by another of the same memory need not tell: who waits for pins asks, by ask_for_pins().
 void VerbsLane::send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                             const CallTag& tag) {
-  const auto memory = [&] {  // all of it, so that its next pieces are found, unless that is much
-    const std::uint64_t most = pairs_[0].rail.rail->device().registrations(Use::kReadByUs)->most_bytes();
-    return whole.size() <= most / 4 ? whole : block_of(whole, data, bytes);
-  };
-  const std::optional<Held> held = bytes < kPinnedFrom ? std::nullopt : hold(Use::kReadByUs, memory());
-  if (held) return send_message(data, bytes, tag, &*held);
+  const std::optional<Held> held = bytes < kPinnedFrom ? std::nullopt : hold_source(whole, data, bytes);
+  if (held) {
+    const bool last = bytes < options_.slot_bytes || data + bytes == whole.data() + whole.size();
+    return send_message({.data = data, .bytes = bytes, .held = &*held, .tells = last}, tag);
+  }
   if (bytes > 0) std::memcpy(slot(), data, bytes);
   send(bytes, tag);
+}
+
+// Cut where the blocks of a long registration end, so that none is registered twice.
+std::uint64_t VerbsLane::send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
+                                    const CallTag& tag) {
+  static_assert(kRegisteredBlock % kVerbsLongestAimed == 0);
+  const std::uint64_t usual = std::min<std::uint64_t>(bytes, options_.slot_bytes);
+  const std::uint64_t room_to_cut =
+      kVerbsLongestAimed - static_cast<std::uint64_t>(data - whole.data()) % kVerbsLongestAimed;
+  std::uint64_t length = std::max(usual, std::min(bytes, room_to_cut));
+  if (parts_of(length) > std::max(parts_of(options_.slot_bytes), pairs_.size())) length = usual;  // see room()
+  const std::optional<Held> held = landing_ ? hold_source(whole, data, length) : std::nullopt;
+  if (!held) return 0;
+  const bool last = data + length == whole.data() + whole.size();
+  send_message({.data = data, .bytes = length, .held = &*held, .tells = last}, tag);
+  return length;
+}
+
+// Registers all of it, so that its next pieces are found, unless that is much.
+std::optional<VerbsLane::Held> VerbsLane::hold_source(std::span<const std::byte> whole, const std::byte* data,
+                                                      std::uint64_t bytes) {
+  const std::uint64_t most = pairs_[0].rail.rail->device().registrations(Use::kReadByUs)->most_bytes();
+  return hold(Use::kReadByUs, whole.size() <= most / 4 ? whole : block_of(whole, data, bytes));
 }
 
 // Registers memory with every rail's device. Nothing where one refuses.
@@ -144,12 +169,13 @@ bool VerbsLane::aim(const CallTag& call, std::uint64_t output_bytes, std::uint64
   return true;
 }
 
-void VerbsLane::send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held) {
-  TUTTI_ASSERT(bytes <= options_.slot_bytes && stage_ == Stage::kConnected);
+void VerbsLane::send_message(const Payload& payload, const CallTag& tag) {
+  const auto [data, bytes, held, tells] = payload;
   const std::optional<std::uint64_t> landing = std::exchange(landing_, std::nullopt);
   const Landings::Entry& output = landings_.peers();
   const bool lands =
       landing && bytes >= kVerbsLeastAimed && *landing <= output.bytes && bytes <= output.bytes - *landing;
+  TUTTI_ASSERT((lands || bytes <= options_.slot_bytes) && stage_ == Stage::kConnected);
   const std::uint64_t number = sent_++;
   std::byte* const start = send_slot(number);
   const Header header{.tag = tag,
@@ -185,48 +211,65 @@ void VerbsLane::send_message(const std::byte* data, std::uint64_t bytes, const C
     }
     const Aim aim = lands ? Aim{.address = output.address + *landing + begin, .key = output.keys[index]}
                           : slots_at(index, slot * stride() + (headed ? 0 : kHeaderPlace + begin));
-    // Of what lands, the header tells of the first part, too.
-    const auto told = lands && i == 0 ? std::nullopt : std::optional(immediate);
-    post(index, std::span(pieces).first(count), aim, told, held != nullptr);
+    // Of what lands, the header goes behind the first part, and tells of it, too.
+    const bool leads = lands && i == 0;
+    const std::array<Write, kMostChained> writes = {Write{.pieces = std::span(pieces).first(count),
+                                                          .aim = aim,
+                                                          .immediate = leads ? std::nullopt : std::optional(immediate),
+                                                          .tells = tells && !leads},
+                                                    Write{.pieces = std::span(&head, 1),
+                                                          .aim = slots_at(index, slot * stride()),
+                                                          .immediate = immediate,
+                                                          .tells = tells}};
+    post(index, std::span(writes).first(leads ? 2 : 1));
     if (held == nullptr) continue;
     pairs_[index].pinned = pairs_[index].posted;
     pairs_[index].uses.emplace_back(pairs_[index].posted, (*held)[index]);
   }
-  if (lands) post(first, std::span(&head, 1), slots_at(first, slot * stride()), immediate, false);
 }
 
 VerbsLane::Aim VerbsLane::slots_at(std::size_t pair, std::uint64_t offset) const {
   return {.address = remote_slots_ + offset, .key = pairs_[pair].remote_key};
 }
 
-// A write, with immediate data unless the peer need not learn of it. `tells`: its completion is wanted; of the others a
-// few tell, so that room comes back.
-void VerbsLane::post(std::size_t index, std::span<const Piece> pieces, const Aim& aim,
-                     std::optional<std::uint32_t> immediate, bool tells) {
+void VerbsLane::post_empty(std::size_t pair, std::uint32_t immediate) {
+  const Write write{.pieces = {}, .aim = slots_at(pair, 0), .immediate = immediate};
+  post(pair, std::span(&write, 1));
+}
+
+// In one list: the device is told once, and none of another lane comes between.
+void VerbsLane::post(std::size_t index, std::span<const Write> writes) {
+  TUTTI_ASSERT(!writes.empty() && writes.size() <= kMostChained);
   Pair& pair = pairs_[index];
-  std::array<ibv_sge, 2> parts{};
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    parts[i] = {.addr = reinterpret_cast<std::uintptr_t>(pieces[i].data),
-                .length = static_cast<std::uint32_t>(pieces[i].bytes),
-                .lkey = pieces[i].key};
-    bytes += pieces[i].bytes;
-  }
-  ibv_send_wr request{};
-  request.wr_id = ++pair.posted;
-  request.sg_list = parts.data();
-  request.num_sge = static_cast<int>(pieces.size());
-  request.opcode = immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-  request.imm_data = htobe32(immediate.value_or(0));
-  request.wr.rdma.remote_addr = aim.address;
-  request.wr.rdma.rkey = aim.key;
-  if (bytes > 0 && bytes <= pair.most_inline) request.send_flags |= IBV_SEND_INLINE;
-  if (tells || pair.posted - pair.asked >= depth() / 4) {
-    request.send_flags |= IBV_SEND_SIGNALED;
-    pair.asked = pair.posted;
+  std::array<std::array<ibv_sge, 2>, kMostChained> parts{};
+  std::array<ibv_send_wr, kMostChained> requests{};
+  for (std::size_t i = 0; i < writes.size(); ++i) {
+    const Write& write = writes[i];
+    std::uint64_t bytes = 0;
+    for (std::size_t k = 0; k < write.pieces.size(); ++k) {
+      const Piece& piece = write.pieces[k];
+      parts[i][k] = {.addr = reinterpret_cast<std::uintptr_t>(piece.data),
+                     .length = static_cast<std::uint32_t>(piece.bytes),
+                     .lkey = piece.key};
+      bytes += piece.bytes;
+    }
+    ibv_send_wr& request = requests[i];
+    request.wr_id = ++pair.posted;
+    request.next = i + 1 < writes.size() ? &requests[i + 1] : nullptr;
+    request.sg_list = parts[i].data();
+    request.num_sge = static_cast<int>(write.pieces.size());
+    request.opcode = write.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+    request.imm_data = htobe32(write.immediate.value_or(0));
+    request.wr.rdma.remote_addr = write.aim.address;
+    request.wr.rdma.rkey = write.aim.key;
+    if (bytes > 0 && bytes <= pair.most_inline) request.send_flags |= IBV_SEND_INLINE;
+    if (write.tells || pair.posted - pair.asked >= depth() / 4) {
+      request.send_flags |= IBV_SEND_SIGNALED;
+      pair.asked = pair.posted;
+    }
   }
   ibv_send_wr* bad = nullptr;
-  if (const int error = ibv_post_send(pair.pair, &request, &bad); error != 0) {
+  if (const int error = ibv_post_send(pair.pair, requests.data(), &bad); error != 0) {
     on_failure(index, fmt::format("a request is refused: {}", std::strerror(error)));
   }
 }
@@ -244,19 +287,22 @@ bool VerbsLane::idle() const {
 }
 
 // An empty write without immediate data, which the peer does not see: when it is done, all before it is.
+void VerbsLane::ask(std::size_t index) {
+  const Write write{.pieces = {}, .aim = slots_at(index, 0), .immediate = std::nullopt, .tells = true};
+  post(index, std::span(&write, 1));
+}
+
 void VerbsLane::ask_for_completion() {
-  if (stage_ != Stage::kConnected || !broken_.empty()) return;
-  for (Pair& pair : pairs_) {
-    if (pair.asked == pair.posted) continue;
-    ibv_send_wr request{};
-    request.wr_id = ++pair.posted;
-    request.opcode = IBV_WR_RDMA_WRITE;
-    request.send_flags = IBV_SEND_SIGNALED;
-    request.wr.rdma.remote_addr = remote_slots_;
-    request.wr.rdma.rkey = pair.remote_key;
-    pair.asked = pair.posted;
-    ibv_send_wr* bad = nullptr;
-    if (ibv_post_send(pair.pair, &request, &bad) != 0) fail("a request is refused");
+  if (stage_ != Stage::kConnected) return;
+  for (std::size_t i = 0; i < pairs_.size() && broken_.empty(); ++i) {
+    if (pairs_[i].asked != pairs_[i].posted) ask(i);
+  }
+}
+
+void VerbsLane::ask_for_pins() {
+  if (stage_ != Stage::kConnected) return;
+  for (std::size_t i = 0; i < pairs_.size() && broken_.empty(); ++i) {
+    if (pairs_[i].asked < pairs_[i].pinned) ask(i);
   }
 }
 
@@ -349,7 +395,8 @@ bool VerbsLane::show_output(const CallTag& call, std::span<std::byte> output) {
   const std::uint64_t offset = options_.slots * stride() + place * sizeof(entry);
   std::memcpy(memory_ + offset, &entry, sizeof(entry));
   const Piece piece{.data = memory_ + offset, .bytes = sizeof(entry), .key = pairs_[0].source->lkey};
-  post(0, std::span(&piece, 1), slots_at(0, offset), kIsEntry | place, false);
+  const Write write{.pieces = std::span(&piece, 1), .aim = slots_at(0, offset), .immediate = kIsEntry | place};
+  post(0, std::span(&write, 1));
   return true;
 }
 
@@ -359,7 +406,7 @@ bool VerbsLane::recall_output() {
   if (landings_.recalled(pairs_.size())) return true;
   if (!room()) return false;
   const auto number = landings_.recall();
-  if (number) post(0, {}, slots_at(0, 0), kIsRecall | *number, false);  // behind the entry
+  if (number) post_empty(0, kIsRecall | *number);  // behind the entry
   return landings_.recalled(pairs_.size());
 }
 
@@ -367,7 +414,7 @@ bool VerbsLane::recall_output() {
 void VerbsLane::answer_recall() {
   if (!recalled_by_peer_ || !room() || !broken_.empty()) return;
   const std::uint32_t number = *std::exchange(recalled_by_peer_, std::nullopt);
-  for (std::size_t i = 0; i < pairs_.size(); ++i) post(i, {}, slots_at(i, 0), kIsAnswer | number, false);
+  for (std::size_t i = 0; i < pairs_.size(); ++i) post_empty(i, kIsAnswer | number);
 }
 
 void VerbsLane::hide_output(bool gave_up) {
@@ -386,8 +433,9 @@ const VerbsLane::Header* VerbsLane::front() {
   }
   Header header;
   std::memcpy(&header, receive_slot(released_), sizeof(header));
-  corrupt_ |= header.number != static_cast<std::uint32_t>(released_) || header.bytes > options_.slot_bytes ||
-              header.tag.sequence == 0;
+  const bool in_slot = header.landing == Landings::kNowhere;
+  corrupt_ |= header.number != static_cast<std::uint32_t>(released_) || header.tag.sequence == 0 ||
+              (in_slot && header.bytes > options_.slot_bytes);
   if (corrupt_) return nullptr;
   return &front_.emplace(header);
 }
@@ -415,7 +463,7 @@ bool VerbsLane::owes() const {
 void VerbsLane::tell_released() {
   if (stage_ != Stage::kConnected || !broken_.empty() || !room()) return;
   told_ = released_;
-  post(0, {}, slots_at(0, 0), kIsReleased | (static_cast<std::uint32_t>(released_) & kReleasedMask), false);
+  post_empty(0, kIsReleased | (static_cast<std::uint32_t>(released_) & kReleasedMask));
 }
 
 }  // namespace tutti

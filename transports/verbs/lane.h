@@ -3,7 +3,8 @@
 // immediate data, which says which slot it fills and of how many parts it is; a header stands in front of the payload.
 //
 // A long message whose place in the receiver's output is known goes there (landings.h): its header alone is written
-// into the slot, behind the first part on the same queue pair, and its completion says that both are there.
+// into the slot, behind the first part on the same queue pair, and its completion says that both are there. Such a
+// message of a send may be longer than a slot.
 //
 // Nothing is looked at before the completion that announces it, or that of a later write by its own reliable queue
 // pair, so neither the order in which a network delivers nor that in which a bus writes matters (adaptive routing,
@@ -40,6 +41,8 @@ struct VerbsLaneOptions {
 
 // Bytes: a shorter message is sooner in a slot, and copied out of it, than in two parts.
 inline constexpr std::uint64_t kVerbsLeastAimed = 32 * 1024;
+// And the longest: beside its packets nothing else of a message counts any more, and recalls wait no longer for it.
+inline constexpr std::uint64_t kVerbsLongestAimed = 4 << 20;
 
 class VerbsLane final : public VerbsUser {
  public:
@@ -71,9 +74,13 @@ class VerbsLane final : public VerbsUser {
   void send(std::uint64_t bytes, const CallTag& tag);  // what slot() holds
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes, const CallTag& tag);
   bool pins_done() const;  // memory that was sent from may change
+  void ask_for_pins();     // so that it comes true: not every request says when it is done
   // The next message, if it is long enough, goes to that place in the output that the peer has shown for the call.
   // False: the peer has shown none of that length, or not yet.
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset);
+  // After that: SendConnection::send_aimed().
+  std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
+                           const CallTag& tag);
 
   // Receiving.
   const Header* front();  // the next message; null: it has not come
@@ -129,7 +136,23 @@ class VerbsLane final : public VerbsUser {
     std::uint32_t key = 0;
   };
 
+  // A request. Its completion is wanted where it `tells`; of the others a few tell, so that room comes back.
+  struct Write {
+    std::span<const Piece> pieces;
+    Aim aim;
+    std::optional<std::uint32_t> immediate;  // none: the peer need not learn of it
+    bool tells = false;
+  };
+  static constexpr std::size_t kMostChained = 2;
+
   using Held = Landings::Held;
+
+  struct Payload {
+    const std::byte* data = nullptr;
+    std::uint64_t bytes = 0;
+    const Held* held = nullptr;  // by whom it is registered; null: it lies in this message's slot
+    bool tells = false;          // somebody is about to wait for its completion
+  };
 
   VerbsLane(const VerbsLaneOptions& options, Introductions& introductions);
   Status prepare(const std::vector<Rail>& rails);
@@ -152,10 +175,12 @@ class VerbsLane final : public VerbsUser {
   std::byte* send_slot(std::uint64_t number) const;
   const std::byte* receive_slot(std::uint64_t number) const;
   std::optional<Held> hold(VerbsDevice::MemoryUse use, std::span<const std::byte> memory);
-  void send_message(const std::byte* data, std::uint64_t bytes, const CallTag& tag, const Held* held);
+  std::optional<Held> hold_source(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes);
+  void send_message(const Payload& payload, const CallTag& tag);
   Aim slots_at(std::size_t pair, std::uint64_t offset) const;
-  void post(std::size_t pair, std::span<const Piece> pieces, const Aim& aim, std::optional<std::uint32_t> immediate,
-            bool tells);
+  void post(std::size_t pair, std::span<const Write> writes);
+  void post_empty(std::size_t pair, std::uint32_t immediate);
+  void ask(std::size_t pair);
   void note_released(std::uint64_t more);
   std::string way_of(const Pair& pair) const;
 

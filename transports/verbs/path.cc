@@ -255,6 +255,14 @@ MemoryForgetter VerbsPath::memory_forgetter() {
   };
 }
 
+std::uint64_t VerbsPath::sends_told() const {
+  std::uint64_t told = 0;
+  for (const auto& rail : rails_) {
+    if (rail != nullptr) told += rail->sends_told();
+  }
+  return told;
+}
+
 std::string VerbsPath::troubles() {
   std::string text;
   for (const auto& rail : rails_) {

@@ -37,6 +37,7 @@ class VerbsPath final : public DataPath {
   bool told_broken(std::uint32_t peer) override;
   void drain(std::int64_t patience_ns) override;
   MemoryForgetter memory_forgetter() override;
+  std::uint64_t sends_told() const override;
   std::string troubles() override;
 
  private:

@@ -191,6 +191,7 @@ bool VerbsRail::poll() {
         ++missing_receives_;
         if (known) place->second.user->on_arrival(place->second.pair, be32toh(completion.imm_data));
       } else if (known) {
+        ++sends_told_;
         place->second.user->on_done(place->second.pair, completion.wr_id);
       }
     }

@@ -50,6 +50,7 @@ class VerbsRail {
   std::uint64_t longest_message() const { return longest_message_; }
   // Why nothing arrives over this port's queues any more; empty: it does.
   std::string failure();
+  std::uint64_t sends_told() const { return sends_told_; }  // completions of requests, ever
 
   // A queue pair whose completions go to `user` until it is destroyed. It holds `depth` requests. Errors: kSystem.
   struct PairMade {
@@ -82,6 +83,7 @@ class VerbsRail {
   std::uint64_t longest_message_ = 0;
   bool needs_route_ = false;  // every packet must say where it comes from and goes to
   bool unreadable_ = false;   // its completions cannot be had any more
+  std::uint64_t sends_told_ = 0;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;
   ibv_srq* receives_ = nullptr;

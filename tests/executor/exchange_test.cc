@@ -1,0 +1,157 @@
+// Exchanges whose messages are written straight into what the receiver has shown: of which length they are sent, and
+// which of them are taken. The connections are played by hand; sends and receives as such are in the conformance suite.
+#include "executor/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "transports/sim/sim_world.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::uint64_t kSlotBytes = 100;
+constexpr std::uint64_t kLongest = 450;
+
+class AimedSend final : public SendConnection {
+ public:
+  struct Sent {
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    bool aimed;
+    bool operator==(const Sent&) const = default;
+  };
+  explicit AimedSend(const std::byte* start) : start_(start) {}
+  bool ready() override { return true; }
+  std::byte* slot() override { return nullptr; }
+  void send_slot(std::uint64_t, const CallTag&) override { ADD_FAILURE() << "sends are pinned"; }
+  void send_pinned(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes, const CallTag&) override {
+    sent.push_back({.offset = static_cast<std::uint64_t>(data - start_), .bytes = bytes, .aimed = false});
+  }
+  std::uint64_t least_aimed() const override { return 10; }
+  bool aim(const CallTag&, std::uint64_t, std::uint64_t) override { return sent.size() >= shown_after; }
+  std::uint64_t send_aimed(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes,
+                           const CallTag&) override {
+    if (refuses) return 0;
+    const std::uint64_t length = std::min(bytes, kLongest);
+    sent.push_back({.offset = static_cast<std::uint64_t>(data - start_), .bytes = length, .aimed = true});
+    return length;
+  }
+  void send_published(const WindowRef&, std::uint64_t, const CallTag&) override {}
+  void send_delivered(std::uint64_t, const CallTag&) override {}
+  bool drained() override { return true; }
+  bool handed_over() override { return true; }
+
+  std::size_t shown_after = 0;  // messages
+  bool refuses = false;         // memory that cannot be registered
+  std::vector<Sent> sent;
+
+ private:
+  const std::byte* const start_;
+};
+
+class LandedReceive final : public ReceiveConnection {
+ public:
+  Arrival arrival(const CallTag&, std::span<std::byte>) override {
+    return messages.empty() ? Arrival::kNothing : Arrival::kMessage;
+  }
+  std::uint64_t least_aimed() const override { return 10; }
+  bool show_output(const CallTag&, std::span<std::byte>) override { return shows; }
+  void hide_output(bool) override { hidden = true; }
+  CallTag mismatched_tag() const override { return {}; }
+  Message front() override { return messages.front(); }
+  void release() override { messages.pop_front(); }
+
+  bool shows = true;
+  bool hidden = false;
+  std::deque<Message> messages;
+};
+
+class LandedExchange : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kBytes = 1000;
+
+  void start(Direction direction) {
+    Transfer transfer{.direction = direction, .peer = 1, .data = memory.data(), .bytes = kBytes, .tag = {}};
+    transfer.tag.sequence = numbers.next(1, direction);
+    transfer.send = &sender;
+    transfer.receive = &receiver;
+    exchange =
+        std::make_unique<Exchange>(std::vector<Transfer>{transfer}, std::span<const OwnCopy>(), *transport, numbers);
+    while (exchange->progress()) {
+    }
+  }
+  void comes(std::uint64_t bytes) { receiver.messages.push_back({.data = slot.data(), .bytes = bytes}); }
+  void lands(std::uint64_t offset, std::uint64_t bytes) {
+    receiver.messages.push_back({.carrier = Carrier::kDelivered, .bytes = bytes, .landing = offset});
+  }
+
+  SimWorld sim{{.ranks = 2, .slot_bytes = kSlotBytes}};
+  std::unique_ptr<Transport> transport = sim.transport(0);
+  PairNumbers numbers{2};
+  std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
+  std::vector<std::byte> slot = std::vector<std::byte>(kSlotBytes, std::byte{7});
+  AimedSend sender{memory.data()};
+  LandedReceive receiver;
+  std::unique_ptr<Exchange> exchange;
+};
+
+TEST_F(LandedExchange, SendsMoreAtOnceWhereTheOutputIsShown) {
+  sender.shown_after = 2;
+  start(Direction::kSend);
+  EXPECT_TRUE(exchange->done());
+  const std::vector<AimedSend::Sent> expected = {
+      {0, 100, false}, {100, 100, false}, {200, 450, true}, {650, 350, true}};
+  EXPECT_EQ(sender.sent, expected);
+}
+
+TEST_F(LandedExchange, SendsAsEverWhatTheNetworkCannot) {
+  sender.refuses = true;
+  start(Direction::kSend);
+  EXPECT_TRUE(exchange->done());
+  ASSERT_EQ(sender.sent.size(), kBytes / kSlotBytes);
+  for (std::size_t i = 0; i < sender.sent.size(); ++i) {
+    EXPECT_EQ(sender.sent[i], (AimedSend::Sent{i * kSlotBytes, kSlotBytes, false}));
+  }
+}
+
+TEST_F(LandedExchange, TakesAnyLengthThatLandsBehindWhatHasCome) {
+  comes(kSlotBytes);
+  lands(100, 433);
+  comes(kSlotBytes);
+  lands(633, 367);
+  start(Direction::kReceive);
+  EXPECT_TRUE(exchange->done());
+  EXPECT_TRUE(receiver.hidden);
+  EXPECT_EQ(memory[533], std::byte{7}) << "a slot's is copied to where it belongs";
+  EXPECT_EQ(memory[633], std::byte{0});
+}
+
+TEST_F(LandedExchange, RefusesWhatLandsElsewhereOrBehindTheEnd) {
+  const std::vector<std::pair<std::uint64_t, std::uint64_t>> wrong = {
+      {0, 100}, {99, 100}, {200, 100}, {100, 901}, {100, 0}};
+  for (const auto& [offset, bytes] : wrong) {
+    receiver.messages.clear();
+    comes(kSlotBytes);
+    lands(offset, bytes);
+    start(Direction::kReceive);
+    EXPECT_FALSE(exchange->done());
+    ASSERT_TRUE(exchange->bad_message().has_value()) << offset << ", " << bytes << " bytes";
+    EXPECT_EQ(exchange->bad_message()->kind, Arrival::kCorrupt);
+    exchange->give_up();
+  }
+}
+
+TEST_F(LandedExchange, RefusesWhatLandsThoughNothingIsShown) {
+  receiver.shows = false;
+  comes(kSlotBytes);
+  lands(100, 100);
+  start(Direction::kReceive);
+  EXPECT_TRUE(exchange->bad_message().has_value());
+}
+
+}  // namespace
+}  // namespace tutti
