@@ -77,8 +77,7 @@ Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& opt
   PerfReport report(options, {.ranks = communicator.size(),
                               .nodes = communicator.nodes(),
                               .cores = usable_cores(),
-                              .transport = *std::move(transport),
-                              .on_devices = communicator.runs_on_devices()});
+                              .transport = *std::move(transport)});
   Result<std::uint64_t> wrong = run_sweep(communicator, options, &report);
   if (wrong) TUTTI_TRY(write_files(options, report));
   return wrong;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "runtime/device_calls.h"
 #include "tools/bound.h"
 #include "tools/perf_buffer.h"
 #include "tools/perf_collective.h"
@@ -91,6 +92,7 @@ class Sweep {
   Status run_row(DataType type, ReduceOp op, std::uint64_t elements);
   Algorithm algorithm_of(DataType type, std::uint64_t elements) const;
   Result<PerfMeasurement> measure(const Case& one, const DataPattern& pattern);
+  Result<PerfMeasurement> measure_checked(const Case& one, const DataPattern& pattern);
   Case make_case(DataType type, ReduceOp op, std::uint64_t elements, bool in_place) const;
   Status prepare(const Case& one, const DataPattern& pattern);
   Status finish();  // what the GPU still does
@@ -121,6 +123,7 @@ class Sweep {
   Buffer input_;
   Buffer output_;
   std::uint64_t wrong_ = 0;  // so far, the same on all ranks
+  std::uint64_t calls_ = 0;  // so far, of what is measured
 };
 
 Status Sweep::barrier() {
@@ -226,9 +229,19 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   return report_ != nullptr ? report_->add(row) : Status();
 }
 
+Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& pattern) {
+  const std::uint64_t calls_before = calls_;
+  const std::uint64_t on_device_before = detail::calls_on_device(communicator_);
+  Result<PerfMeasurement> measurement = measure_checked(one, pattern);
+  if (!measurement) return measurement;
+  const std::uint64_t on_device = detail::calls_on_device(communicator_) - on_device_before;
+  measurement->on_devices = on_device > 0 && on_device == calls_ - calls_before;
+  return measurement;
+}
+
 // Checked call, warm-up, timed calls, check. Out of place the last timed call's own result is checked; in place the
 // timed calls feed on their results, so one more call on fresh inputs is.
-Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& pattern) {
+Result<PerfMeasurement> Sweep::measure_checked(const Case& one, const DataPattern& pattern) {
   std::uint64_t wrong = 0;
   TUTTI_TRY(prepare(one, pattern));
   if (options_.check) {
@@ -297,6 +310,7 @@ Status Sweep::finish() {
 // A rank passes null for a buffer that it has not.
 Status Sweep::call(const Case& one, const DataPattern& pattern) {
   const RankCall& side = one.call;
+  ++calls_;
   const void* const input = side.input_elements > 0 ? input_buffer(one).data() + input_at(one) : nullptr;
   void* const output = side.output_elements > 0 ? output_.data() + output_at(one) : nullptr;
   CallOptions extras{.algorithm = options_.algorithm, .scale = pattern.scale(rank()), .timeout = options_.timeout};

@@ -22,6 +22,7 @@ struct PerfMeasurement {
   double time_us = 0;  // mean of a call, on the slowest rank
   std::int64_t iterations = 0;
   std::optional<std::uint64_t> wrong;  // elements, over all ranks and checks; nothing where nothing was checked
+  bool on_devices = false;             // rank 0's GPU carried out every call
 };
 
 struct PerfRow {
@@ -37,10 +38,9 @@ struct PerfRow {
 // Who takes part, and how the ranks reach each other.
 struct PerfJob {
   std::int32_t ranks = 1;
-  std::int32_t nodes = 1;   // machines, or what --nodes and TUTTI_NODE_ID make of them
-  int cores = 1;            // that rank 0 may use
-  std::string transport;    // "shm", "tcp", "mixed"
-  bool on_devices = false;  // calls on device memory run on the GPUs
+  std::int32_t nodes = 1;  // machines, or what --nodes and TUTTI_NODE_ID make of them
+  int cores = 1;           // that rank 0 may use
+  std::string transport;   // "shm", "tcp", "mixed"
 };
 
 // Whether a row has a bound: that of tools/bound.h is one for an all-reduce within one machine's memory only.
@@ -72,6 +72,7 @@ class PerfReport {
   std::string op_text(const PerfRow& row) const;
   std::optional<std::uint64_t> wrong() const;  // nothing where nothing was checked
   double mean_busbw_GBps() const;
+  std::string carried_out_text() const;  // of device memory
   std::vector<nlohmann::ordered_json> json_rows() const;
 
   const PerfOptions options_;

@@ -6,6 +6,7 @@
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
 #include "runtime/communicator_impl.h"
+#include "runtime/device_calls.h"
 #include "runtime/device_failure.h"
 #include "runtime/user_plan.h"
 
@@ -79,6 +80,7 @@ Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Eng
   if (!operation->on_device) return DeviceSide::submit(engine_, operation, progress);
   if (world_.recorder != nullptr) world_.recorder->enqueued(operation->call.tag);
   Status submitted = device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
+  if (submitted.ok()) calls_on_device_.fetch_add(1, std::memory_order_relaxed);
   if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());
   return submitted;
 }
@@ -110,6 +112,10 @@ Status CommunicatorImpl::async_status() {
   if (!error) return {};
   if (error->scope == ErrorScope::kProcess) engine_.fail(*error);
   return *std::move(error);
+}
+
+std::uint64_t calls_on_device(const Communicator& communicator) {
+  return CommunicatorImpl::of(communicator).calls_on_device();
 }
 
 }  // namespace tutti::detail

@@ -91,6 +91,8 @@ class CommunicatorImpl {
     return world_.nodes.empty() ? 1 : *std::max_element(world_.nodes.begin(), world_.nodes.end()) + 1;
   }
   bool runs_on_devices() const { return device_way_ != nullptr; }
+  std::uint64_t calls_on_device() const { return calls_on_device_.load(std::memory_order_relaxed); }
+  static const CommunicatorImpl& of(const Communicator& communicator) { return *communicator.impl_; }
   std::string transport_name() const { return std::string(world_.transport->name()); }
   Status run(const CollectiveCall& call, const CallOptions& options);
   // The same where nothing is confirmed.
@@ -241,7 +243,8 @@ class CommunicatorImpl {
   std::unique_ptr<DeviceSide> device_side_;     // once there was a driver; ends after the engine
   std::mutex device_mutex_;                     // taken after mutex_: held where device_way_ changes, and by abort()
   std::unique_ptr<DeviceWay> device_way_;       // where the ranks' GPUs carry out calls; else null
-  bool suspended_ = false;                      // it is null until resume()
+  std::atomic<std::uint64_t> calls_on_device_ = 0;
+  bool suspended_ = false;  // it is null until resume()
   // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.
   const Cutting cutting_;
   Engine engine_;  // last: ends before what it uses
