@@ -58,7 +58,7 @@ class Calls : public testing::Test {
   }
   // A file of the guest's, which both ranks see.
   std::filesystem::path note() const {
-    return std::string("/tmp/") + testing::UnitTest::GetInstance()->current_test_info()->name();
+    return std::filesystem::temp_directory_path() / testing::UnitTest::GetInstance()->current_test_info()->name();
   }
   // The device takes this process's queue pairs out of service.
   void break_pairs() {

@@ -34,7 +34,7 @@ in_the_middle() {
 # From the unplugging to the end of each rank: the tries of a packet last 0.7 s, but a dead link may keep the guest's
 # kernel busy for 47 s. The deadline, which is no such end, is 90 s.
 bound_s=60
-unplugged=/tmp/unplugged # of the guest's: both ranks see it
+unplugged=$(dirname "$(mktemp -u)")/unplugged # of the guest's: both ranks see it
 
 # In the middle of a long all-reduce the cable is unplugged. TCP, which carries no message here, goes on.
 link() {
