@@ -63,7 +63,9 @@ Training train_here(TrainOptions options, const TrainingHooks& hooks) {
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        Trainer trainer(options, data, hooks.wrap);
+        TrainOptions mine = options;
+        if (hooks.begin) hooks.begin(static_cast<std::int32_t>(rank), mine);
+        Trainer trainer(mine, data, hooks.wrap);
         trainer.on_step = [&, rank](std::int64_t, const StepReport& report) {
           if (rank == 0) training.losses.push_back(report.loss);
           if (rank == 0) training.reports.push_back(report);

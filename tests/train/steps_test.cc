@@ -138,14 +138,31 @@ TEST(Steps, BuffersAreTheSameOnAllRanks) {
   }
 }
 
+// Every rank makes other values; all go on with those of rank 0, and none has any of its own left.
 TEST(Steps, AllRanksStartWithTheValuesOfRankZero) {
   TrainOptions options = small_gpt();
-  options.steps = 1;
-  options.lr = 0;
-  options.ranks = 3;
-  const Training ranks = train_here(options);
-  ASSERT_EQ(ranks.error, "");
-  EXPECT_TRUE(ranks.values[1] == ranks.values[0] && ranks.values[2] == ranks.values[0]);
+  options.steps = 20;
+  const Training alone = train_here(options);
+  options.ranks = 4;
+  options.group = 2;
+  const auto other_seeds = [](std::int32_t rank, TrainOptions& of_rank) {
+    of_rank.model.seed += static_cast<std::uint64_t>(rank);
+  };
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kMics,
+                                  Strategy::kServer}) {
+    options.strategy = strategy;
+    const Training ranks = train_here(options, {.begin = other_seeds});
+    ASSERT_EQ(ranks.error, "") << name_of(strategy);
+    EXPECT_LT(drift(ranks.losses, alone.losses), 5e-6) << name_of(strategy);
+    for (std::size_t rank = 1; rank < 4 && strategy == Strategy::kDdp; ++rank) {
+      EXPECT_TRUE(ranks.values[rank] == ranks.values[0]);
+    }
+  }
+  options.strategy = Strategy::kDdp;
+  options.ranks = 1;
+  const Training other = train_here(options, {.begin = [](std::int32_t, TrainOptions& o) { ++o.model.seed; }});
+  ASSERT_EQ(other.losses.size(), alone.losses.size());
+  EXPECT_GT(drift(other.losses, alone.losses), 5e-5) << "the seed says nothing";
 }
 
 TEST(Steps, ALossThatIsNotFiniteStopsAllRanksWithTheValuesOfBefore) {
