@@ -85,7 +85,7 @@ TEST_P(OneProcess, HasTheLossesOfOneGraphAndLibtorchsOptimizer) {
   GetParam().with(options);
   const Training training = train_here(options);
   ASSERT_EQ(training.error, "");
-  EXPECT_LT(training.losses.back(), 0.9 * training.losses.front()) << "nothing was learned: this would show little";
+  EXPECT_LT(training.losses.back(), 0.95 * training.losses.front()) << "nothing was learned: this would show little";
   EXPECT_LT(drift(training.losses, reference(options)), kBound);
 }
 
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"gpt_accumulates_and_recomputes", "gpt", OptimizerKind::kSgd,
                          [](TrainOptions& o) { o.accumulate = 3, o.recompute = true; }},
                     Case{"cnn_sgd", "cnn", OptimizerKind::kSgd, [](TrainOptions& o) { o.lr = 0.01; }},
-                    Case{"resnet_sgd", "resnet", OptimizerKind::kSgd, [](TrainOptions& o) { o.lr = 0.2; }},
+                    Case{"resnet_sgd", "resnet", OptimizerKind::kSgd, kAsItIs},
                     Case{"vit_adamw", "vit", OptimizerKind::kAdamW, kAsItIs}),
     [](const auto& one) { return one.param.name; });
 
