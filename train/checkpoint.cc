@@ -276,6 +276,17 @@ Restored read_state(const Found& found, Mesh& mesh, Learner& learner) {
   return restored;
 }
 
+// What jobs that were killed while they saved have left, of whatever step.
+void remove_partial(const fs::path& folder) {
+  fs::create_directories(folder);
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-") && name.ends_with(".partial")) left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) fs::remove_all(path);
+}
+
 }  // namespace
 
 void refuse_checkpoints(const std::string& folder, Mesh& mesh) {
@@ -315,7 +326,7 @@ void save_checkpoint(const std::string& folder, const TrainOptions& options, Mes
                       "a parameter is not finite: training has diverged, and is not saved. Lower --lr, give --warmup "
                       "or --clip, or go on from the checkpoint before");
       }
-      if (rank == 0) fs::remove_all(partial);
+      if (rank == 0) remove_partial(folder);
       if (rank == 0) fs::create_directories(partial);
     });
     together(mesh.world,

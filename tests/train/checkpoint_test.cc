@@ -134,6 +134,7 @@ TEST_F(Checkpoint, WhatWasHalfWrittenDoesNotCount) {
   train_first();
   fs::rename(folder / "step-00000020", folder / "step-00000025.partial");
   EXPECT_EQ(go_on(20).losses.size(), 5U);
+  EXPECT_FALSE(fs::exists(folder / "step-00000025.partial")) << "it is as long as a checkpoint";
 }
 
 TEST_F(Checkpoint, OfAnotherModelOrOptimizerIsRefusedByAllRanks) {

@@ -148,8 +148,8 @@ TEST(Steps, AllRanksStartWithTheValuesOfRankZero) {
   const auto other_seeds = [](std::int32_t rank, TrainOptions& of_rank) {
     of_rank.model.seed += static_cast<std::uint64_t>(rank);
   };
-  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kMics,
-                                  Strategy::kServer}) {
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kMics, Strategy::kServer}) {
     options.strategy = strategy;
     const Training ranks = train_here(options, {.begin = other_seeds});
     ASSERT_EQ(ranks.error, "") << name_of(strategy);
@@ -210,6 +210,33 @@ TEST(Float16, AnOverflowSkipsTheStepOnAllRanksAndHalvesTheScale) {
     EXPECT_EQ(ranks.reports[7].scale, 65536 / 4);
     EXPECT_LT(ranks.losses.back(), ranks.losses.front());
   }
+}
+
+struct GradientsAreTwiceTooLong final : Wrapped {
+  using Wrapped::Wrapped;
+  void finish() override {
+    Wrapped::finish();
+    for (Shard& shard : shards()) shard.gradients.mul_(2);
+  }
+};
+
+// SGD, since AdamW goes as far whatever the gradients' length is.
+TEST(Float16, StepsAreThoseOfGradientsWithoutTheScale) {
+  TrainOptions options = small_gpt();
+  options.optimizer = OptimizerKind::kSgd;
+  options.optimizer_given = true;
+  options.lr = 0.05;
+  options.steps = 60;
+  const Training exact = train_here(options);
+  options.precision = Precision::kFloat16;
+  options.ranks = 2;
+  const Training rounded = train_here(options);
+  const Training wrong = train_here(options, {.wrap = [](std::unique_ptr<Replicas> inner) {
+                                      return std::make_unique<GradientsAreTwiceTooLong>(std::move(inner));
+                                    }});
+  ASSERT_EQ(exact.error + rounded.error + wrong.error, "");
+  EXPECT_LT(drift(rounded.losses, exact.losses), 0.005);
+  EXPECT_GT(drift(wrong.losses, exact.losses), 0.05) << "a factor of two";
 }
 
 TEST(Float16, TheScaleGrowsAfterGoodSteps) {
