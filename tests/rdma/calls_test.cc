@@ -2,11 +2,15 @@
 // error that says which way broke, soon, and a process that lives on keeps nothing of the communicator. Runs as both
 // ranks of a guest: scripts/rdma-vm run --cables 1 --ranks 2.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -90,6 +94,24 @@ class Calls : public testing::Test {
   int met = 0;
 };
 
+// How many of each the kernel keeps for this process: open files, and what `rdma resource` shows as its own.
+std::string kept() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  std::string text = "files " + std::to_string(std::distance(begin(files), end(files)));
+  const std::string own = "pid " + std::to_string(getpid()) + " ";
+  for (const std::string what : {"qp", "cq", "mr", "pd"}) {
+    FILE* const shown = popen(("rdma resource show " + what).c_str(), "r");
+    std::array<char, 1024> line{};
+    int count = 0;
+    while (shown != nullptr && fgets(line.data(), line.size(), shown) != nullptr) {
+      count += std::string(line.data()).find(own) != std::string::npos ? 1 : 0;
+    }
+    if (shown == nullptr || pclose(shown) != 0) return "rdma resource show " + what + " failed";
+    text += ", " + what + " " + std::to_string(count);
+  }
+  return text;
+}
+
 enum class Kind : std::uint8_t { kBroadcast, kSum, kMessage };
 
 Status call(Communicator& communicator, Kind kind, std::int32_t rank, std::vector<float>& data) {
@@ -107,6 +129,23 @@ Status call(Communicator& communicator, Kind kind, std::int32_t rank, std::vecto
 // Rank 0 sends. The device of one of the two takes its queue pairs out of service in the middle.
 class BrokenPairs : public Calls {
  protected:
+  // Rank 0's end of the cable goes down in the middle, and both ports with it.
+  void expect_both_to_be_told_of_the_link() {
+    std::vector<float> data(kCount, 1);
+    auto communicator = meet();
+    ASSERT_NE(communicator, nullptr);
+    ASSERT_TRUE(communicator->barrier().ok());
+    std::thread unplugs([&] {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      if (rank == 1) return;
+      EXPECT_EQ(std::system("ip link set left0 down"), 0);  // NOLINT(cert-env33-c): in a guest of this test's
+    });
+    Status status;
+    while (status.ok()) status = call(*communicator, Kind::kSum, rank, data);
+    unplugs.join();
+    EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
+    EXPECT_NE(status.error().message.find(own_device + " port 1"), std::string::npos) << status.error().message;
+  }
   void expect_both_to_be_told(Kind kind, std::int32_t breaker) {
     std::vector<float> data(kCount, 1);
     auto communicator = meet();
@@ -139,6 +178,26 @@ TEST_F(BrokenPairs, OfABroadcastsReceiver) { expect_both_to_be_told(Kind::kBroad
 TEST_F(BrokenPairs, OfASum) { expect_both_to_be_told(Kind::kSum, 1); }
 TEST_F(BrokenPairs, OfAMessagesSender) { expect_both_to_be_told(Kind::kMessage, 0); }
 TEST_F(BrokenPairs, OfAMessagesReceiver) { expect_both_to_be_told(Kind::kMessage, 1); }
+
+// The process lives on: after the first communicator, which opens what stays open, each one leaves as much as it found.
+TEST_F(BrokenPairs, AndLinksLeaveNothingBehind) {
+  expect_both_to_be_told(Kind::kSum, 0);
+  const std::string first = kept();
+  EXPECT_NE(first.find("qp 0, "), std::string::npos) << first;
+  EXPECT_NE(first.find("mr 0, "), std::string::npos) << first;
+  {
+    auto lives = meet();
+    std::vector<float> data(kCount, 1);
+    ASSERT_TRUE(lives != nullptr && call(*lives, Kind::kSum, rank, data).ok());
+    EXPECT_NE(kept(), first) << "a communicator that works has queue pairs";
+    ASSERT_TRUE(lives->barrier().ok());
+  }
+  EXPECT_EQ(kept(), first) << "after one that ended well";
+  expect_both_to_be_told(Kind::kMessage, 1);
+  EXPECT_EQ(kept(), first) << "after a broken queue pair";
+  expect_both_to_be_told_of_the_link();
+  EXPECT_EQ(kept(), first) << "after a link went down";
+}
 
 }  // namespace
 }  // namespace tutti
