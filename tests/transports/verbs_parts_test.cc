@@ -7,6 +7,7 @@
 #include "transports/verbs/gid.h"
 #include "transports/verbs/landings.h"
 #include "transports/verbs/offer.h"
+#include "transports/verbs/stripes.h"
 #include "transports/verbs/wanted.h"
 
 namespace tutti {
@@ -159,6 +160,40 @@ TEST(VerbsDevices, AreTakenAsTheUserLikes) {
 }
 
 CallTag call_of(std::uint64_t sequence) { return {.sequence = sequence, .count = 10}; }
+
+std::vector<std::uint64_t> ends(std::uint64_t bytes, std::size_t parts, const std::vector<std::uint32_t>& weights) {
+  std::vector<std::uint64_t> all;
+  for (std::size_t part = 0; part < parts; ++part) all.push_back(stripe_end(bytes, parts, weights, part));
+  return all;
+}
+
+TEST(VerbsStripes, AreAsLongAsTheirPortsAreQuick) {
+  using Ends = std::vector<std::uint64_t>;
+  EXPECT_EQ(ends(1 << 20, 2, {200'000, 200'000}), (Ends{1 << 19, 1 << 20}));
+  EXPECT_EQ(ends(1 << 20, 2, {}), (Ends{1 << 19, 1 << 20}));
+  EXPECT_EQ(ends(4'000'000, 2, {400'000, 100'000}), (Ends{3'200'000, 4'000'000}));
+  EXPECT_EQ(ends(4'000'000, 2, {100'000, 400'000, 7}), (Ends{800'000, 4'000'000})) << "the first two";
+  EXPECT_EQ(ends(1 << 20, 3, {100'000, 1, 100'000}), (Ends{524'288, 524'352, 1 << 20}));
+  EXPECT_EQ(ends(100, 3, {}), (Ends{64, 100, 100})) << "the last has nothing";
+  EXPECT_EQ(ends(5, 1, {1}), (Ends{5}));
+  EXPECT_EQ(ends(0, 2, {1, 1}), (Ends{0, 0}));
+}
+
+TEST(VerbsStripes, HaveEveryByteOnceAndNoneTwice) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    const std::uint64_t bytes = random() % (std::uint64_t{16} << 20);
+    std::vector<std::uint32_t> weights(random() % 16 + 1);
+    for (std::uint32_t& weight : weights) weight = random() % 800'000 + 1;
+    std::uint64_t before = 0;
+    for (const std::uint64_t end : ends(bytes, weights.size(), weights)) {
+      ASSERT_GE(end, before);
+      ASSERT_TRUE(end % 64 == 0 || end == bytes);
+      before = end;
+    }
+    ASSERT_EQ(before, bytes);
+  }
+}
 
 TEST(VerbsLandings, AreMadeAsFarAsThePeerHasSeen) {
   Landings landings;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "transports/verbs/stripes.h"
 
 namespace tutti {
 namespace {
@@ -94,16 +95,20 @@ bool VerbsLane::ready() {
 
 std::byte* VerbsLane::slot() { return send_slot(sent_) + kHeaderPlace; }
 
-std::size_t VerbsLane::parts_of(std::uint64_t bytes) const {
+// As the devices take a message.
+std::size_t VerbsLane::least_parts_of(std::uint64_t bytes) const {
   const std::uint64_t whole = kHeaderPlace + bytes;
   std::uint64_t longest = 0;
   for (const Pair& pair : pairs_) {
     const std::uint64_t most = pair.rail.rail->longest_message();
     if (most > 2 * kHeaderPlace && (longest == 0 || most < longest)) longest = most - 2 * kHeaderPlace;
   }
-  const std::uint64_t needed = longest > 0 ? (whole + longest - 1) / longest : 1;
+  return static_cast<std::size_t>(longest > 0 ? (whole + longest - 1) / longest : 1);
+}
+
+std::size_t VerbsLane::parts_of(std::uint64_t bytes) const {
   const std::uint64_t striped = std::clamp<std::uint64_t>(bytes / kStripeBytes, 1, pairs_.size());
-  return static_cast<std::size_t>(std::max(needed, striped));
+  return std::max(least_parts_of(bytes), static_cast<std::size_t>(striped));
 }
 
 void VerbsLane::send(std::uint64_t bytes, const CallTag& tag) {
@@ -188,7 +193,8 @@ void VerbsLane::send_message(const Payload& payload, const CallTag& tag) {
   told_ = released_;
   const std::size_t parts = parts_of(bytes);
   TUTTI_ASSERT(parts <= kMostParts);
-  const std::uint64_t share = ((bytes + parts - 1) / parts + 63) / 64 * 64;
+  std::span<const std::uint32_t> weights = weights_;  // evenly, where devices take no more at once
+  if (parts > weights_.size() || least_parts_of(bytes) > 1) weights = {};
   const auto slot = static_cast<std::uint32_t>(number % options_.slots);
   const std::uint32_t immediate = static_cast<std::uint32_t>(parts - 1) << kPartsShift | slot;
   const std::size_t first = parts > 1 ? 0 : next_pair_;
@@ -196,8 +202,8 @@ void VerbsLane::send_message(const Payload& payload, const CallTag& tag) {
   const Piece head{.data = start, .bytes = kHeaderPlace, .key = pairs_[first].source->lkey};
   for (std::size_t i = 0; i < parts; ++i) {
     const std::size_t index = (first + i) % pairs_.size();
-    const std::uint64_t begin = std::min(i * share, bytes);
-    const std::uint64_t length = std::min(share, bytes - begin);
+    const std::uint64_t begin = i == 0 ? 0 : stripe_end(bytes, parts, weights, i - 1);
+    const std::uint64_t length = stripe_end(bytes, parts, weights, i) - begin;
     const Pair& pair = pairs_[index];
     const bool headed = i == 0 && !lands;  // this part has the header in front of it
     std::array<Piece, 2> pieces;

@@ -164,6 +164,7 @@ class VerbsLane final : public VerbsUser {
   bool owes() const;
   void tell_released();
   bool room() const;
+  std::size_t least_parts_of(std::uint64_t bytes) const;
   std::size_t parts_of(std::uint64_t bytes) const;
   std::uint64_t stride() const;
   std::uint64_t half_bytes() const;  // of memory_
@@ -193,7 +194,8 @@ class VerbsLane final : public VerbsUser {
   std::byte* memory_ = nullptr;  // slots and entries to send from, then slots and entries to receive into
   std::vector<std::pair<VerbsRail*, ibv_mr*>> regions_;
   std::vector<Pair> pairs_;
-  std::uint64_t remote_slots_ = 0;  // address of the peer's receive slots
+  std::vector<std::uint32_t> weights_;  // of each: what both ends' ports carry, Mbit/s
+  std::uint64_t remote_slots_ = 0;      // address of the peer's receive slots
   enum class Stage : std::uint8_t { kIntroduced, kAnswered, kConnected, kClosed } stage_ = Stage::kIntroduced;
   std::string broken_;
   bool told_broken_ = false;

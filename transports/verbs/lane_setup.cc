@@ -74,6 +74,7 @@ Status VerbsLane::prepare(const std::vector<Rail>& rails) {
     }
     for (std::uint32_t i = 0; i < options_.queue_pairs; ++i) {
       pairs_.push_back({.rail = rail, .source = source, .target = target, .uses = {}});
+      weights_.push_back(std::max(1u, std::min(rail.rail->port().mbps, rail.remote.mbps)));
       auto pair = rail.rail->create_pair(*this, pairs_.size() - 1, depth());
       if (!pair) return pair.error();
       pairs_.back().pair = pair->pair;
