@@ -27,7 +27,8 @@ struct Training {
 struct TrainingHooks {
   std::function<void(std::int32_t rank, TrainOptions& options)> begin = {};  // what a rank alone is told
   WrapReplicas wrap = {};                                                    // of every rank
-  std::function<void(std::int32_t rank, Trainer& trainer)> end = {};         // of every rank, while the others are there
+  // Of every rank, while the others are there.
+  std::function<void(std::int32_t rank, Trainer& trainer)> end = {};
 };
 
 // On options.ranks threads; options need not be complete. Fails no test by itself: see error.
