@@ -281,8 +281,8 @@ void remove_partial(const fs::path& folder) {
   fs::create_directories(folder);
   std::vector<fs::path> left;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("step-") && name.ends_with(".partial")) left.push_back(entry.path());
+    const fs::path& path = entry.path();
+    if (path.extension() == ".partial" && step_of(path.stem())) left.push_back(path);
   }
   for (const fs::path& path : left) fs::remove_all(path);
 }
