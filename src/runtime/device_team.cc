@@ -21,6 +21,7 @@ bool is_default_stream(cuda::CUstream stream) {
   return number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream;
 }
 
+constexpr std::size_t kMostCapturedWords = 4096;
 constexpr std::size_t kMostLonger = 4096;  // launches of many ranks that are captured
 
 }  // namespace
@@ -260,6 +261,9 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   std::shared_ptr<cuda::Event> begun;
   const bool watched = !whole_ && capture == 0;
   if (in_rounds && capture != 0) {
+    if (captured_words_.size() >= kMostCapturedWords) {
+      return call_error(ErrorCode::kUnsupported, "too many calls by copy engines are captured in graphs");
+    }
     captured_rounds_ = true;
     captured_words_.insert(calls.front()->meeting_word);
   }
@@ -270,13 +274,15 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
     begun = std::move(*event);
     TUTTI_TRY(begun->record(*stream));
   }
-  TUTTI_TRY(put_kernel(calls, *stream));
+  const Status put = put_kernel(calls, *stream);
+  if (!put && !in_rounds) return put;  // what was put before it may wait for peers, and is let go by the watchdog
   launched_.notify_all();
   last_capture_ = capture == 0 ? last_capture_ : capture;
   TUTTI_TRY((*done)->record(*stream));
   last = *done;
   if (!longer_.empty() && capture == 0) longer_.back().done = *done;
   if (watched) underway_.push_back({.call = calls.front(), .done = *done, .begun = begun});
+  TUTTI_TRY(put);
   for (const auto& call : calls) {
     call->launched_ = true;
     call->launched_in_ = *stream;

@@ -70,6 +70,7 @@ struct DeviceCopies {
   std::vector<BlockCopy> copies;
   // By rank, where its input begins as this rank's GPU sees it; empty: the team is all ranks, the calls know.
   std::vector<std::uint64_t> inputs;
+  std::uint64_t own_bytes = 0;  // first, from this rank's input to where its peers find that
 };
 
 // One call of one rank. Made by the caller's thread; then the team's.
@@ -216,6 +217,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Status copy_blocks(const DeviceCall& call, const std::vector<std::uint64_t>& inputs, cuda::CUstream stream);
   Status meet(const DeviceMeeting& meeting, std::uint32_t parity, std::uint32_t word, cuda::CUstream stream);
   Error not_met(const DeviceCall& call);
+  void say_given_up();
   void look_at_underway();
   void look_at_rounds(Underway& first);
   void look_at_peers(const DeviceCall& call);
@@ -248,6 +250,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   std::uint64_t last_capture_ = 0;                         // in this capture
   bool captured_rounds_ = false;                           // replays may wait for peers at any time
   std::set<std::uint32_t> captured_words_;                 // by which
+  std::size_t release_turns_ = 0;
   // Calls of launches with more ranks than fit a kernel's parameters; those of captures stay.
   struct Longer {
     cuda::PinnedMemory memory;

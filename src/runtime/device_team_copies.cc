@@ -10,6 +10,11 @@
 #include "runtime/device_team.h"
 
 namespace tutti::detail {
+namespace {
+
+constexpr std::uint32_t kGivenUp = 4;  // no call's word
+
+}  // namespace
 
 // Of a team that is all ranks: all inputs are in the calls at hand, and the launching stream is behind all of theirs.
 // Else each rank for itself, between two meetings: from the first on all inputs are there, from the second on nobody
@@ -19,6 +24,13 @@ Status DeviceTeam::put_copies(const std::vector<std::shared_ptr<DeviceCall>>& ca
   const DeviceCall& first = *calls.front();
   if (first.launch.rounds > 0) {
     const DeviceMeeting& meeting = *members_[first.seat_].seat.meeting;
+    if (first.copies->own_bytes > 0) {
+      TUTTI_TRY(device_->driver().check(
+          device_->driver().api().memcpy_async(first.copies->inputs[meeting.rank],
+                                               reinterpret_cast<std::uintptr_t>(first.call.input),
+                                               first.copies->own_bytes, stream),
+          "copying the root's input"));
+    }
     TUTTI_TRY(meet(meeting, 0, first.meeting_word, stream));
     TUTTI_TRY(copy_blocks(first, first.copies->inputs, stream));
     return meet(meeting, 1, first.meeting_word, stream);
@@ -42,6 +54,24 @@ Status DeviceTeam::copy_blocks(const DeviceCall& call, const std::vector<std::ui
   return {};
 }
 
+// In the peers' words, where this rank has given up a call by copies: who comes later does not meet it, though its own
+// stream, which is let through, says afterwards that it came. With a context.
+void DeviceTeam::say_given_up() {
+  const bool by_copies = !captured_words_.empty() || (!underway_.empty() && underway_.front().call->copies);
+  for (const Member& each : members_) {
+    if (!by_copies || each.seat.meeting == nullptr) continue;
+    const DeviceMeeting& meeting = *each.seat.meeting;
+    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
+      for (const std::uint32_t parity : {0u, 1u}) {
+        if (peer == meeting.rank) continue;
+        const std::uint64_t at = meeting.arenas[peer] + DeviceArena::met_word(meeting.rank, parity);
+        static_cast<void>(
+            device_->driver().api().stream_write_value32(release_stream_->handle(), at, kGivenUp, cuda::kWriteDefault));
+      }
+    }
+  }
+}
+
 // What the peers have set so far tells who came, who makes another call, and who has not come. With a context.
 Error DeviceTeam::not_met(const DeviceCall& call) {
   const Seat& seat = members_[call.seat_].seat;
@@ -60,12 +90,14 @@ Error DeviceTeam::not_met(const DeviceCall& call) {
                     stream->synchronize().ok();
   std::vector<std::uint32_t> missing;
   std::vector<std::uint32_t> elsewhere;
+  std::vector<std::uint32_t> gone;
   for (std::uint32_t peer = 0; read && peer < seat.ranks; ++peer) {
     if (peer == seat.rank) continue;
     const std::uint32_t even = words[peer];
     const std::uint32_t odd = words[kMostDeviceRanks + peer];
-    if (even == call.meeting_word || odd == call.meeting_word) continue;
-    (even == 0 && odd == 0 ? missing : elsewhere).push_back(peer);
+    const bool gave_up = even == kGivenUp || odd == kGivenUp;
+    if (!gave_up && (even == call.meeting_word || odd == call.meeting_word)) continue;
+    (gave_up ? gone : even == 0 && odd == 0 ? missing : elsewhere).push_back(peer);
   }
   if (!elsewhere.empty()) {
     return error(fmt::format("{}; rank {} makes another call, or has its input at another place of its registered "
@@ -74,9 +106,13 @@ Error DeviceTeam::not_met(const DeviceCall& call) {
                  static_cast<std::int32_t>(elsewhere.front()));
   }
   if (!missing.empty()) {
-    return error(fmt::format("{} for rank {}, which has not made the call, or not on device memory: {}", waited,
-                             fmt::join(missing, ", "), kOneKindOfMemory),
+    return error(fmt::format("{} for rank {}, which has not made the call, not on device memory ({}), or not ended it",
+                             waited, fmt::join(missing, ", "), kOneKindOfMemory),
                  static_cast<std::int32_t>(missing.front()));
+  }
+  if (!gone.empty()) {
+    return error(fmt::format("{} for rank {}, which has given it up", waited, fmt::join(gone, ", ")),
+                 static_cast<std::int32_t>(gone.front()));
   }
   return error(fmt::format("{} for the other ranks: some have not made the call, or not on device memory: {}", waited,
                            kOneKindOfMemory),

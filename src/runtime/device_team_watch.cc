@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "executor/device_arena.h"
@@ -183,18 +184,20 @@ void DeviceTeam::release_rounds() {
     if (!made) return underway_.clear();
     release_stream_.emplace(std::move(*made));
   }
-  std::set<std::uint32_t> waited_for = captured_words_;
-  if (!underway_.empty()) waited_for.insert(underway_.front().call->meeting_word);
+  say_given_up();
+  // One of them each time, for as long as a stream may take to look.
+  std::vector<std::uint32_t> waited_for(captured_words_.begin(), captured_words_.end());
+  if (!underway_.empty()) waited_for.push_back(underway_.front().call->meeting_word);
+  if (waited_for.empty()) return;
+  const std::uint32_t word = waited_for[release_turns_++ % waited_for.size()];
   for (const Member& each : members_) {
     if (each.seat.meeting == nullptr) continue;
     const DeviceMeeting& meeting = *each.seat.meeting;
-    for (const std::uint32_t word : waited_for) {
-      for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
-        if (peer == meeting.rank) continue;
-        for (const std::uint32_t parity : {0u, 1u}) {
-          const std::uint64_t at = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
-          static_cast<void>(api.stream_write_value32(release_stream_->handle(), at, word, cuda::kWriteDefault));
-        }
+    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
+      if (peer == meeting.rank) continue;
+      for (const std::uint32_t parity : {0u, 1u}) {
+        const std::uint64_t at = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
+        static_cast<void>(api.stream_write_value32(release_stream_->handle(), at, word, cuda::kWriteDefault));
       }
     }
   }

@@ -93,6 +93,7 @@ class DeviceWay {
   const std::uint32_t ranks_;
   Prover& prover_;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: devices cannot run it
+  std::uint64_t copied_calls_ = 0;                  // between meetings
   bool windows_ = true;                             // peers may use the buffers looked at last in place
   std::atomic<std::int64_t> longest_ns_ = 0;        // timeout of any call so far; finish() is not under the mutex
 };

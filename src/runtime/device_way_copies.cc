@@ -7,11 +7,12 @@
 namespace tutti::detail {
 namespace {
 
-// Of the call and of where its input lies, in what all ranks have alike: ranks that have it elsewhere do not meet.
-std::uint32_t word_of(std::uint32_t digest, const DeviceWindows::Place& place, bool in_output) {
+// Of the call, its number among those by copies, and where its input lies, which all ranks have alike: ranks that have
+// it elsewhere do not meet.
+std::uint32_t word_of(std::uint32_t digest, const DeviceWindows::Place& place, bool in_output, std::uint64_t number) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   const std::uint64_t where = std::uint64_t{place.window} << 1 | (in_output ? 1u : 0u);
-  for (const std::uint64_t value : {std::uint64_t{digest}, where, place.offset}) {
+  for (const std::uint64_t value : {std::uint64_t{digest}, where, place.offset, number}) {
     for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
   }
   return static_cast<std::uint32_t>(hash ^ hash >> 32) | 2u;  // neither 0 nor that of rounds, 1
@@ -34,27 +35,23 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare_copies(const CheckedCall&
   const Call& call = checked.call;
   const CollectiveKind kind = checked.collective.kind;
   const std::uint64_t block_bytes = call.tag.count * call.element_bytes;
-  const bool is_root = rank_ == checked.collective.root;
-  // Where only some ranks have an input, or have it elsewhere than the others, these do not know where.
-  if (kind == CollectiveKind::kScatter || (kind == CollectiveKind::kGather && is_root && call.in_place) ||
-      (kind == CollectiveKind::kBroadcast && is_root && !call.in_place)) {
-    return std::shared_ptr<DeviceCall>();
-  }
-  const bool in_output = kind == CollectiveKind::kBroadcast || (kind == CollectiveKind::kAllGather && call.in_place);
-  const auto place = in_output ? world_->windows()->find(call.output, checked.output_bytes)
-                               : world_->windows()->find(call.input, checked.input_bytes);
-  auto inputs = place ? world_->windows()->even_bases(place->window) : std::nullopt;
-  if (!inputs) return std::shared_ptr<DeviceCall>();
-  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    (*inputs)[peer] += place->offset;
-    if (in_output && kind == CollectiveKind::kAllGather) (*inputs)[peer] += peer * block_bytes;
-  }
+  // A scatter's input, and in place a gather's at the root, lie where the others cannot know.
+  if (kind == CollectiveKind::kScatter || kind == CollectiveKind::kGather) return std::shared_ptr<DeviceCall>();
+  const bool broadcasts = kind == CollectiveKind::kBroadcast;
+  const bool in_output = broadcasts || (kind == CollectiveKind::kAllGather && call.in_place);
+  auto found = in_output ? world_->windows()->find_even(call.output, checked.output_bytes)
+                         : world_->windows()->find_even(call.input, checked.input_bytes);
+  if (!found) return std::shared_ptr<DeviceCall>();
+  std::vector<std::uint64_t>& inputs = found->addresses;
+  for (std::uint32_t peer = 0; in_output && !broadcasts && peer < ranks_; ++peer) inputs[peer] += peer * block_bytes;
   auto begun = begin_call(checked, options, timeout_ns);
   if (!begun) return begun.error();
   std::shared_ptr<DeviceCall> made = std::move(*begun);
-  made->copies.emplace(
-      DeviceCopies{.copies = block_copies(checked.collective, rank_, block_bytes), .inputs = std::move(*inputs)});
-  made->meeting_word = word_of(made->call.digest, *place, in_output);
+  const bool brings = broadcasts && rank_ == checked.collective.root && !call.in_place;
+  made->copies.emplace(DeviceCopies{.copies = block_copies(checked.collective, rank_, block_bytes),
+                                    .inputs = std::move(inputs),
+                                    .own_bytes = brings ? block_bytes : 0});
+  made->meeting_word = word_of(made->call.digest, found->place, in_output, ++copied_calls_);
   made->launch.rounds = 2;
   return made;
 }

@@ -200,27 +200,36 @@ void DeviceWindows::remove(std::uint32_t number) {
   close(number);
 }
 
-std::optional<std::vector<std::uint64_t>> DeviceWindows::even_bases(std::uint32_t number) const {
-  const std::scoped_lock lock(mutex_);
-  if (number == 0 || number > last_ || !windows_[number].taken || !windows_[number].even) return std::nullopt;
-  return windows_[number].bases;
-}
-
 std::size_t DeviceWindows::used() const {
   const std::scoped_lock lock(mutex_);
   return static_cast<std::size_t>(
       std::count_if(windows_.begin(), windows_.end(), [](const Window& window) { return window.taken; }));
 }
 
-std::optional<DeviceWindows::Place> DeviceWindows::find(const void* data, std::size_t bytes) const {
+std::optional<DeviceWindows::Place> DeviceWindows::find_locked(const void* data, std::size_t bytes,
+                                                               Wanted wanted) const {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  const std::scoped_lock lock(mutex_);
   for (std::uint32_t n = 1; n <= last_; ++n) {
     const Window& window = windows_[n];
     if (!window.taken || begin < window.begin || begin - window.begin > window.bytes) continue;
+    if (wanted == Wanted::kEven && !window.even) continue;
     if (bytes <= window.bytes - (begin - window.begin)) return Place{n, begin - window.begin};
   }
   return std::nullopt;
+}
+
+std::optional<DeviceWindows::Place> DeviceWindows::find(const void* data, std::size_t bytes) const {
+  const std::scoped_lock lock(mutex_);
+  return find_locked(data, bytes, Wanted::kAny);
+}
+
+std::optional<DeviceWindows::EvenPlace> DeviceWindows::find_even(const void* data, std::size_t bytes) const {
+  const std::scoped_lock lock(mutex_);
+  const auto place = find_locked(data, bytes, Wanted::kEven);
+  if (!place) return std::nullopt;
+  EvenPlace found{.place = *place, .addresses = windows_[place->window].bases};
+  for (std::uint64_t& address : found.addresses) address += place->offset;
+  return found;
 }
 
 void DeviceWindows::end(bool idle) {

@@ -44,9 +44,13 @@ class DeviceWindows {
   // The window in which these bytes lie, all of them.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
 
-  // Where each rank's piece begins, by rank, as this one's GPU sees it; of a window that has the same length on all
-  // ranks, so that a place in it is one in all of them. Else nothing.
-  std::optional<std::vector<std::uint64_t>> even_bases(std::uint32_t number) const;
+  // The same in a window that is as long on all ranks, so that a place in it is one in all of them; and where that
+  // place is, by rank, as this one's GPU sees it.
+  struct EvenPlace {
+    Place place;
+    std::vector<std::uint64_t> addresses;
+  };
+  std::optional<EvenPlace> find_even(const void* data, std::size_t bytes) const;
 
   std::size_t used() const;  // windows
 
@@ -71,6 +75,8 @@ class DeviceWindows {
   Status open(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts);
   Result<std::uint64_t> map_peer(std::uint32_t peer, const Offer& offer, PartRounds& parts, Window& window) const;
   void close(std::uint32_t number);
+  enum class Wanted : std::uint8_t { kAny, kEven };
+  std::optional<Place> find_locked(const void* data, std::size_t bytes, Wanted wanted) const;
   Status write_bases(std::uint32_t number, const std::vector<std::uint64_t>& bases) const;
 
   const std::shared_ptr<RankDevice> device_;  // shared with the world; ends last

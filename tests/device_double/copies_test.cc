@@ -91,7 +91,7 @@ TEST(DeviceCopiesOfJobs, AreRightAndNeedNoKernel) {
       must(rank.barrier());
       const unsigned before = launches();
       const unsigned copied = copies();
-      for (const Kind kind : {Kind::kAllGather, Kind::kAllToAll, Kind::kGather}) {
+      for (const Kind kind : {Kind::kAllGather, Kind::kAllToAll, Kind::kBroadcast}) {
         for (std::int32_t root = 0; root < rank.size(); ++root) {
           check_call(rank, gpu, kind, at(memory), output_in(rank, memory), root);
         }
@@ -132,6 +132,7 @@ TEST(DeviceCopiesOfJobs, AreNotMadeWhereTheyMayNot) {
       must(rank.barrier());
       const unsigned before = launches();
       call();
+      gpu.synchronize();
       must(launches() > before, what);
     };
     by_kernel("not registered",
@@ -142,6 +143,8 @@ TEST(DeviceCopiesOfJobs, AreNotMadeWhereTheyMayNot) {
     const Memory window = registered(rank, at(memory), memory.bytes());
     by_kernel("a scatter's input is the root's alone",
               [&] { check_call(rank, gpu, Kind::kScatter, at(memory), output_in(rank, memory), 1); });
+    by_kernel("nor do all know where a gather's is",
+              [&] { check_call(rank, gpu, Kind::kGather, at(memory), output_in(rank, memory), 1); });
     by_kernel("another algorithm was asked for",
               [&] { gather(rank, gpu, at(memory), output_in(rank, memory), Algorithm::kRing); });
     by_kernel("short", [&] {
@@ -171,6 +174,7 @@ TEST(DeviceCopiesOfATeam, AreRightAndNeedNoKernel) {
     must(rank.barrier());
     std::byte* input = rank.rank() == 1 ? at(out) : at(in);
     must(rank.run({.kind = Kind::kAllToAll, .input = input, .output = at(out), .count = kCount}, gpu.options()));
+    gpu.synchronize();
     must(launches() > before, "no kernel was launched");
   }));
 }
@@ -267,6 +271,25 @@ TEST(DeviceCopiesOfJobs, ARankThatDoesNotComeIsNamed) {
       std::chrono::milliseconds(1500)));
 }
 
+// Who comes when the others have given up does not take for good what their streams say as they are let through.
+TEST(DeviceCopiesOfJobs, ALatecomerIsNotToldThatAllIsWell) {
+  const Meeting over;
+  EXPECT_TRUE(run(
+      {{0}, {1}, {2}},
+      [&over](Communicator& rank, const Gpu& gpu) {
+        const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+        const Memory window = registered(rank, at(memory), memory.bytes());
+        if (rank.rank() == 1) over.wait_for(2);
+        const auto error = ended(rank, gpu, at(memory), output_in(rank, memory));
+        must(error.has_value(), "it was told that all is well");
+        must(error->code == ErrorCode::kTimeout, to_string(*error));
+        if (rank.rank() == 1) must_say(error, ErrorCode::kTimeout, 0, "for rank 0, 2, which has given it up");
+        over.come();
+        over.wait_for(3);
+      },
+      std::chrono::milliseconds(1500)));
+}
+
 // Nobody writes into another rank's memory, whatever the calls are.
 TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
   for (const bool elsewhere : {true, false}) {
@@ -284,18 +307,21 @@ TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
           gpu.synchronize();
           must(rank.barrier());
           if (rank.rank() == 1) {
-            const Status other =
-                elsewhere ? rank.all_gather(at(memory, 64), out, kCount, DataType::kInt32, gpu.options())
-                          : rank.broadcast(at(memory), at(memory), kCount, DataType::kInt32, 1, gpu.options());
+            CallOptions longer = gpu.options();  // the others give up first
+            longer.timeout = std::chrono::seconds(4);
+            const Status other = elsewhere
+                                     ? rank.all_gather(at(memory, 64), out, kCount, DataType::kInt32, longer)
+                                     : rank.broadcast(at(memory), at(memory), kCount, DataType::kInt32, 1, longer);
             gpu.synchronize();
             must(other.ok() || other.error().code == ErrorCode::kTimeout, "another error");
             must(!rank.async_status().ok(), "it was forgotten");
             over.wait_for(2);  // the others' streams have gone on
             if (!elsewhere) must(get(gpu, out, untouched.size()) == untouched, "somebody has written here");
+            over.come();
           } else {
             must_say(ended(rank, gpu, at(memory), out), ErrorCode::kTimeout, 1, "rank 1 makes another call");
             over.come();
-            over.wait_for(2);
+            over.wait_for(3);
           }
         },
         std::chrono::milliseconds(1500)));
