@@ -147,8 +147,8 @@ TEST_F(Verbs, MemoryThatComesBackIsNotTakenForTheOld) {
   }
 }
 
-// Long sends ask for few completions, and still end only when their memory may change.
-TEST_F(Verbs, OfManyMessagesFewTellThatTheyAreDone) {
+// Sends end when their memory may change, and need no further packet for that: their receiver may have left by then.
+TEST_F(Verbs, EveryMessageFromThatMemoryTellsThatItIsDone) {
   open();
   constexpr std::size_t kMessages = 16;
   auto sender = send(0);
@@ -171,7 +171,7 @@ TEST_F(Verbs, OfManyMessagesFewTellThatTheyAreDone) {
     })) << sent
         << " sent, " << received << " received";
     EXPECT_TRUE(eventually([&] { return sender->handed_over(); }));
-    EXPECT_LE(ranks[0]->sends_told() - told_before, 4u) << messages << " messages";
+    EXPECT_GE(ranks[0]->sends_told() - told_before, messages);
   }
 }
 

@@ -115,14 +115,12 @@ void VerbsLane::send(std::uint64_t bytes, const CallTag& tag) {
   send_message({.data = slot(), .bytes = bytes, .held = nullptr, .tells = false}, tag);
 }
 
-// A message that is followed by another of the same memory need not tell: who waits for pins asks, by ask_for_pins().
+// Every message from memory that is not ours tells by itself: whoever asks later may find that its receiver, which has
+// all of it, has left, and gets no answer any more.
 void VerbsLane::send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                             const CallTag& tag) {
   const std::optional<Held> held = bytes < kPinnedFrom ? std::nullopt : hold_source(whole, data, bytes);
-  if (held) {
-    const bool last = bytes < options_.slot_bytes || data + bytes == whole.data() + whole.size();
-    return send_message({.data = data, .bytes = bytes, .held = &*held, .tells = last}, tag);
-  }
+  if (held) return send_message({.data = data, .bytes = bytes, .held = &*held, .tells = true}, tag);
   if (bytes > 0) std::memcpy(slot(), data, bytes);
   send(bytes, tag);
 }
@@ -138,8 +136,7 @@ std::uint64_t VerbsLane::send_aimed(std::span<const std::byte> whole, const std:
   if (parts_of(length) > std::max(parts_of(options_.slot_bytes), pairs_.size())) length = usual;  // see room()
   const std::optional<Held> held = landing_ ? hold_source(whole, data, length) : std::nullopt;
   if (!held) return 0;
-  const bool last = data + length == whole.data() + whole.size();
-  send_message({.data = data, .bytes = length, .held = &*held, .tells = last}, tag);
+  send_message({.data = data, .bytes = length, .held = &*held, .tells = true}, tag);
   return length;
 }
 

@@ -74,7 +74,7 @@ Status VerbsLane::prepare(const std::vector<Rail>& rails) {
     }
     for (std::uint32_t i = 0; i < options_.queue_pairs; ++i) {
       pairs_.push_back({.rail = rail, .source = source, .target = target, .uses = {}});
-      weights_.push_back(std::max(1u, std::min(rail.rail->port().mbps, rail.remote.mbps)));
+      weights_.push_back(std::min(rail.rail->port().mbps, rail.remote.mbps));
       auto pair = rail.rail->create_pair(*this, pairs_.size() - 1, depth());
       if (!pair) return pair.error();
       pairs_.back().pair = pair->pair;
@@ -84,6 +84,7 @@ Status VerbsLane::prepare(const std::vector<Rail>& rails) {
       pairs_.back().packet_number = number & 0xffffff;
     }
   }
+  if (std::ranges::count(weights_, 0u) > 0) weights_.clear();  // of some it is not known
   return {};
 }
 
