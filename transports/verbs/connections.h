@@ -33,7 +33,7 @@ class VerbsSendConnection final : public SendConnection {
   bool drained() override { return handed_over(); }
   // The card sends by itself; only what it reads from memory that is not ours has to be waited for.
   bool handed_over() override {
-    return lane_->pins_done() || (lane_->ask_for_pins(), lane_->pump(), lane_->pins_done());
+    return lane_->pins_done() || (lane_->pump(), lane_->pins_done());
   }
 
  private:

@@ -302,13 +302,6 @@ void VerbsLane::ask_for_completion() {
   }
 }
 
-void VerbsLane::ask_for_pins() {
-  if (stage_ != Stage::kConnected) return;
-  for (std::size_t i = 0; i < pairs_.size() && broken_.empty(); ++i) {
-    if (pairs_[i].asked < pairs_[i].pinned) ask(i);
-  }
-}
-
 void VerbsLane::on_done(std::size_t index, std::uint64_t number) {
   Pair& pair = pairs_[index];
   pair.done = number;

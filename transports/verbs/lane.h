@@ -74,7 +74,6 @@ class VerbsLane final : public VerbsUser {
   void send(std::uint64_t bytes, const CallTag& tag);  // what slot() holds
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes, const CallTag& tag);
   bool pins_done() const;  // memory that was sent from may change
-  void ask_for_pins();     // so that it comes true: not every request says when it is done
   // The next message, if it is long enough, goes to that place in the output that the peer has shown for the call.
   // False: the peer has shown none of that length, or not yet.
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset);
