@@ -2,7 +2,7 @@
 // rounds over the communicator's ranks, in which they agree on whether their calls go by the devices at all: each has a
 // GPU of the same machine, and every rank reaches every other's memory. Kept as long as the communicator. Where a GPU
 // has ranks of several processes, a kernel may keep the one that it waits for from running: then calls run in rounds
-// (executor/device_rounds.h).
+// (executor/device_rounds.h). So they do where other communicators of the process leave it no room (device_room.h).
 #pragma once
 
 #include <array>
@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "cuda/resources.h"
 #include "executor/device_arena.h"
+#include "runtime/device_room.h"
 #include "runtime/device_team.h"
 #include "runtime/device_windows.h"
 #include "runtime/fabric.h"
@@ -67,7 +68,7 @@ class DeviceWorld {
   device::Link* links(device::Protocol protocol) const;  // device memory
   device::RankStatus* status() const;                    // as the device sees it
   RankWords& words() const { return *words_; }
-  std::uint32_t blocks() const { return blocks_; }  // of one rank at most; the same on all
+  std::uint32_t blocks() const { return blocks_; }  // of one rank at most; the same on all; as DeviceRoom has room
   std::uint32_t threads() const { return threads_; }
   bool in_rounds() const { return in_rounds_; }               // kernels may not wait for other ranks'
   CopyWay copy_way() const { return copy_way_; }              // the same on all ranks
@@ -105,7 +106,8 @@ class DeviceWorld {
   std::vector<Elsewhere> elsewhere_;           // ranks of other processes
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the fabric: tells who has ended
   std::vector<Opened> opened_;
-  std::shared_ptr<DeviceWindows> windows_;   // shared with registrations, which may end later
+  std::shared_ptr<DeviceWindows> windows_;  // shared with registrations, which may end later
+  DeviceRoom room_;
   std::optional<cuda::DeviceMemory> links_;  // of all protocols
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;

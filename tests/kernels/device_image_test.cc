@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <vector>
 
 namespace tutti::kernels {
 namespace {
@@ -28,6 +29,48 @@ TEST(DeviceImage, IsAFatbinOfTheBuild) {
   ASSERT_FALSE(architectures.empty());
   EXPECT_TRUE(std::is_sorted(architectures.begin(), architectures.end()));
   EXPECT_GE(architectures.front(), 75);
+}
+
+// The parts of a fatbin, as nvcc 13 writes it: no document of the vendor's has this, but its tools show the same parts.
+struct Part {
+  bool machine_code = false;  // else PTX
+  int architecture = 0;
+};
+
+template <class T>
+T read_at(std::span<const std::byte> bytes, std::size_t at) {
+  T value{};
+  if (at + sizeof(T) <= bytes.size()) std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
+}
+
+std::vector<Part> parts_of(std::span<const std::byte> image) {
+  constexpr std::uint16_t kMachineCode = 2;
+  std::vector<Part> parts;
+  std::size_t at = read_at<std::uint16_t>(image, 6);
+  const std::size_t end = at + read_at<std::uint64_t>(image, 8);
+  EXPECT_EQ(end, image.size());
+  while (at < end) {
+    const auto header_bytes = read_at<std::uint32_t>(image, at + 4);
+    parts.push_back({.machine_code = read_at<std::uint16_t>(image, at) == kMachineCode,
+                     .architecture = static_cast<int>(read_at<std::uint32_t>(image, at + 28))});
+    if (header_bytes == 0) break;
+    at += header_bytes + read_at<std::uint64_t>(image, at + 8);
+  }
+  EXPECT_EQ(at, end);
+  return parts;
+}
+
+TEST(DeviceImage, HasCodeForEveryArchitectureAndTheNewestAsPtx) {
+  const std::span<const int> architectures = device_architectures();
+  if (architectures.empty()) return;
+  std::vector<int> machine_code;
+  std::vector<int> ptx;
+  for (const Part& part : parts_of(device_image()))
+    (part.machine_code ? machine_code : ptx).push_back(part.architecture);
+  std::sort(machine_code.begin(), machine_code.end());
+  EXPECT_EQ(machine_code, std::vector<int>(architectures.begin(), architectures.end()));
+  EXPECT_EQ(ptx, std::vector<int>{architectures.back()});
 }
 
 }  // namespace

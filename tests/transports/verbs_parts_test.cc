@@ -1,7 +1,9 @@
 // What the verbs transport is made of and needs no device: the choice of addresses, the offers of ports, outputs
 // that are shown. Registrations have a file of their own.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <random>
 
 #include "transports/verbs/gid.h"
@@ -143,6 +145,16 @@ TEST(VerbsDevices, KeepTheirRails) {
   EXPECT_EQ(rails_of("hfi,mlx5*:1", ports), (Rails{2, kNoRail, 1, 0}));
   EXPECT_EQ(rails_of("none", ports), (Rails{kNoRail, kNoRail, kNoRail, kNoRail}));
   EXPECT_EQ(rails_of("mlx5_0:1,mlx5_0", ports), (Rails{kNoRail, 1, 0, kNoRail})) << "its first place counts";
+}
+
+// Of a device that cannot be opened or asked.
+TEST(VerbsDevices, HavePortsAsTheSystemListsThem) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("tutti_verbs_device_" + std::to_string(::getpid()));
+  EXPECT_EQ(listed_ports(folder), std::vector<std::uint8_t>{1}) << "nothing is listed";
+  for (const char* name : {"10", "2", "1", "0", "x", "3x", "300"}) fs::create_directories(folder / "ports" / name);
+  EXPECT_EQ(listed_ports(folder), (std::vector<std::uint8_t>{1, 2, 10}));
+  fs::remove_all(folder);
 }
 
 TEST(VerbsDevices, AreTakenAsTheUserLikes) {

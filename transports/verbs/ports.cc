@@ -56,12 +56,13 @@ class PortFinder {
     }
     ibv_context* const context = library_.open_device(device);
     if (context == nullptr) {
-      seen_.push_back({.device = name, .number = 1});
+      count_unseen(device, name);
       refuse(fmt::format("{} cannot be opened: may this user read and write /dev/infiniband/uverbs*?", name));
       return;
     }
     ibv_device_attr limits{};
     if (library_.query_device(context, &limits) != 0) {
+      count_unseen(device, name);
       refuse(fmt::format("{} does not say what it has", name));
     } else {
       for (int port = 1; port <= limits.phys_port_cnt; ++port) {
@@ -85,6 +86,13 @@ class PortFinder {
 
  private:
   void refuse(std::string why) { found_.refused.push_back(std::move(why)); }
+
+  // The ports of a device that says nothing have their rails, too.
+  void count_unseen(const ibv_device* device, const std::string& name) {
+    for (const std::uint8_t number : listed_ports(device->ibdev_path)) {
+      seen_.push_back({.device = name, .number = number});
+    }
+  }
 
   void look(ibv_context* context, const std::string& device, std::uint8_t number, const ibv_device_attr& limits) {
     const std::string place = fmt::format("{} port {}", device, number);

@@ -1,6 +1,8 @@
 #include "transports/verbs/wanted.h"
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
 #include <string>
 #include <tuple>
 
@@ -60,6 +62,20 @@ std::vector<std::size_t> rails_of(std::string_view list, const std::vector<PortN
     count([](const PortName&) { return true; });
   }
   return rails;
+}
+
+std::vector<std::uint8_t> listed_ports(const std::string& folder) {
+  std::vector<std::uint8_t> numbers;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(folder) / "ports", ignored)) {
+    const std::string name = entry.path().filename().string();
+    std::uint8_t number = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error == std::errc() && end == name.data() + name.size() && number > 0) numbers.push_back(number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  if (numbers.empty()) numbers.push_back(1);
+  return numbers;
 }
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// Which ports of which devices the user wants, and in which order: TUTTI_RDMA_DEVICES. Pure functions.
+// Which ports of which devices the user wants, and in which order: TUTTI_RDMA_DEVICES. Pure functions, but for
+// listed_ports(), which looks at files.
 #pragma once
 
 #include <cstddef>
@@ -24,5 +25,9 @@ inline constexpr std::size_t kNoRail = ~std::size_t{0};
 // kNoRail for one that is not. In the list's order, in which a word that fits several ports counts for each, and one
 // that fits none for one; else by name, what is of software last. So a port that is down or has gone moves no other.
 std::vector<std::size_t> rails_of(std::string_view list, const std::vector<PortName>& ports);
+
+// The numbers of a device's ports as the system lists them, ascending, also where the device itself says nothing.
+// `folder`: the device's of /sys/class/infiniband. Where nothing is listed: 1 alone.
+std::vector<std::uint8_t> listed_ports(const std::string& folder);
 
 }  // namespace tutti
