@@ -12,9 +12,9 @@
 
 namespace tutti::detail {
 
-Result<bool> CommunicatorImpl::goes_by_device(const CollectiveCall& call, const CallOptions& options,
+Result<bool> CommunicatorImpl::goes_by_device(const CallOptions& options,
                                               const CheckedCall& checked) {
-  if (device_way_ == nullptr || call.variable || options.reduction.combine != nullptr) return false;
+  if (device_way_ == nullptr || options.reduction.combine != nullptr) return false;
   return device_way_->takes(checked);
 }
 

@@ -169,7 +169,7 @@ class CommunicatorImpl {
   Result<Memory> register_on_device(void* data, std::size_t bytes);
   Result<std::shared_ptr<Operation>> prepare_on_device(const CheckedCall& checked, const CallOptions& options,
                                                        Algorithm algorithm, const ChosenPlan* chosen);
-  Result<bool> goes_by_device(const CollectiveCall& call, const CallOptions& options, const CheckedCall& checked);
+  Result<bool> goes_by_device(const CallOptions& options, const CheckedCall& checked);
   Error lose(const Error& error, const CallTag& tag);
   void listen_to_devices();
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,

@@ -62,7 +62,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
     return invalid_argument(
         fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
   }
-  auto by_device = goes_by_device(call, options, *checked);
+  auto by_device = goes_by_device(options, *checked);
   if (!by_device) return lose(by_device.error(), checked->call.tag);
   Chosen taken{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
   if (taken.algorithm == Algorithm::kAuto) {

@@ -21,9 +21,6 @@ bool is_default_stream(cuda::CUstream stream) {
   return number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream;
 }
 
-constexpr std::size_t kMostCapturedWords = 4096;
-constexpr std::size_t kMostLonger = 4096;  // launches of many ranks that are captured
-
 }  // namespace
 
 bool DeviceCall::finished() { return team_ == nullptr || team_->look(*this).has_value(); }
@@ -55,11 +52,12 @@ DeviceTeam::Member& DeviceTeam::member(std::uint32_t rank) {
   return *found;
 }
 
-void DeviceTeam::take_seat(const Seat& seat) {
+Status DeviceTeam::take_seat(const Seat& seat) {
   const std::scoped_lock lock(mutex_);
   Member& taken = member(seat.rank);
   taken.seat = seat;
   taken.here = true;
+  return lend_first(seat.ranks);
 }
 
 Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
@@ -213,141 +211,6 @@ Status DeviceTeam::launch_front(const Member& caller) {
   launched_.notify_all();
   if (error.scope == ErrorScope::kCommunicator) fail_locked(error);
   return error;
-}
-
-Result<cuda::CUstream> DeviceTeam::choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
-  const DeviceCall& first = *calls.front();
-  bool one_stream = true;
-  for (const auto& call : calls) {
-    if (call->capture_ != first.capture_) {
-      return call_error(
-          ErrorCode::kUnsupported,
-          "ranks that share a GPU in one process capture their calls in different graphs, or only some of "
-          "them do: capture them in one graph, from one thread, in a Group");
-    }
-    one_stream &= call->stream == first.stream;
-  }
-  // Each thread has another per-thread stream by the same handle. Rounds of a rank wait for those of another.
-  const bool shared = calls.size() > 1 && reinterpret_cast<std::uintptr_t>(first.stream) == cuda::kPerThreadStream;
-  if (one_stream && !shared && first.launch.rounds == 0) return first.stream;
-  std::optional<cuda::Stream>& stream = first.capture_ == 0 ? stream_ : capture_stream_;
-  if (!stream) {
-    auto made = cuda::Stream::create(device_->driver());
-    if (!made) return made.error();
-    stream.emplace(std::move(*made));
-  }
-  return stream->handle();
-}
-
-Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
-  const cuda::Driver& driver = device_->driver();
-  auto stream = choose_stream(calls);
-  if (!stream) return stream.error();
-  for (const auto& call : calls) {
-    if (call->stream == *stream) continue;
-    TUTTI_TRY(driver.check(driver.api().stream_wait_event(*stream, call->ready_->handle(), 0),
-                           "waiting for the stream of a rank"));
-  }
-  // Calls run in their order, whatever their streams; what is captured and what is not are the caller's to order.
-  const std::uint64_t capture = calls.front()->capture_;
-  const bool in_rounds = calls.front()->launch.rounds > 0;
-  const bool follows_capture = capture != 0 && capture == last_capture_;
-  std::shared_ptr<cuda::Event>& last = capture == 0 ? last_plain_done_ : last_captured_done_;
-  if (last != nullptr && (capture == 0 || follows_capture)) {
-    TUTTI_TRY(driver.check(driver.api().stream_wait_event(*stream, last->handle(), 0), "waiting for the call before"));
-  }
-  auto done = take_event();
-  if (!done) return done.error();
-  std::shared_ptr<cuda::Event> begun;
-  const bool watched = !whole_ && capture == 0;
-  if (in_rounds && capture != 0) {
-    if (captured_words_.size() >= kMostCapturedWords) {
-      return call_error(ErrorCode::kUnsupported, "too many calls by copy engines are captured in graphs");
-    }
-    captured_rounds_ = true;
-    captured_words_.insert(calls.front()->meeting_word);
-  }
-  if (watched || captured_rounds_) TUTTI_TRY(start_watchdog());
-  if (watched) {
-    auto event = take_event();
-    if (!event) return event.error();
-    begun = std::move(*event);
-    TUTTI_TRY(begun->record(*stream));
-  }
-  const Status put = put_kernel(calls, *stream);
-  if (!put && !in_rounds) return put;  // what was put before it may wait for peers, and is let go by the watchdog
-  launched_.notify_all();
-  last_capture_ = capture == 0 ? last_capture_ : capture;
-  TUTTI_TRY((*done)->record(*stream));
-  last = *done;
-  if (!longer_.empty() && capture == 0) longer_.back().done = *done;
-  if (watched) underway_.push_back({.call = calls.front(), .done = *done, .begun = begun});
-  TUTTI_TRY(put);
-  for (const auto& call : calls) {
-    call->launched_ = true;
-    call->launched_in_ = *stream;
-    call->done_ = *done;
-    if (!call->by_word_) continue;
-    TUTTI_TRY(driver.check(
-        driver.api().stream_write_value32(*stream, word_on_device(*call), call->number_, cuda::kWriteDefault),
-        "letting the stream of a rank go on"));
-  }
-  return {};
-}
-
-Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream) {
-  const DeviceLaunch& how = calls.front()->launch;
-  if (std::ranges::all_of(calls, [](const auto& call) { return call->copies.has_value(); })) {
-    return put_copies(calls, stream);
-  }
-  device::Launch launch;
-  launch.call_count = static_cast<std::uint32_t>(calls.size());
-  launch.channels = how.channels;
-  launch.slices = how.slices;
-  if (how.rounds > 0) return put_rounds(*calls.front(), stream);
-  if (calls.size() <= device::kInlineCalls) {
-    for (std::size_t i = 0; i < calls.size(); ++i) launch.inline_calls[i] = calls[i]->call;
-  } else {
-    auto on_device = calls_for_device(calls);
-    if (!on_device) return on_device.error();
-    launch.calls = *on_device;
-  }
-  void* parameters[] = {&launch};
-  const cuda::Driver& driver = device_->driver();
-  const unsigned blocks = device::blocks_of(launch);
-  // Where ranks wait for each other inside the launch, all its blocks or none are on the device.
-  const cuda::DriverApi& api = driver.api();
-  const cuda::CUresult result =
-      calls.size() > 1
-          ? api.launch_cooperative_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
-          : api.launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
-  return driver.check(result, fmt::format("launching {} blocks of {} threads", blocks, how.threads));
-}
-
-// Memory that a launch of before has been through with is used again.
-Result<const device::Call*> DeviceTeam::calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
-  const auto is_free = [](const Longer& one) {
-    if (one.done == nullptr) return false;
-    const auto finished = one.done->finished();
-    return finished.ok() && *finished;
-  };
-  const auto found = std::find_if(longer_.begin(), longer_.end(), is_free);
-  if (found != longer_.end()) {
-    std::rotate(found, found + 1, longer_.end());  // the last is the one in use
-  } else {
-    if (longer_.size() >= kMostLonger) {
-      return call_error(ErrorCode::kUnsupported, "too many calls of more than 8 ranks on a GPU are captured in graphs");
-    }
-    auto memory = cuda::PinnedMemory::allocate(device_->driver(), members_.size() * sizeof(device::Call));
-    if (!memory) return memory.error();
-    longer_.push_back({.memory = std::move(*memory), .done = nullptr});
-  }
-  Longer& taken = longer_.back();
-  taken.done = nullptr;
-  std::byte* to = taken.memory.bytes().data();
-  for (std::size_t i = 0; i < calls.size(); ++i)
-    std::memcpy(to + i * sizeof(device::Call), &calls[i]->call, sizeof(device::Call));
-  return reinterpret_cast<const device::Call*>(taken.memory.device_address());  // NOLINT: a device's address
 }
 
 bool DeviceTeam::others_serve_the_rest() const {

@@ -29,6 +29,7 @@
 #include "base/call_tag.h"
 #include "cuda/resources.h"
 #include "executor/device_copies.h"
+#include "executor/device_program.h"
 #include "kernels/device/call.h"
 #include "runtime/engine.h"
 #include "runtime/rank_device.h"
@@ -77,6 +78,7 @@ struct DeviceCopies {
 class DeviceCall final : public Gate {
  public:
   device::Call call;
+  DeviceGeometry tables;  // of v-variants; the launch says in call.geometry where they are
   DeviceLaunch launch;
   std::optional<DeviceCopies> copies;  // in the kernel's place, where all calls of the launch have some
   // What ranks set for each other at this call's meetings, never 0. A rank that sets another makes another call, and no
@@ -128,8 +130,8 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   DeviceTeam(const DeviceTeam&) = delete;
   DeviceTeam& operator=(const DeviceTeam&) = delete;
 
-  // Before the rank's first call. The words live until forget().
-  void take_seat(const Seat& seat);
+  // Before the rank's first call. The words live until forget(). Errors: the driver's.
+  Status take_seat(const Seat& seat);
   // Who hears why this rank takes part no more, where its peers do not see that for themselves. Called without the
   // team's mutex, by any thread, until forget().
   using Tell = std::function<void(const Error&)>;
@@ -226,7 +228,9 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   const DeviceCall* first_to_expire() const;
   Status start_watchdog();
   Status put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
-  Result<const device::Call*> calls_for_device(const std::vector<std::shared_ptr<DeviceCall>>& calls);
+  Status lend_first(std::uint32_t ranks);
+  Status lend_more(std::size_t bytes);
+  Result<const device::Call*> lend(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   void fail_locked(const Error& error);
   std::optional<Status> look(DeviceCall& call);
   static std::uint64_t failure_word(const Member& its);
@@ -251,12 +255,14 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   bool captured_rounds_ = false;                           // replays may wait for peers at any time
   std::set<std::uint32_t> captured_words_;                 // by which
   std::size_t release_turns_ = 0;
-  // Calls of launches with more ranks than fit a kernel's parameters; those of captures stay.
-  struct Longer {
+  // What launches read in host memory (lend()); that of captures stays.
+  struct Lent {
     cuda::PinnedMemory memory;
-    std::shared_ptr<cuda::Event> done;  // null: it stays
+    std::shared_ptr<cuda::Event> done;  // null, and used: it stays
+    bool used = false;
   };
-  std::vector<Longer> longer_;
+  std::vector<Lent> lent_;
+  bool lends_ = false;  // the launch at hand reads in the last of them
   std::deque<Underway> underway_;
   std::optional<std::chrono::steady_clock::time_point> gone_since_;  // a peer has left, or ended
   std::optional<cuda::Stream> release_stream_;

@@ -265,7 +265,8 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   if (!begun) return begun.error();
   std::shared_ptr<DeviceCall> made = std::move(*begun);
   const Call& call = checked.call;
-  const std::uint64_t bytes = call.tag.count * call.element_bytes;
+  const bool variable = !call.lengths.counts.empty();
+  const std::uint64_t bytes = call.tag.count / (variable ? ranks_ : 1) * call.element_bytes;  // of a block, about
   const device::Protocol protocol = choose_protocol(bytes);
   auto plan = plan_for(generator, digest, protocol);
   if (!plan) return plan.error();
@@ -287,12 +288,13 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
     to.scratch = at<std::byte>(*(*plan)->scratch);
     to.scratch_bytes = at<std::uint64_t>(*(*plan)->scratch_bytes);
   }
-  to.geometry = pack_geometry((*plan)->shape, rank_, call.lengths, static_cast<std::uint32_t>(call.element_bytes),
-                              cutting.max_chunk_bytes)
-                    .geometry;
+  made->tables = pack_geometry((*plan)->shape, rank_, call.lengths, static_cast<std::uint32_t>(call.element_bytes),
+                               cutting.max_chunk_bytes);
+  to.geometry = made->tables.geometry;
   to.arithmetic = {
       .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
   place_windows(checked, to);
+  if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers take it for contiguous
   to.in_place = call.in_place ? 1 : 0;
   made->launch.rounds = rounds_of(**plan, to, cutting.slices);
   if (world_->in_rounds()) to.patience_ns = 0;

@@ -24,6 +24,7 @@ bool DeviceWay::may_copy(const CheckedCall& checked, const CallOptions& options)
   const CollectiveKind kind = checked.collective.kind;
   return world_->copy_way() != CopyWay::kNone && options.algorithm == Algorithm::kAuto && only_moves_blocks(kind) &&
          checked.call.tag.algorithm != static_cast<std::uint8_t>(Algorithm::kUser) &&
+         checked.call.lengths.counts.empty() &&
          checked.call.tag.count * checked.call.element_bytes >= world_->copies_from() &&
          !(kind == CollectiveKind::kAllToAll && checked.call.in_place);
 }

@@ -324,12 +324,12 @@ class DeviceWorldMaker {
       world_->meeting_.rank = rank_;
       for (const DeviceArena::Peer& peer : peers) world_->meeting_.arenas.push_back(peer.arena);
     }
-    world_->team_->take_seat({.rank = rank_,
-                              .ranks = ranks_,
-                              .life = life_of_peers(),
-                              .meeting = meets ? &world_->meeting_ : nullptr,
-                              .words = world_->words_,
-                              .words_on_device = world_->pinned_->device_address()});
+    TUTTI_TRY(world_->team_->take_seat({.rank = rank_,
+                                        .ranks = ranks_,
+                                        .life = life_of_peers(),
+                                        .meeting = meets ? &world_->meeting_ : nullptr,
+                                        .words = world_->words_,
+                                        .words_on_device = world_->pinned_->device_address()}));
     return write_links(peers);
   }
 
