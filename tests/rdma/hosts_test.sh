@@ -6,7 +6,7 @@ tutti=$1 transport=$2
 export TUTTI_RDMA_DEVICES=$RDMA_VM_DEVICES
 case $transport in
   verbs) export TUTTI_TRANSPORT=auto && way=shm+verbs ;; # memory inside a host, the named device between them
-  ucx) export TUTTI_TRANSPORT=ucx && way=ucx ;;
+  ucx) export TUTTI_TRANSPORT=ucx UCX_TLS=rc_v && way=ucx ;; # by the device, not by TCP
 esac
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
