@@ -5,6 +5,10 @@
 part_long() { run_ctest dev -L long --no-tests=ignore; }
 # What is too long in guests for the quick parts; after the part rdma, which installs what they need.
 part_rdma_whole() { build dev tests/rdma/all && run_ctest dev -L rdma-whole; }
+# The verbs transport over a real stack under the address sanitizer, leaks looked for at every process's end.
+part_rdma_asan() {
+  build asan tests/rdma/all conformance_test tutti_tool && run_ctest asan -R '^rdma\.verbs' -LE rdma-whole
+}
 part_asan_whole() { build asan && run_ctest asan -LE "$not_sanitized"; }
 # Without what the emulator runs by fibers of one thread, which takes this sanitizer minutes a test: the device double
 # runs the same code among threads.
