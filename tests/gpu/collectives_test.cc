@@ -15,51 +15,6 @@ namespace {
 constexpr std::byte kUntouched{0xA5};
 constexpr std::size_t kGuardBytes = 64;
 
-// One rank's stream and device memory. Made and given back by the test's own thread, before the ranks' first call and
-// after their last: the driver waits for the whole device when memory is given back (and may when it is taken), and so
-// for calls of other ranks that wait for this one.
-class Seat {
- public:
-  Seat(const bench::Gpu& gpu, std::size_t bytes)
-      : gpu_(&gpu),
-        stream_(*cuda::Stream::create(gpu.driver())),
-        memory_(*gpu.allocate(bytes)),
-        other_(*gpu.allocate(bytes)) {}
-
-  // Makes the context the calling thread's own.
-  cuda::ContextScope enter() const { return *cuda::ContextScope::enter(gpu_->driver(), gpu_->context()); }
-
-  CallOptions options(Algorithm algorithm = Algorithm::kAuto) const {
-    CallOptions options = with(algorithm);
-    options.stream = stream_.handle();
-    return options;
-  }
-  cuda::CUstream stream() const { return stream_.handle(); }
-  const cuda::DriverApi& api() const { return gpu_->driver().api(); }
-  const cuda::DeviceMemory& memory() const { return memory_; }
-  const cuda::DeviceMemory& other() const { return other_; }
-  std::byte* data() const { return bench::pointer_to(memory_); }
-
-  void put(const cuda::DeviceMemory& to, const std::vector<std::byte>& bytes) const {
-    ASSERT_LE(bytes.size(), to.bytes());
-    ASSERT_EQ(api().memcpy_htod_async(to.address(), bytes.data(), bytes.size(), stream()), cuda::CUresult::kSuccess);
-    ASSERT_TRUE(stream_.synchronize().ok());
-  }
-  std::vector<std::byte> get(const cuda::DeviceMemory& from, std::size_t count) const {
-    std::vector<std::byte> bytes(count);
-    EXPECT_EQ(api().memcpy_dtoh_async(bytes.data(), from.address(), count, stream()), cuda::CUresult::kSuccess);
-    const Status done = stream_.synchronize();
-    EXPECT_TRUE(done.ok()) << to_string(done.error());
-    return bytes;
-  }
-
- private:
-  const bench::Gpu* gpu_;
-  cuda::Stream stream_;
-  cuda::DeviceMemory memory_;
-  cuda::DeviceMemory other_;
-};
-
 std::size_t bytes_of(const Case& each, std::int32_t ranks) {
   return 2 * static_cast<std::size_t>(ranks) * each.count * size_of(each.type) + kGuardBytes;
 }
@@ -98,27 +53,8 @@ void run_on_device(Communicator& rank, const Seat& seat, const Case& each) {
       << to_string(each) << ": written past the end";
 }
 
-class GpuCollectives : public GpuTest {
+class GpuCollectives : public GpuCalls {
  protected:
-  std::vector<Seat> seats_for(const Communicators& ranks, std::size_t bytes) {
-    std::vector<Seat> seats;
-    for (std::size_t i = 0; i < ranks.size(); ++i) seats.emplace_back(gpu(), bytes);
-    return seats;
-  }
-
-  // body(communicator, seat), one thread per rank.
-  void on_every_seat(std::int32_t ranks, std::size_t bytes,
-                     const std::function<void(Communicator&, const Seat&)>& body) {
-    Communicators all = make_ranks(ranks);
-    const std::vector<Seat> seats = seats_for(all, bytes);
-    on_every_rank(all, [&](Communicator& rank) {
-      const Seat& seat = seats[static_cast<std::size_t>(rank.rank())];
-      const auto scope = seat.enter();
-      body(rank, seat);
-    });
-    all.clear();  // before the streams that it may still use
-  }
-
   void run_all(std::int32_t ranks, const std::vector<Case>& cases) {
     std::size_t bytes = 0;
     for (const Case& each : cases) bytes = std::max(bytes, bytes_of(each, ranks));
