@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -159,6 +160,48 @@ Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& 
   return {};
 }
 
+// One length by kernels and by copy engines, which communicators learn from the environment.
+Status measure_gathers(Gpu& gpu, const CallsOptions& options, std::size_t bytes, Section& section,
+                       std::uint64_t& wrong) {
+  constexpr int kRanks = 2;
+  for (const bool by_copies : {false, true}) {
+    setenv("TUTTI_DEVICE_COPIES", by_copies ? "1" : "0", 1);
+    auto ranks = Ranks::create(gpu, kRanks, bytes);
+    unsetenv("TUTTI_DEVICE_COPIES");
+    if (!ranks) return std::move(ranks).error();
+    const std::size_t elements = bytes / sizeof(float) / kRanks;
+    const auto put = [&] { return (*ranks)->put_gather(elements); };
+    const auto samples = Gpu::measure(rounds_for(options, bytes), [&] { return (*ranks)->time_us(put); });
+    TUTTI_TRY(samples);
+    const auto bad = (*ranks)->count_wrong_gathers(elements, options.corrupt);
+    TUTTI_TRY(bad);
+    wrong += *bad;
+    const double us = samples->median();
+    const double bound_us = 2.0 * kRanks * static_cast<double>(bytes) / copy_rate(options, bytes) / 1000;
+    section.rows.push_back({{"ranks", kRanks},
+                            {"size of an output", text_of_size(bytes)},
+                            {"bytes", bytes},
+                            {"by", by_copies ? "copy engines" : "kernels"},
+                            {"us", us},
+                            {"bound us", bound_us},
+                            {"bound / time", bound_us / us},
+                            {"right", *bad == 0},
+                            {"samples_us", samples->us}});
+  }
+  return {};
+}
+
+Section gathers_section() {
+  return {
+      .name = "all_gather",
+      .title = "All-gather by kernels and by copy engines",
+      .notes = {"In a group, one process, a stream for each rank (TUTTI_DEVICE_COPIES=0, then 1). Bound: every byte "
+                "of every output read once and written once at the rate of the driver's copy in this run. Every "
+                "byte is checked."},
+      .columns = {"ranks", "size of an output", "by", "us", "bound us", "bound / time", "right"},
+      .rows = {}};
+}
+
 Section all_reduce_section() {
   return {
       .name = "all_reduce",
@@ -193,7 +236,11 @@ Result<CallsResult> measure_calls(Gpu& gpu, const CallsOptions& options) {
   for (const int count : options.ranks) TUTTI_TRY(measure_ranks(gpu, options, count, calls, result.wrong));
   Section steps = steps_section();
   TUTTI_TRY(measure_steps(gpu, options, options.ranks.back(), steps, result.wrong));
-  result.sections = {std::move(calls), std::move(steps)};
+  Section gathers = gathers_section();
+  for (const std::size_t bytes : options.gather_sizes) {
+    TUTTI_TRY(measure_gathers(gpu, options, bytes, gathers, result.wrong));
+  }
+  result.sections = {std::move(calls), std::move(steps), std::move(gathers)};
   return result;
 }
 

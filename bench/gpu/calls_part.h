@@ -1,5 +1,5 @@
-// The second and third part of gpu_bench: all-reduce of several ranks on one GPU beside what the device could do, and
-// what a step of a plan costs.
+// The second to fourth part of gpu_bench: all-reduce of several ranks on one GPU beside what the device could do, what
+// a step of a plan costs, and all-gather by kernels beside copy engines.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace tutti::bench {
 
 struct CallsOptions {
   std::vector<int> ranks;
-  std::vector<std::size_t> sizes;  // bytes of each rank's vector, multiples of 4
+  std::vector<std::size_t> sizes;         // bytes of each rank's vector, multiples of 4
+  std::vector<std::size_t> gather_sizes;  // bytes of each rank's output, multiples of 4 for each of two ranks
   Rounds rounds;
   std::vector<CopyRate> copies;  // measured in this run; not empty
   bool corrupt = false;          // as in KernelsOptions

@@ -59,12 +59,14 @@ Result<Report> measure(Gpu& gpu, const Options& options) {
   if (!kernels) return kernels.error();
   CallsOptions calls{.ranks = {2, 4, 8},
                      .sizes = {8, 1 << 10, 64 << 10, kMiB, 64 * kMiB, 256 * kMiB},
+                     .gather_sizes = {kMiB, 16 * kMiB, 256 * kMiB},
                      .rounds = rounds,
                      .copies = kernels->copies,
                      .corrupt = options.corrupt};
   if (options.smoke) {
     calls.ranks = {2, 4};
     calls.sizes = {8, 1 << 10, 64 << 10};
+    calls.gather_sizes = {64 << 10};
   }
   Result<CallsResult> called = measure_calls(gpu, calls);
   if (!called) return called.error();

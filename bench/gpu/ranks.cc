@@ -150,8 +150,18 @@ Status Ranks::put_kernels(cuda::CUfunction kernel) const {
   return {};
 }
 
-Result<std::uint64_t> Ranks::count_wrong(std::size_t count, const std::function<Status()>& put, bool corrupt) const {
-  const std::size_t bytes = count * sizeof(float);
+Status Ranks::put_gather(std::size_t count) const {
+  Group group;
+  for (std::size_t rank = 0; rank < communicators_.size(); ++rank) {
+    CollectiveCall call = call_of(rank, count);
+    call.kind = CollectiveKind::kAllGather;
+    TUTTI_TRY(group.add(*communicators_[rank], call, options_of(rank, Algorithm::kAuto)));
+  }
+  return group.run();
+}
+
+// Outputs as `put` leaves them, over what nobody would put there.
+Status Ranks::spoil(std::size_t bytes, const std::function<Status()>& put, bool corrupt) const {
   const cuda::DriverApi& api = gpu_.driver().api();
   for (const cuda::DeviceMemory& output : outputs_) {
     TUTTI_TRY(
@@ -159,17 +169,39 @@ Result<std::uint64_t> Ranks::count_wrong(std::size_t count, const std::function<
   }
   TUTTI_TRY(gpu_.synchronize());
   TUTTI_TRY(time_us(put));
-  if (corrupt) {
-    TUTTI_TRY(gpu_.driver().check(api.memset_d8_async(outputs_[0].address() + bytes / 2, 0x77, 1, gpu_.stream()),
-                                  "cuMemsetD8Async"));
-    TUTTI_TRY(gpu_.synchronize());
-  }
+  if (!corrupt) return {};
+  TUTTI_TRY(gpu_.driver().check(api.memset_d8_async(outputs_[0].address() + bytes / 2, 0x77, 1, gpu_.stream()),
+                                "cuMemsetD8Async"));
+  return gpu_.synchronize();
+}
+
+Result<std::uint64_t> Ranks::count_wrong(std::size_t count, const std::function<Status()>& put, bool corrupt) const {
+  const std::size_t bytes = count * sizeof(float);
+  TUTTI_TRY(spoil(bytes, put, corrupt));
   const Period expected = sum_of_digits(this->count());
   std::uint64_t wrong = 0;
   for (const cuda::DeviceMemory& output : outputs_) {
     const Result<std::uint64_t> bad = wrong_bytes(gpu_, output.address(), bytes, expected);
     TUTTI_TRY(bad);
     wrong += *bad > 0 ? 1 : 0;
+  }
+  return wrong;
+}
+
+Result<std::uint64_t> Ranks::count_wrong_gathers(std::size_t count, bool corrupt) const {
+  const std::size_t block = count * sizeof(float);
+  TUTTI_TRY(spoil(
+      block * communicators_.size(), [&] { return put_gather(count); }, corrupt));
+  std::uint64_t wrong = 0;
+  for (const cuda::DeviceMemory& output : outputs_) {
+    std::uint64_t bad = 0;
+    for (int rank = 0; rank < this->count(); ++rank) {
+      const cuda::CUdeviceptr from = output.address() + static_cast<std::size_t>(rank) * block;
+      const Result<std::uint64_t> found = wrong_bytes(gpu_, from, block, rank_digits(rank));
+      TUTTI_TRY(found);
+      bad += *found;
+    }
+    wrong += bad > 0 ? 1 : 0;
   }
   return wrong;
 }

@@ -33,17 +33,22 @@ class Ranks {
   Status put_as_group(std::size_t count, Algorithm algorithm) const;
   // The same by the ranks' threads, which run already and wait for each other at a barrier.
   Status put_by_threads(std::size_t count, Algorithm algorithm);
+  // The all_gather of `count` elements of each input, by one thread: outputs have count() times as many.
+  Status put_gather(std::size_t count) const;
   // A kernel without arguments in every stream.
   Status put_kernels(cuda::CUfunction kernel) const;
 
   // Overwrites the outputs, lets `put` work, and compares every byte of every output with the sum. The number of
   // ranks with a wrong result. `corrupt`: changes a byte of rank 0's before that.
   Result<std::uint64_t> count_wrong(std::size_t count, const std::function<Status()>& put, bool corrupt) const;
+  // The same of put_gather().
+  Result<std::uint64_t> count_wrong_gathers(std::size_t count, bool corrupt) const;
 
  private:
   class Threads;
   explicit Ranks(const Gpu& gpu);
   Status add_rank(int rank, std::size_t bytes);
+  Status spoil(std::size_t bytes, const std::function<Status()>& put, bool corrupt) const;
   CollectiveCall call_of(std::size_t rank, std::size_t count) const;
   CallOptions options_of(std::size_t rank, Algorithm algorithm) const;
   Status put_one(std::size_t rank, std::size_t count, Algorithm algorithm) const;

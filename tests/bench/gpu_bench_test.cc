@@ -101,6 +101,7 @@ TEST_F(GpuBench, NoticesOtherOrdersAndStrayBytes) {
 TEST_F(GpuBench, TimesCallsOfAllRanksAndChecksThem) {
   CallsOptions options{.ranks = {1, 3},
                        .sizes = {8, 100'000},
+                       .gather_sizes = {4096, 100'000},
                        .rounds = {.rounds = 1, .passes = 1, .limit_s = 5},
                        .copies = {{1000, 1.0}},
                        .corrupt = false};
@@ -115,8 +116,13 @@ TEST_F(GpuBench, TimesCallsOfAllRanksAndChecksThem) {
   }
   EXPECT_NEAR(rows.back()["bound us"].get<double>(), 600, 1e-6) << "3 ranks read and write 100,000 bytes at 1 GB/s";
   EXPECT_GT(result->sections[1].rows[1]["steps of a rank"], result->sections[1].rows[0]["steps of a rank"]);
+  const std::vector<Row>& gathers = result->sections[2].rows;
+  ASSERT_EQ(gathers.size(), 2 * 2U) << "by kernels and by copies";
+  EXPECT_EQ(gathers[3]["right"], true);
+  EXPECT_NEAR(gathers[3]["bound us"].get<double>(), 400, 1e-6) << "2 outputs of 100,000 bytes at 1 GB/s";
   options.corrupt = true;
-  EXPECT_EQ(measure_calls(*gpu_, options)->wrong, 2 * 2 * 2U + 2) << "one rank of each call, and of both algorithms";
+  EXPECT_EQ(measure_calls(*gpu_, options)->wrong, 2 * 2 * 2U + 2 + 2 * 2)
+      << "one rank of each call, of both algorithms, and of each gather";
 }
 
 TEST(GpuBenchValues, ShowEveryRanksPart) {
