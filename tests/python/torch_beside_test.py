@@ -71,6 +71,7 @@ def check_any_source_beside_others(rank: int, size: int) -> None:
     if rank == 0:
         work.wait()
         same(late, torch.full((1,), 9.0))
+    dist.barrier()  # what the next check sends is a message from anybody, too
 
 
 def check_any_source_looks_again(rank: int, size: int) -> None:
