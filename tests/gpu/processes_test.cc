@@ -63,7 +63,7 @@ class GpuProcesses : public GpuCalls {
       std::vector<std::string> words = settings;
       words.push_back(std::string(kRank) + "=" + std::to_string(rank));
       words.push_back("TUTTI_ROOT=127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
-      words.push_back("TUTTI_JOB_ID=gpu processes");
+      words.emplace_back("TUTTI_JOB_ID=gpu processes");
       if (rank == 0) words.push_back("TUTTI_ROOT_FD=" + std::to_string(listening));
       processes.push_back(spawn(filter, std::move(words)));
     }
