@@ -176,6 +176,19 @@ Result<bool> check_overlap(const CheckedCall& checked, const Caller& caller) {
                           : "output is the block of this rank in input"));
 }
 
+// A rank that is alone has one block, and plans take that to be at the buffer's beginning.
+void begin_at_block(CollectiveCall& call, Lengths& lengths, std::size_t element_bytes) {
+  if (lengths.displacements.empty()) return;
+  const std::uint64_t start = lengths.counts[0] > 0 ? lengths.displacements[0] * element_bytes : 0;
+  lengths.displacements.clear();
+  if (call.kind == CollectiveKind::kAllGather && call.output != nullptr) {
+    call.output = static_cast<std::byte*>(call.output) + start;
+  }
+  if (call.kind == CollectiveKind::kReduceScatter && call.input != nullptr) {
+    call.input = static_cast<const std::byte*>(call.input) + start;
+  }
+}
+
 Result<Lengths> lengths_of(const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
   if (call.kind == CollectiveKind::kBarrier) return Lengths{};
   if (!call.variable) {
@@ -211,12 +224,14 @@ bool is_exchange(const CollectiveCall& call) {
                            call.kind == CollectiveKind::kScatter);
 }
 
-Result<CheckedCall> check_call(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
+Result<CheckedCall> check_call(const CollectiveCall& given, const CallOptions& options, const Caller& caller) {
+  CollectiveCall call = given;
   TUTTI_TRY(check_words(call, options, caller));
   const UserReduction& user = options.reduction;
   const std::size_t element_bytes = user.combine != nullptr ? user.element_bytes : size_of(call.type);
   auto lengths = lengths_of(call, element_bytes, caller);
   if (!lengths) return lengths.error();
+  if (caller.ranks == 1 && call.variable) begin_at_block(call, *lengths, element_bytes);
   CheckedCall checked;
   checked.collective.kind = call.kind;
   checked.collective.ranks = caller.ranks;

@@ -92,6 +92,7 @@ DeviceWorld::~DeviceWorld() {
   leave_for_good(std::move(opened_));  // kernels may still use these
   leave_for_good(std::move(links_));
   leave_for_good(std::move(room_));
+  leave_for_good(std::move(process_));  // the peers' arenas, and what the team's launches read in host memory
   leave_for_good(std::move(pinned_));
 }
 

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -235,6 +237,52 @@ TEST(DeviceFaults, NothingIsLeftBehind) {
     static_cast<void>(outcome(ranks, {.count = 5'000, .algorithm = Algorithm::kDoubleTree}, devices));
   }
   EXPECT_EQ(fake.leaks(), "");
+}
+
+// The end of a communicator waits for nothing but its own limits, and leaves what a call reads that stands behind work
+// of the caller's: its tables, and the arenas of the peers.
+TEST(DeviceFaults, ACommunicatorEndsBeforeItsCallHasBegun) {
+  const cuda::fake::Control& fake = small_devices();
+  Communicators ranks = ranks_on({0, 1});
+  const std::vector<std::size_t> counts = {100, 7};
+  const auto gather = [&](Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& memory) {
+    auto* all = static_cast<std::int32_t*>(pointer(memory));
+    const Status status =
+        rank.all_gather_v(all + 100 * rank.rank(), all, {.counts = counts}, DataType::kInt32, gpu.options());
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  };
+  std::atomic<int> ended{0};
+  std::thread late;  // a stream that goes on when the communicators have ended, or have taken far too long
+  std::barrier<> step(2);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const auto me = static_cast<std::size_t>(rank.rank());
+    const Gpu gpu(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(4096);
+    gather(rank, gpu, memory);
+    gpu.synchronize();
+    step.arrive_and_wait();
+    const auto pinned = *cuda::PinnedMemory::allocate(driver(), 64);  // of other memory the copy would be waited for
+    if (me == 0) {
+      fake.hold_copy("cuMemcpyHtoDAsync", 1);
+      const auto copied = driver().api().memcpy_htod_async(memory.address(), pinned.bytes().data(), 64, gpu.stream());
+      EXPECT_EQ(copied, cuda::CUresult::kSuccess);
+      gather(rank, gpu, memory);
+      late = std::thread([&] {
+        const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        while (ended < 2 && std::chrono::steady_clock::now() < limit) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        EXPECT_EQ(ended, 2) << "a communicator waits for what its caller's stream does";
+        fake.release();
+      });
+    }
+    step.arrive_and_wait();
+    ranks[me].reset();
+    ++ended;
+    gpu.synchronize();  // the call runs now, and ends
+    step.arrive_and_wait();
+  });
+  late.join();
 }
 
 // Where devices do not reach each other, the host carries the calls out: same result.

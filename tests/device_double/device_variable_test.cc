@@ -112,6 +112,26 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DeviceVariableCalls,
                                            Devices(9, 0)),  // more than a kernel's parameters hold
                          name_of);
 
+// Also of a rank that is alone the one block lies where the caller says.
+TEST(DeviceVariableCall, OfOneRankHasItsDisplacement) {
+  for (const std::int32_t device : {CommunicatorOptions::kNoDevice, std::int32_t{0}}) {
+    Communicators alone = ranks_on({device});
+    const Devices devices = device == CommunicatorOptions::kNoDevice ? Devices{} : Devices{device};
+    for (const auto kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+      const VariableCall call{.kind = kind, .counts = {5}, .gap = 3};
+      Bytes wanted = random_bits(bytes_of(call), 0);
+      const std::size_t block = 3 * sizeof(std::int32_t);
+      const std::size_t own = elements_of(call) * sizeof(std::int32_t);
+      const bool gathers = kind == CollectiveKind::kAllGather;
+      std::copy_n(wanted.begin() + static_cast<std::ptrdiff_t>(gathers ? own : block), 5 * sizeof(std::int32_t),
+                  wanted.begin() + static_cast<std::ptrdiff_t>(gathers ? block : own));
+      EXPECT_EQ(outcome_of(alone, call, devices).front(), wanted) << to_string(kind) << " on " << device;
+      const VariableCall in_place{.kind = kind, .counts = {5}, .gap = 3, .in_place = true};
+      EXPECT_EQ(outcome_of(alone, in_place, devices).front(), random_bits(bytes_of(in_place), 0));
+    }
+  }
+}
+
 // Processes with registered memory, of which only some give displacements: who does is not written to in place.
 void check_processes(Communicator& rank, const Gpu& gpu) {
   const Counts counts = {4'000, 7, 9'000};
