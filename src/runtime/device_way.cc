@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "base/assert.h"
 #include "plan/layout.h"
 #include "runtime/device_failure.h"
+#include "runtime/leave_for_good.h"
 
 namespace tutti::detail {
 namespace {
@@ -60,7 +60,7 @@ DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std
 
 DeviceWay::~DeviceWay() {
   if (world_->end()) return;
-  static_cast<void>(new (std::nothrow) auto(std::move(plans_)));  // kernels may still use them
+  leave_for_good(std::move(plans_));  // kernels may still use them
 }
 
 Result<bool> DeviceWay::takes(const CheckedCall& checked) {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <deque>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "runtime/leave_for_good.h"
 
 namespace tutti::detail {
 namespace {
@@ -72,15 +72,6 @@ bool DeviceWorld::end() {
   }
   team_->forget(rank_);
   return idle_;
-}
-
-// Never ends what it is given.
-template <class T>
-void leave_for_good(T what) {
-  static std::mutex mutex;
-  static auto& kept = *new std::deque<T>;  // not destroyed at exit
-  const std::scoped_lock lock(mutex);
-  kept.push_back(std::move(what));
 }
 
 DeviceWorld::~DeviceWorld() {
