@@ -21,6 +21,13 @@ if(TUTTI_FUZZERS)
   target_compile_options(tutti_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# tutti_compile_apart(a.cc ...): the presets compile about ten sources of a target as one file (CMake's "unity build"),
+# because parsing headers is most of the cost of a build. Names in anonymous namespaces then meet. These sources of the
+# current folder are compiled by themselves: they have a name that another source of their target has too.
+function(tutti_compile_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 function(tutti_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(tutti_${name} STATIC ${arg_SOURCES})

@@ -9,10 +9,14 @@
 
 namespace tutti::cuda {
 
+// Declared here first: without that, a file that includes nccl.h before this header would take the type of its global
+// CUstream_st, and its calls would not link.
+struct CUstream_st;  // NOLINT(bugprone-forward-declaration-namespace): nccl.h has the name, too
+
 using CUdevice = int;
 using CUdeviceptr = std::uint64_t;
 using CUcontext = struct CUctx_st*;
-using CUstream = struct CUstream_st*;  // NOLINT(bugprone-forward-declaration-namespace): nccl.h has the name, too
+using CUstream = CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
