@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # run.sh PYTHON TUTTI FILE: the tests of one file, by the Python of the package's environment, with TUTTI as the
-# launcher. Status 77 where there is no such Python, or it has not the package.
+# launcher. Status 77 if scripts/setup --python could not install the environment. If it could, the package tutti has to
+# be there, because otherwise scripts/build-python was not run or has failed: then the tests fail.
 
 set -euo pipefail
 python=$1 tool=$2 file=$3
 
-if ! [ -x "$python" ]; then
-  echo "skipped: there is no $python; scripts/build-python makes it"
+has() {
+  "$python" -c 'import importlib.util as u, sys; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))' "$@"
+}
+if ! [ -x "$python" ] || ! has pytest numpy torch; then
+  echo "skipped: $python is missing or lacks pytest, numpy or torch; scripts/setup --python installs them"
   exit 77
 fi
 cd "$(dirname "$file")" # not where a folder called tutti could be taken for the package
-found='import importlib.util as u, sys; sys.exit(any(u.find_spec(name) is None for name in ("tutti", "pytest")))'
-if ! "$python" -c "$found"; then
-  echo "skipped: $python has no package tutti, or no pytest; scripts/build-python installs both"
-  exit 77
+if ! has tutti; then
+  echo "FAILED: $python has no package tutti; scripts/build-python builds and installs it"
+  exit 1
 fi
 LAUNCHER_OF_RANKS=$tool exec "$python" -m pytest -q -p no:cacheprovider "$file"

@@ -198,9 +198,12 @@ def main() -> int:
     parser.add_argument("--here", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     path = os.path.abspath(arguments.results)
-    if any(importlib.util.find_spec(name) is None for name in ("torch", "tutti", "expecttest")):
-        print("skipped: this needs torch, tutti and expecttest")
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "expecttest")):
+        print("skipped: torch or expecttest is missing; scripts/setup --python installs them")
         return 77
+    if importlib.util.find_spec("tutti") is None:
+        print("FAILED: there is no package tutti; scripts/build-python builds and installs it")
+        return 1
     if arguments.here:
         _run_here(arguments.here.split(","), path)
         return 0
