@@ -55,6 +55,9 @@ check() { # check LANGUAGE STANDARD
   done
 }
 
+# scripts/check-skips reads these lines.
+if [ $# -lt 2 ]; then echo 'inner skip: second_compiler: CMake has found no clang++'; fi
+if ! [ -f "$cuda/cuda_runtime.h" ]; then echo "inner skip: cuda_headers: there is no cuda_runtime.h in '$cuda'"; fi
 for compiler in "$@"; do
   for standard in c99 c11 c17; do check c "$standard"; done
   for standard in c++11 c++17 c++20; do check c++ "$standard"; done
