@@ -1,0 +1,102 @@
+// Ports that rank 0 of a test's job can listen on, where all ranks have to know the port before rank 0 binds it.
+//
+// To bind port 0, read the port and close the socket is not enough: from then on the kernel may give the port to the
+// next connection of any program. So the ports here are outside the range from which the kernel takes ports for
+// connections (ip_local_port_range), outside the one that the library derives ports from job ids in (20000-32767), and
+// reserved by a lock, so that no other test gets the same one. The lock is on a byte of a file that all tests of a user
+// share: byte N stands for port N. The system drops it when the process and all children that it has forked are gone.
+// ports.py does the same for shell and Python tests.
+//
+// Where the port need not be known beforehand, bind port 0 and pass the port on: that is simpler.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <mutex>
+#include <string>
+
+namespace tutti::test {
+
+class PortReservations {
+ public:
+  // A port that is free on every address of this machine, and of this process and its children until they end.
+  std::uint16_t next() {
+    const std::scoped_lock lock(mutex_);
+    if (owner_ != getpid()) open_anew();
+    for (std::uint32_t i = 0; i < 2 * (kLast - kFirst); ++i) {
+      at_ = at_ >= kLast ? kFirst : at_ + 1;
+      if ((at_ < lowest_of_kernel_ || at_ > highest_of_kernel_) && reserve(at_) && can_be_bound(at_)) {
+        return static_cast<std::uint16_t>(at_);
+      }
+    }
+    ADD_FAILURE() << "no free port in " << kFirst << " to " << kLast;
+    return 0;
+  }
+
+ private:
+  static constexpr std::uint32_t kFirst = 10'000, kLast = 19'999;
+
+  // A lock belongs to the open file, which a forked child shares with its parent. So the child opens the file once
+  // more, and leaves the parent's open for its locks. Where to begin differs, so that few look at the same ports.
+  void open_anew() {
+    owner_ = getpid();
+    at_ = kFirst + static_cast<std::uint32_t>(owner_) * 61 % (kLast - kFirst);
+    const std::string path = "/tmp/tutti-test-ports-" + std::to_string(getuid());
+    file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    EXPECT_GE(file_, 0) << path;
+    std::FILE* const range = std::fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+    if (range == nullptr) return;
+    unsigned lowest = 0, highest = 0;
+    // A range that takes up all our ports leaves no better choice than to share them with the kernel.
+    if (std::fscanf(range, "%u %u", &lowest, &highest) == 2 && (lowest > kFirst + 1000 || highest + 1000 < kLast)) {
+      lowest_of_kernel_ = lowest;
+      highest_of_kernel_ = highest;
+    }
+    std::fclose(range);
+  }
+  bool reserve(std::uint32_t port) const {
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = port;
+    lock.l_len = 1;
+    return fcntl(file_, F_OFD_SETLK, &lock) == 0;
+  }
+  static bool can_be_bound(std::uint32_t port) {
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);  // of both families, where there is IPv6
+    const int off = 0;
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    sockaddr_in6 any6{};
+    any6.sin6_family = AF_INET6;
+    any6.sin6_port = htons(static_cast<std::uint16_t>(port));
+    bool bound = fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&any6), sizeof(any6)) == 0;
+    if (fd >= 0) close(fd);
+    if (bound) return true;
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in any4{};
+    any4.sin_family = AF_INET;
+    any4.sin_port = htons(static_cast<std::uint16_t>(port));
+    bound = bind(fd, reinterpret_cast<sockaddr*>(&any4), sizeof(any4)) == 0;
+    close(fd);
+    return bound;
+  }
+
+  std::mutex mutex_;
+  pid_t owner_ = -1;
+  int file_ = -1;
+  std::uint32_t at_ = kFirst;
+  std::uint32_t lowest_of_kernel_ = 1, highest_of_kernel_ = 0;  // an empty range
+};
+
+inline std::uint16_t free_port() {
+  static PortReservations reservations;
+  return reservations.next();
+}
+
+}  // namespace tutti::test
