@@ -1,12 +1,9 @@
 // Helpers of the tests whose ranks are processes.
 #pragma once
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,20 +14,10 @@
 #include <string>
 
 #include "runtime/support.h"
+#include "tests/support/patience.h"
+#include "tests/support/ports.h"
 
 namespace tutti::test {
-
-inline std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  socklen_t length = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 inline CommunicatorOptions job(std::int32_t rank, std::int32_t size, std::uint16_t port) {
   CommunicatorOptions options;
@@ -38,22 +25,19 @@ inline CommunicatorOptions job(std::int32_t rank, std::int32_t size, std::uint16
   options.size = size;
   options.root = "127.0.0.1:" + std::to_string(port);
   options.job_id = "processes-test";
-  options.setup_timeout = std::chrono::seconds(20);
-  options.timeout = std::chrono::seconds(20);
+  options.setup_timeout = patience();
+  options.timeout = patience();
   return options;
 }
 
-#if defined(__SANITIZE_THREAD__)
-inline constexpr unsigned kLongestChildS = 400;
-#else
-inline constexpr unsigned kLongestChildS = 60;
-#endif
+// No child outlives a broken test. Longer than one wait that ends in vain, so that its error is seen.
+inline const unsigned kLongestChildS = static_cast<unsigned>(2 * patience() / std::chrono::seconds(1));
 
 // Runs body() in a child; its return value is the exit status.
 inline pid_t start(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(kLongestChildS);  // no child outlives a broken test
+    alarm(kLongestChildS);
     _exit(body());
   }
   return child;

@@ -10,10 +10,10 @@
 #include <chrono>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "runtime/bootstrap_wire.h"
 #include "runtime/job_key.h"
+#include "tests/support/patience.h"
 
 namespace tutti::test {
 
@@ -21,23 +21,35 @@ inline JobKey key_for_tests(std::string_view name = "key") {
   return {.key = sha256({name}), .kind = wire::KeyKind::kGiven, .origin = "the test"};
 }
 
+// A new connection to a port of loopback; -1: nobody listens there.
+inline int connection_to(std::uint16_t port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+inline bool somebody_listens(std::uint16_t port) {
+  const int fd = connection_to(port);
+  return fd >= 0 && close(fd) == 0;
+}
+
 // Says what it is told to.
 class Raw {
  public:
-  explicit Raw(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    for (int attempt = 0; attempt < 400 && !connected_; ++attempt) {
-      connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-      if (!connected_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    EXPECT_TRUE(connected_);
-    const timeval patience{.tv_sec = 5, .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  explicit Raw(std::uint16_t port) {
+    EXPECT_TRUE(eventually([&] {
+      fd_ = connection_to(port);
+      return fd_ >= 0;
+    }));
+    const timeval limit{.tv_sec = patience() / std::chrono::seconds(1), .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   }
-  explicit Raw(int connected) : fd_(connected), connected_(true) {}
+  explicit Raw(int connected) : fd_(connected) {}
   ~Raw() { close(fd_); }
   Raw(const Raw&) = delete;
   Raw& operator=(const Raw&) = delete;
@@ -50,11 +62,15 @@ class Raw {
     std::string body(wire::frame_length(header), '\0');
     return recv(fd_, body.data(), body.size(), MSG_WAITALL) == ssize_t(body.size()) ? body : std::string();
   }
+  // The other side has closed it: that comes next, and within the test's patience.
+  bool is_closed() {
+    char byte = 0;
+    return recv(fd_, &byte, 1, 0) == 0;
+  }
   int fd() const { return fd_; }
 
  private:
-  int fd_;
-  bool connected_ = false;
+  int fd_ = -1;
 };
 
 // Knows the job's key, and speaks the handshake step by step.
@@ -67,7 +83,7 @@ class RawRank : public Raw {
     hello.key_kind = key.kind;
     hello.job = wire::job_tag(job_id);
     EXPECT_TRUE(random_bytes(hello.nonce));
-    introduction = {.version = wire::library_version(), .rank = rank, .size = size, .timeout_ms = 20'000};
+    introduction = {.version = wire::library_version(), .rank = rank, .size = size, .timeout_ms = patience().count()};
   }
   wire::Hello hello;
   wire::Introduction introduction;
