@@ -202,7 +202,10 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
   const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
   if (!challenge && !reason) {  // also: an earlier job's hub, which is just ending
-    stranger_ = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
+    // A try that the deadline has cut short tells less than what an earlier one was told.
+    if (stranger_.empty() || Clock::now() < deadline_) {
+      stranger_ = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
+    }
     return Attempt::kStranger;
   }
   if (!challenge) return refused(port, wire::harmless(*reason));
