@@ -6,6 +6,9 @@ program=$2
 promise=$3
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
+export TUTTI_RECORD_DIR=$here/records
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../support/patience.sh" "$tutti"
 
 fail() {
   echo "FAILED: $*"
@@ -13,18 +16,31 @@ fail() {
   exit 1
 }
 begin() { # begin ARGS...: the job in the background, its number in $launcher
-  "$tutti" run --timeout-s 60 "$@" >"$here/log" 2>&1 &
+  "$tutti" run --timeout-s "$(scaled 90)" "$@" >"$here/log" 2>&1 &
   launcher=$!
 }
-rank_pids() { # once COUNT ranks are there, in the order of their start
+# are_there COUNT STATE: so many ranks, and the flight recorder says of each that its last call is a STATE. Then they
+# have all met, because no call begins before that.
+are_there() {
+  local table child
   children=()
-  for _ in $(seq 200); do
-    read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true
-    [ ${#children[@]} -ne "$1" ] || break
-    sleep 0.05
+  read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true # it has no newline
+  [ ${#children[@]} -eq "$1" ] || return 1
+  table=$("$tutti" top --once 2>/dev/null)
+  for child in "${children[@]}"; do
+    grep -qE "^ +[0-9]+ +$child [a-z]+ .* $2 " <<<"$table" || return 1
   done
-  [ ${#children[@]} -eq "$1" ] || fail "there are not $1 ranks"
-  sleep 0.7 # they are at work then
+}
+rank_pids() { # rank_pids COUNT [STATE]: the ranks at work, in the order of their start
+  wait_until are_there "$1" "${2-(in|after) all_reduce #[0-9]+}" || fail "there are not $1 ranks at work"
+}
+are_gone() {
+  local pid
+  for pid in "$@"; do [ ! -e "/proc/$pid" ] || return 1; done
+}
+kill_ranks() { # kill_ranks PID...: returns when the launcher has seen their end
+  kill -9 "$@"
+  wait_until are_gone "$@" || fail "killed ranks are still there: $*"
 }
 ends_with() { # ends_with STATUS
   wait "$launcher"
@@ -40,9 +56,9 @@ expect_lines() { # expect_lines COUNT REGEX
 dead_ranks_are_replaced() {
   begin --elastic 3:3 -- "$program" 600 4000
   rank_pids 3
-  kill -9 "${children[1]}"
+  kill_ranks "${children[1]}"
   rank_pids 3
-  kill -9 "${children[0]}"
+  kill_ranks "${children[0]}"
   ends_with 0
   expect_lines 1 'rank 1 was killed by signal 9 \(Killed\); replaced \(1 of 10 times\)'
   expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); replaced \(2 of 10 times\)'
@@ -52,9 +68,8 @@ dead_ranks_are_replaced() {
 # Killed when the last sum is there, so that the others have done all steps when the new one comes, without a state.
 one_that_dies_at_the_end_is_replaced() {
   begin --elastic 3:3 -- "$program" 2 2000000
-  rank_pids 3
-  sleep 2.3
-  kill -9 "${children[0]}"
+  rank_pids 3 'after all_reduce #3' # before the two sums, what is kept goes from one rank to all: #1
+  kill_ranks "${children[0]}"
   ends_with 0
   expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); replaced \(1 of 10 times\)'
   expect_lines 3 '2 steps in 2 meetings, every sum right'
@@ -63,13 +78,13 @@ one_that_dies_at_the_end_is_replaced() {
 # Nobody is there whom a replacement could meet: each has done all steps and goes, and none is to be lost in silence.
 one_that_dies_behind_the_end_is_told() {
   # shellcheck disable=SC2016
-  begin --elastic 3:3 --grace-ms 20000 -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 1 ] || exit 5' "$program"
+  begin --elastic 3:3 --grace-ms "${patience_s%.*}000" -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 1 ] || exit 5' "$program"
   ends_with 5
   expect_lines 3 '50 steps in 1 meetings, every sum right'
   expect_lines 1 '^tutti run: rank 1 ended with exit status 5$'
   expect_lines 1 '^tutti run: '
   # shellcheck disable=SC2016
-  begin --elastic 2:3 --grace-ms 20000 -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 2 ] || kill -9 $$' "$program"
+  begin --elastic 2:3 --grace-ms "${patience_s%.*}000" -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 2 ] || kill -9 $$' "$program"
   ends_with 137
   expect_lines 3 '50 steps in 1 meetings, every sum right'
   expect_lines 1 '^tutti run: rank 2 was killed by signal 9 \(Killed\)$'
@@ -79,7 +94,7 @@ one_that_dies_behind_the_end_is_told() {
 it_goes_on_with_fewer() {
   begin --elastic 2:3 --max-restarts 0 -- "$program" 600 4000
   rank_pids 3
-  kill -9 "${children[0]}"
+  kill_ranks "${children[0]}"
   ends_with 0
   expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); the job goes on with 2'
   expect_lines 2 '600 steps in 2 meetings, every sum right'
@@ -88,17 +103,17 @@ it_goes_on_with_fewer() {
 too_few_are_an_end() {
   begin --elastic 3:3 --max-restarts 0 --grace-ms 200 -- "$program" 100000 4000
   rank_pids 3
-  kill -9 "${children[2]}"
+  kill_ranks "${children[2]}"
   ends_with 137
   expect_lines 1 '2 rank\(s\) are left, 3 are needed'
 }
 
 a_stopped_rank_is_replaced() {
-  TUTTI_TIMEOUT_MS=500 begin --elastic 3:3 --rejoin-s 1 -- "$program" 600 4000
+  TUTTI_TIMEOUT_MS=500 begin --elastic 3:3 --rejoin-s 2 -- "$program" 600 4000
   rank_pids 3
   kill -STOP "${children[1]}"
   ends_with 0
-  expect_lines 1 'rank 1 did not come within 1000 ms; ending it'
+  expect_lines 1 'rank 1 did not come within 2000 ms; ending it'
   expect_lines 1 'rank 1 was killed by signal 9 \(Killed\); replaced'
   expect_lines 3 'every sum right'
 }
@@ -106,7 +121,7 @@ a_stopped_rank_is_replaced() {
 all_at_once_begin_anew() {
   begin --elastic 2:2 -- "$program" 600 4000
   rank_pids 2
-  kill -9 "${children[@]}"
+  kill_ranks "${children[@]}"
   ends_with 0
   expect_lines 2 'replaced'
   expect_lines 2 '600 steps in [0-9]+ meetings, every sum right'
