@@ -63,7 +63,7 @@ bool agree(Communicator& rank, std::int32_t me, const AgreeOptions& options, Rep
 class AgreeProcesses : public testing::TestWithParam<Way> {
  protected:
   std::vector<pid_t> start_all(const std::function<int(Communicator&, std::int32_t)>& body,
-                               milliseconds setup_timeout = milliseconds(20'000)) {
+                               milliseconds setup_timeout = patience()) {
     const std::uint16_t port = free_port();
     std::vector<pid_t> children;
     for (std::int32_t rank = 0; rank < kSize; ++rank) {
@@ -84,11 +84,6 @@ class AgreeProcesses : public testing::TestWithParam<Way> {
     return children;
   }
 };
-
-void wait_for(const std::atomic<int>& counter, int wanted) {
-  for (int i = 0; i < 4000 && counter < wanted; ++i) std::this_thread::sleep_for(milliseconds(5));
-  ASSERT_GE(counter, wanted);
-}
 
 // Sums until one fails; how many went well.
 std::int64_t sum_until_broken(Communicator& rank, Report& report) {
@@ -123,7 +118,7 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameAfterAKill) {
       if ((survivors >> rank & 1) == 0) continue;
       EXPECT_EQ(report.told[rank].survivors, survivors);
       EXPECT_EQ(report.told[rank].last_operation, static_cast<std::uint64_t>(report.told[rank].value));
-      EXPECT_LT(report.told[rank].took_ms, 5000) << "seconds are for a busy machine; the promise is one";
+      EXPECT_LT(report.told[rank].took_ms, patience().count()) << "the promise is one second, on a quiet machine";
       for (std::size_t other = 0; other < rank; ++other) {
         EXPECT_TRUE((survivors >> other & 1) == 0 || report.told[rank] == report.told[other]) << rank << ", " << other;
       }
@@ -135,16 +130,14 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameAfterAKill) {
 TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameWhereverTheKillFalls) {
   std::mt19937 random(7);
   int inside = 0;
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 12 || (inside == 0 && round < 1000); ++round) {
     Report& report = make_report();
-    const auto children = start_all(
-        [&](Communicator& rank, std::int32_t me) {
-          ++report.ready;
-          while (report.go == 0) continue;
-          std::this_thread::sleep_for(std::chrono::microseconds(300 * ((me + round) % kSize)));
-          return agree(rank, me, {.value = me}, report) ? 0 : 3;
-        },
-        milliseconds(2000));
+    const auto children = start_all([&](Communicator& rank, std::int32_t me) {
+      ++report.ready;
+      while (report.go == 0) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::microseconds(300 * ((me + round) % kSize)));
+      return agree(rank, me, {.value = me}, report) ? 0 : 3;
+    });
     wait_for(report.ready, kSize);
     const std::size_t first = round % 2 == 0 ? 0 : random() % kSize;
     const std::size_t second = random() % 3 == 0 ? random() % kSize : first;
@@ -173,10 +166,11 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameWhereverTheKillFalls) {
 // The lowest rank is stopped: the others go on without it, and it is told when it wakes.
 TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
   Report& report = make_report();
+  const milliseconds limit = scaled(milliseconds(1000));  // within which ranks 1, 2 and 3 must all come
   const auto children = start_all([&](Communicator& rank, std::int32_t me) {
     ++report.ready;
     while (report.go == 0) std::this_thread::sleep_for(milliseconds(2));
-    const bool agreed = agree(rank, me, {.value = me, .patience = milliseconds(700)}, report);
+    const bool agreed = agree(rank, me, {.value = me, .patience = limit}, report);
     ++report.ready;
     while (me != 0 && report.go < 2) std::this_thread::sleep_for(milliseconds(2));
     return agreed == (me != 0) ? 0 : 3;
@@ -189,8 +183,7 @@ TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
     EXPECT_EQ(report.told[rank].ended, 1);
     EXPECT_EQ(report.told[rank].survivors, 0b1110u);
     EXPECT_EQ(report.told[rank].value, 1);
-    EXPECT_GE(report.told[rank].took_ms, 600);
-    EXPECT_LT(report.told[rank].took_ms, 5000) << "about 700 on a quiet machine";
+    EXPECT_LT(report.told[rank].took_ms, patience().count()) << "about " << limit.count() << " on a quiet machine";
   }
   kill(children[0], SIGCONT);
   wait_for(report.ready, 2 * kSize);
@@ -223,7 +216,7 @@ TEST_P(AgreeProcesses, ShrinkWithoutAList) {
       EXPECT_EQ(status_of(children[rank]), victim ? 128 + SIGKILL : 0) << "rank " << rank;
       slowest_ms = std::max(slowest_ms, report.told[rank].took_ms);
     }
-    EXPECT_LT(slowest_ms, 5000) << "seconds are for a busy machine; the promise is one";
+    EXPECT_LT(slowest_ms, patience().count()) << "the promise is one second, on a quiet machine";
     std::printf("%zu of %d ranks killed: a sum on the others' communicator after %lld ms\n", dead.size(), kSize,
                 static_cast<long long>(slowest_ms));
   }
@@ -236,7 +229,7 @@ TEST_P(AgreeProcesses, ShrinkWhereverTheKillFalls) {
     Report& report = make_report();
     const auto children = start_all([&](Communicator& rank, std::int32_t me) {
       ++report.ready;
-      while (report.go == 0) continue;
+      while (report.go == 0) std::this_thread::yield();
       auto child = rank.shrink();
       if (!child.ok()) std::fprintf(stderr, "rank %d: %s\n", me, to_string(child.error()).c_str());
       if (!child.ok()) return 3;

@@ -49,6 +49,11 @@ inline int status_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// Waits for children to count a counter in shared memory up.
+inline void wait_for(const std::atomic<int>& counter, int wanted) {
+  ASSERT_TRUE(eventually([&] { return counter >= wanted; })) << counter << " of " << wanted;
+}
+
 inline std::int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();

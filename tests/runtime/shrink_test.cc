@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 
 #include "runtime/support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::test {
 namespace {
@@ -19,9 +21,9 @@ using testing::StartsWith;
 using Excluded = std::vector<std::int32_t>;
 using Shrunk = Result<std::unique_ptr<Communicator>>;
 
-Communicators make(const WorldKind& world, std::int32_t size, milliseconds setup_timeout = milliseconds(20'000)) {
+Communicators make(const WorldKind& world, std::int32_t size, milliseconds setup_timeout = patience()) {
   CommunicatorOptions options;
-  options.timeout = std::chrono::seconds(20);
+  options.timeout = patience();
   options.setup_timeout = setup_timeout;
   options.transport = world.transport;
   options.attach = world.attach;
@@ -42,6 +44,15 @@ std::vector<std::int32_t> who_is_in(Communicator& rank, std::int32_t own_number)
   std::vector<std::int32_t> who(static_cast<std::size_t>(rank.size()), -1);
   EXPECT_TRUE(rank.all_gather(&own_number, who.data(), 1, DataType::kInt32).ok());
   return who;
+}
+
+// Shrinks until that succeeds: on a busy machine a rank may be too late for an attempt of the others, and they for its
+// next one.
+Shrunk shrink_in_the_end(Communicator& rank, const Excluded& excluded) {
+  Shrunk child = rank.shrink(excluded);
+  const auto latest = std::chrono::steady_clock::now() + patience();
+  while (!child.ok() && std::chrono::steady_clock::now() < latest) child = rank.shrink(excluded);
+  return child;
 }
 
 // A few collectives of different kinds, plain and registered.
@@ -184,7 +195,6 @@ TEST_P(Shrink, ManyTimesWithOthers) {
 TEST_P(Shrink, NamesARankWithAnotherListAndWorksAfterwards) {
   Communicators ranks = make(GetParam(), 5);
   on_ranks(ranks, {0, 1, 2, 3}, [](Communicator& rank) {
-    const auto start = std::chrono::steady_clock::now();
     const auto child = rank.shrink(rank.rank() == 2 ? Excluded{} : Excluded{4});
     ASSERT_FALSE(child.ok());
     EXPECT_EQ(child.error().code, ErrorCode::kMismatch);
@@ -192,7 +202,6 @@ TEST_P(Shrink, NamesARankWithAnotherListAndWorksAfterwards) {
     EXPECT_EQ(child.error().rank, 2);
     EXPECT_THAT(child.error().message,
                 AllOf(StartsWith("shrink: "), HasSubstr("rank 0 excludes 4, rank 2 excludes nobody")));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << "the deadline is 20 s";
     auto again = rank.shrink(Excluded{4});
     ASSERT_TRUE(again.ok()) << to_string(again.error());
     works(**again);
@@ -200,31 +209,29 @@ TEST_P(Shrink, NamesARankWithAnotherListAndWorksAfterwards) {
 }
 
 TEST_P(Shrink, NamesARankThatDoesNotComeAndTakesItInLater) {
-  Communicators ranks = make(GetParam(), 5, milliseconds(1000));
+  Communicators ranks = make(GetParam(), 5, scaled(milliseconds(1000)));
   std::atomic<int> failed = 0;
+  std::barrier punctual(3);
   on_ranks(ranks, {0, 1, 2, 3}, [&](Communicator& rank) {
     if (rank.rank() == 2) {  // it comes when the others have given up once
-      while (failed < 3) std::this_thread::yield();
+      EXPECT_TRUE(eventually([&] { return failed == 3; }));
     } else {
-      const auto start = std::chrono::steady_clock::now();
+      punctual.arrive_and_wait();
       const auto child = rank.shrink(Excluded{4});
       ASSERT_FALSE(child.ok());
       ++failed;
       EXPECT_EQ(child.error().code, ErrorCode::kTimeout) << to_string(child.error());
       EXPECT_EQ(child.error().rank, 2) << to_string(child.error());
       EXPECT_THAT(child.error().message, HasSubstr("rank(s) 2 did not come"));
-      EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(4000)) << "one second on a quiet machine";
     }
-    Shrunk again = rank.shrink(Excluded{4});
-    // On a busy machine one may be late once more.
-    for (int more = 0; more < 3 && !again.ok(); ++more) again = rank.shrink(Excluded{4});
+    Shrunk again = shrink_in_the_end(rank, Excluded{4});
     ASSERT_TRUE(again.ok()) << to_string(again.error());
     works(**again);
   });
 }
 
 TEST_P(Shrink, NamesTheLowestRankWhereItDoesNotCome) {
-  Communicators ranks = make(GetParam(), 4, milliseconds(500));
+  Communicators ranks = make(GetParam(), 4, scaled(milliseconds(500)));
   on_ranks(ranks, {1, 2, 3}, [](Communicator& rank) {
     const auto child = rank.shrink({});
     ASSERT_FALSE(child.ok());
@@ -236,7 +243,7 @@ TEST_P(Shrink, NamesTheLowestRankWhereItDoesNotCome) {
 
 // Ranks 0 and 1 exclude each other's host: they wait at different doors.
 TEST_P(Shrink, EndsWhereRanksExcludeEachOther) {
-  Communicators ranks = make(GetParam(), 4, milliseconds(500));
+  Communicators ranks = make(GetParam(), 4, scaled(milliseconds(500)));
   on_ranks(ranks, {0, 1, 2}, [](Communicator& rank) {
     const auto child = rank.shrink(rank.rank() == 1 ? Excluded{0} : Excluded{3});
     ASSERT_FALSE(child.ok());
@@ -246,23 +253,26 @@ TEST_P(Shrink, EndsWhereRanksExcludeEachOther) {
 }
 
 // Rank 1 is late for the attempt that failed without it, and does not know that the others try something else by now.
+// That it was told shows in the message: it names those whom the others have missed, rank 1 among them.
 TEST_P(Shrink, TellsALateRankHowTheAttemptThatItMissedHasEnded) {
-  Communicators ranks = make(GetParam(), 4, milliseconds(3000));
+  Communicators ranks = make(GetParam(), 4, scaled(milliseconds(1500)));
   std::atomic<int> failed = 0;
+  std::barrier punctual(2);
   on_ranks(ranks, {0, 1, 2}, [&](Communicator& rank) {
-    while (rank.rank() == 1 && failed < 2) std::this_thread::yield();
-    if (rank.rank() == 1) std::this_thread::sleep_for(milliseconds(200));  // the others are in their next attempt
-    const auto start = std::chrono::steady_clock::now();
+    if (rank.rank() == 1) {
+      EXPECT_TRUE(eventually([&] { return failed == 2; }));
+      // Mostly the others are in their next attempt by then; before it, the result is the same.
+      std::this_thread::sleep_for(milliseconds(200));
+    } else {
+      punctual.arrive_and_wait();
+    }
     const auto child = rank.shrink({});
     ASSERT_FALSE(child.ok());
     ++failed;
     EXPECT_EQ(child.error().code, ErrorCode::kTimeout) << to_string(child.error());
     EXPECT_EQ(child.error().rank, 1);
     EXPECT_THAT(child.error().message, HasSubstr("rank(s) 1, 3 did not come"));
-    if (rank.rank() == 1) {
-      EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(2000));
-    }
-    auto again = rank.shrink(Excluded{3});
+    auto again = shrink_in_the_end(rank, Excluded{3});
     ASSERT_TRUE(again.ok()) << to_string(again.error());
     works(**again);
   });
@@ -294,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Shrink, testing::ValuesIn(kWorlds),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(Shrink, WorksAfterATimeoutWithoutTheRankThatWasLate) {
-  auto ranks = make_ranks(4, milliseconds(2000));
+  auto ranks = make_ranks(4, scaled(milliseconds(2000)));
   on_ranks(ranks, {0, 1, 3}, [](Communicator& rank) {
     EXPECT_THAT(sum_fails(rank, {}), HasSubstr("rank 2"));
     auto child = rank.shrink(Excluded{2});
