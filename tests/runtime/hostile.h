@@ -20,6 +20,9 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/raw_rank.h"
+#include "tests/support/patience.h"
+
 namespace tutti::test {
 
 // A listening socket on a free port of loopback. The descriptor is the caller's.
@@ -36,22 +39,18 @@ inline int listen_anywhere(std::uint16_t& port) {
   return fd;
 }
 
-// A new connection to a port of loopback; -1: nobody is there (any more). At most some seconds for each byte read.
-inline int dial(std::uint16_t port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const timeval patience{.tv_sec = 5, .tv_usec = 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-  for (int attempt = 0; attempt < 400; ++attempt) {
-    if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  close(fd);
-  return -1;
+// A new connection to a port of loopback, where somebody listens or will soon; -1: nobody does, or give_up() is true.
+inline int dial(
+    std::uint16_t port, const std::function<bool()>& give_up = [] { return false; }) {
+  int fd = -1;
+  static_cast<void>(eventually([&] {
+    fd = connection_to(port);
+    return fd >= 0 || give_up();
+  }));
+  const timeval limit{.tv_sec = patience() / std::chrono::seconds(1), .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  return fd;
 }
 
 // Passes the bytes of connections on to another port of loopback, remembers them, and may change them. Who connects
@@ -109,7 +108,7 @@ class Proxy {
       }
       if (waits[0].revents == 0) continue;
       const int rank = accept(listener_, nullptr, nullptr);
-      const int hub = dial(target_);
+      const int hub = dial(target_, [this] { return stop_.load(); });
       const std::scoped_lock lock(mutex_);
       pairs_.push_back({.rank = rank, .hub = hub, .open = rank >= 0 && hub >= 0, .seen = {}});
     }
@@ -157,7 +156,7 @@ class Flood {
   void run(std::uint16_t port, std::size_t held) {
     std::deque<int> fds;
     while (!stop_) {
-      const int fd = dial(port);
+      const int fd = dial(port, [this] { return stop_.load(); });
       if (fd < 0) break;
       ++opened_;
       // The first byte of what a rank would say, then silence.
