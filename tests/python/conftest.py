@@ -13,7 +13,11 @@ import tutti
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 TOOL = os.environ.get("LAUNCHER_OF_RANKS", str(TREE / "build/dev/bin/tutti"))
-LIMIT_S = 60
+sys.path.insert(0, str(TREE / "tests/support"))
+
+from patience import scaled  # noqa: E402
+
+LIMIT_S = scaled(60)
 
 
 def on_ranks(size: int, function: Callable[[tutti.Communicator], Any], **options: Any) -> List[Any]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, List
 
 import pytest
+from patience import scaled
+from ports import free_port
 
 torch = pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "python" / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node"]
-LIMIT_S = 300
+LIMIT_S = scaled(300)
 
 
 def run(command: List[Any], **variables: str) -> str:
@@ -29,18 +30,12 @@ def run(command: List[Any], **variables: str) -> str:
     return done.stdout
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def torchrun(size: int, *words: Any) -> str:
     from torch.distributed.elastic.multiprocessing import Std
 
     if Std.from_str("0") is None:
         pytest.skip("this torch's launcher cannot start anything under this Python")
-    return run([*TORCHRUN, size, "--master_port", free_port(), *words])
+    return run([*TORCHRUN, size, "--master_port", free_port(9), *words])
 
 
 def losses(text: str) -> List[str]:
@@ -60,7 +55,7 @@ def test_ddp_example_under_mpirun() -> None:
         pytest.skip("there is no mpirun")
     extra = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in run([mpirun, "--version"]) else []
     words = [sys.executable, EXAMPLES / "ddp_mnist.py", "--pictures", 1280, "--data", "/nowhere"]
-    said = run([mpirun, *extra, "-n", 2, *words], MASTER_PORT=free_port())
+    said = run([mpirun, *extra, "-n", 2, *words], MASTER_PORT=str(free_port(9)))
     assert "data: generated; backend tutti, 2 ranks" in said
 
 

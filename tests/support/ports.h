@@ -5,7 +5,7 @@
 // connections (ip_local_port_range), outside the one that the library derives ports from job ids in (20000-32767), and
 // reserved by a lock, so that no other test gets the same one. The lock is on a byte of a file that all tests of a user
 // share: byte N stands for port N. The system drops it when the process and all children that it has forked are gone.
-// ports.py does the same for shell and Python tests.
+// ports.py and ports.sh do the same for other tests.
 //
 // Where the port need not be known beforehand, bind port 0 and pass the port on: that is simpler.
 #pragma once

@@ -1,9 +1,5 @@
 #!/usr/bin/env python3
-"""Ports that a test's job can listen on: ports.h, which says why, for Python and shell tests.
-
-In shell, for COUNT ports in a row that are the script's until it and its children have ended:
-    exec {ports_lock}<>"/tmp/tutti-test-ports-$UID" && port=$(ports.py "$ports_lock" COUNT)
-"""
+"""Ports that a test's job can listen on: ports.h, which says why, for Python and shell tests (ports.sh)."""
 
 from __future__ import annotations
 

@@ -17,6 +17,10 @@ if [ "$promise" = two_machines_meet ] && [ -z "${MACHINES-}" ]; then
 fi
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../support/patience.sh" "$tutti"
+# shellcheck source=tests/support/ports.sh
+. "$(dirname "$0")/../support/ports.sh"
 perf=("$tutti" perf all_reduce -b 64 -e 64 -w 1)
 
 fail() {
@@ -28,22 +32,12 @@ expect_one_report() { # expect_one_report RANKS FILE
   [ "$(grep -c " perf all_reduce: $1 ranks" "$2")" = 1 ] || fail "not one report of $1 ranks in ${2##*/}"
   grep -q '^# Out of bounds values : 0 OK$' "$2" || fail "no good verdict in ${2##*/}"
 }
-# For 30 s at most.
-wait_for_listener() {
-  local try
-  for try in {1..300}; do
-    if (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return 0; fi
-    sleep 0.1
-  done
-  fail "nobody listens on port $1 after $try tries"
-}
-
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
+somebody_listens() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # Its agent's store owns MASTER_PORT while the ranks meet.
 starts_every_rank() {
   local log port
-  port=$(free_port)
+  port=$(free_port 9) # its own, and the eight that ranks try then
   TUTTI_LOG=info timeout 120 "$torchrun" --master-port "$port" --nproc-per-node 4 --no-python "${perf[@]}" \
     >"$here/out" 2>"$here/err" || fail "status $?"
   expect_one_report 4 "$here/out"
@@ -55,34 +49,40 @@ jobs_at_the_same_time_stay_apart() {
   local job pids=() ports
   # Next to each other: each job's first port for Tutti is taken, by the other job's store or ranks. The second job's
   # store comes first: torchrun does not look for another port.
-  ports=$(free_port)
+  ports=$(free_port 10)
   for job in 1 0; do
     timeout 120 "$torchrun" --master-port $((ports + job)) --nproc-per-node $((2 + job)) --no-python "${perf[@]}" \
       >"$here/out$job" 2>"$here/err$job" &
     pids[job]=$!
-    if [ "$job" = 1 ]; then wait_for_listener $((ports + 1)); fi
+    if [ "$job" = 1 ]; then wait_until somebody_listens $((ports + 1)) || fail 'no store of job 1'; fi
   done
   for job in 0 1; do wait "${pids[job]}" || fail "job $job ends with status $?"; done
   expect_one_report 2 "$here/out0"
   expect_one_report 3 "$here/out1"
 }
 
+# The words of a rank that works until the job's heading is in the file $OUT, and then is killed.
+# shellcheck disable=SC2016
+until_killed='"$@" -n 10000000 &
+  until grep -q " perf all_reduce: . ranks" "$OUT"; do sleep 0.05; done
+  kill -9 $! $$'
+
 # Three lives: rank 2 fails before it joins (the others wait for it), then in the middle of its work, then not.
 restarts_find_each_other_anew() {
-  cat >"$here/life" <<'LIFE'
+  cat >"$here/life" <<LIFE
 #!/bin/bash
-if [ "$RANK" = 2 ]; then
-  case $TORCHELASTIC_RESTART_COUNT in
+if [ "\$RANK" = 2 ]; then
+  case \$TORCHELASTIC_RESTART_COUNT in
     0) sleep 0.5 && exit 9 ;;
-    1) exec timeout -s KILL 2 "$@" -n 10000000 ;;
+    1) $until_killed ;;
   esac
-elif [ "$TORCHELASTIC_RESTART_COUNT" = 1 ]; then
-  exec "$@" -n 10000000
+elif [ "\$TORCHELASTIC_RESTART_COUNT" = 1 ]; then
+  exec "\$@" -n 10000000
 fi
-exec "$@"
+exec "\$@"
 LIFE
   chmod +x "$here/life"
-  timeout 150 "$torchrun" --master-port "$(free_port)" --nproc-per-node 4 --max-restarts 2 --no-python \
+  OUT=$here/out timeout 150 "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 4 --max-restarts 2 --no-python \
     "$here/life" "${perf[@]}" >"$here/out" 2>"$here/err" || fail "status $?"
   # The second life prints its heading too, the first does not come that far.
   [ "$(grep -c ' perf all_reduce: 4 ranks' "$here/out")" = 2 ] || fail 'there were not two lives with a heading'
@@ -92,8 +92,8 @@ LIFE
 a_failing_rank_fails_the_job() {
   local status=0
   # shellcheck disable=SC2016
-  timeout 120 "$torchrun" --master-port "$(free_port)" --nproc-per-node 3 --no-python \
-    bash -c '[ "$RANK" != 1 ] || exec timeout -s KILL 2 "$@"; exec "$@"' rank "${perf[@]}" -n 10000000 \
+  OUT=$here/out timeout 120 "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 3 --no-python \
+    bash -c 'if [ "$RANK" = 1 ]; then '"$until_killed"'; fi; exec "$@" -n 10000000' rank "${perf[@]}" \
     >"$here/out" 2>"$here/err" || status=$?
   [ "$status" = 1 ] || fail "status $status"
   # That the ranks had met; what the survivors say is cut short now and then by their agent's SIGTERM.
