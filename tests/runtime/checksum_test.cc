@@ -60,7 +60,7 @@ constexpr std::size_t kCount = 1 << 20;  // float32: many messages, so that nobo
 
 Communicators summed(std::int32_t ranks, const char* transport, std::int32_t nodes = 1) {
   CommunicatorOptions options;
-  options.timeout = std::chrono::seconds(20);
+  options.timeout = patience();
   options.transport = transport;
   options.checksum = true;
   auto made = Communicator::create_all(ranks, options, nodes);

@@ -220,7 +220,7 @@ TEST_P(Split, RunsACallersPlanForItsSizes) {
 TEST(UserPlans, ThatDifferBetweenRanksAreTold) {
   const UserPlan a = star(3, 0), b = star(3, 1);
   for (const bool all_have_one : {true, false}) {
-    auto ranks = make_ranks(3, std::chrono::milliseconds(2000));
+    auto ranks = make_ranks(3);
     on_every_rank(ranks, [&](Communicator& rank) {
       if (all_have_one || rank.rank() == 1) {
         ASSERT_TRUE(rank.use_plan(rank.rank() == 1 ? b : a).ok());

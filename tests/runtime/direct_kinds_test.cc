@@ -29,9 +29,9 @@ class DirectKinds : public testing::TestWithParam<std::int32_t> {};
 
 TEST_P(DirectKinds, GiveTheBitsOfTheirPlansAndTouchNothingElse) {
   const std::int32_t size = GetParam();
-  Communicators by_messages = make_ranks(size, seconds(20), "off");
-  Communicators by_pointers = make_ranks(size, seconds(20), "auto");
-  Communicators by_calls = make_ranks(size, seconds(20), "calls");
+  Communicators by_messages = make_ranks(size, patience(), "off");
+  Communicators by_pointers = make_ranks(size, patience(), "auto");
+  Communicators by_calls = make_ranks(size, patience(), "calls");
   on_threads(size, [&](std::size_t rank) {
     Communicator* const ways[] = {by_messages[rank].get(), by_pointers[rank].get(), by_calls[rank].get()};
     EXPECT_EQ(differences(ways, parts_of(static_cast<std::int32_t>(rank), size)), "");
@@ -48,7 +48,7 @@ TEST(DirectFaults, WhoGivesUpFindsItsMemoryAsItLeftIt) {
   constexpr std::size_t kCount = (1 << 18) + 16;
   constexpr std::byte kMine{0x77};
   for (const char* attach : kAttached) {
-    Communicators ranks = make_ranks(kSize, seconds(20), attach);
+    Communicators ranks = make_ranks(kSize, patience(), attach);
     std::barrier all(kSize);
     std::atomic<int> failed = 0;
     std::atomic<int> ended = 0;  // calls of all rounds
@@ -98,7 +98,7 @@ TEST(DirectFaults, AnAbortInTheMiddleIsNamedAndLeavesMemoryAlone) {
   for (const char* attach : kAttached) {
     for (const CollectiveKind kind : direct_kinds()) {
       SCOPED_TRACE(std::string(attach) + " " + std::string(to_string(kind)));
-      Communicators ranks = make_ranks(kSize, seconds(20), attach);
+      Communicators ranks = make_ranks(kSize, patience(), attach);
       std::barrier all(kSize);
       std::atomic<int> calls = 0;
       std::thread aborter([&] {
@@ -165,7 +165,7 @@ TEST(DirectFaults, ABufferThatIsTooShortIsNamedByAll) {
       {CollectiveKind::kAllGather, 0, true, false, 6},     {CollectiveKind::kAllToAll, 0, false, true, 6},
       {CollectiveKind::kAllToAll, 0, false, false, 6},
   };
-  Communicators ranks = make_ranks(kSize, seconds(20), "calls");
+  Communicators ranks = make_ranks(kSize, patience(), "calls");
   std::barrier all(kSize);
   on_every_rank(ranks, [&](Communicator& rank) {
     for (const Cut& cut : kCuts) {
@@ -225,7 +225,7 @@ TEST(DirectFaults, DisagreementsAreNamedByAll) {
   constexpr std::int32_t kSize = 3;
   for (const char* attach : {"auto", "calls", "off"}) {
     const bool attached = std::string_view(attach) != "off";
-    Communicators ranks = make_ranks(kSize, seconds(20), attach);
+    Communicators ranks = make_ranks(kSize, patience(), attach);
     std::barrier all(kSize);
     on_every_rank(ranks, [&](Communicator& rank) {
       for (const CollectiveKind kind : direct_kinds()) {

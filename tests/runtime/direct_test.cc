@@ -53,9 +53,9 @@ std::vector<std::vector<std::byte>> outputs_of(Communicators& ranks, const Shape
 TEST(Direct, GivesTheBitsOfThePlanWhoeverHasRegistered) {
   constexpr auto kIn = Buffers::kInPlace, kOut = Buffers::kApart, kNot = Buffers::kPlain;
   for (const std::int32_t size : {2, 3, 5}) {
-    Communicators by_messages = make_ranks(size, std::chrono::seconds(20), "off");
+    Communicators by_messages = make_ranks(size, patience(), "off");
     Communicators by_pointers = make_ranks(size);
-    Communicators by_calls = make_ranks(size, std::chrono::seconds(20), "calls");
+    Communicators by_calls = make_ranks(size, patience(), "calls");
     const auto all = [&](Buffers first, Buffers others) {
       std::vector<Buffers> buffers(static_cast<std::size_t>(size), others);
       buffers[0] = first;

@@ -12,13 +12,14 @@
 #include <thread>
 
 #include "runtime/bootstrap.h"
+#include "tests/support/patience.h"
 
 namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
 
-auto soon(int ms = 5000) { return std::chrono::steady_clock::now() + milliseconds(ms); }
+auto soon(milliseconds limit = test::patience()) { return std::chrono::steady_clock::now() + limit; }
 
 std::string word_after(const std::string& line, const std::string& name) {
   const std::size_t at = line.find(name + "=");
@@ -108,7 +109,7 @@ TEST(Pmi, RanksMeetThroughTheStoreAgainAndAgain) {
         options.host = "127.0.0.1";
         options.job_id = "hydra";
         options.pmi_fd = launcher.clients[std::size_t(rank)];
-        options.timeout_ms = 20'000;
+        options.timeout_ms = test::patience().count();
         auto bootstrap = tcp_bootstrap(options);
         ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
         const auto blobs = (*bootstrap)->all_gather(std::to_string(rank));
@@ -158,12 +159,12 @@ TEST(Pmi, BadAnswersAreRefusedWithAWayOut) {
 TEST(Pmi, SilenceEndsAtTheDeadline) {
   std::array<int, 2> pair{};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
-  auto client = PmiClient::open(pair[1], soon(100));
+  auto client = PmiClient::open(pair[1], soon(milliseconds(100)));
   ASSERT_FALSE(client.ok());
   EXPECT_EQ(client.error().code, ErrorCode::kTimeout);
   close(pair[0]);
   close(pair[1]);
-  EXPECT_FALSE(PmiClient::open(1 << 20, soon(100)).ok()) << "no descriptor at all";
+  EXPECT_FALSE(PmiClient::open(1 << 20, soon(milliseconds(100))).ok()) << "no descriptor at all";
 }
 
 }  // namespace

@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShortCalls, testing::Values(kWorlds[0], kAttach
 TEST(ShortCallArguments, AreJudgedAsWhereTheyAreQueued) {
   constexpr std::int32_t kRanks = 2;
   constexpr std::size_t kArena = 1280;  // no buffer is longer, with what stands before it
-  Communicators ranks = make_ranks(kRanks, std::chrono::milliseconds(3000));
+  Communicators ranks = make_ranks(kRanks);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<std::byte> arena(2 * kArena);
     std::mt19937 alike(3);
@@ -211,7 +211,7 @@ TEST(ShortCallArguments, AreJudgedAsWhereTheyAreQueued) {
 // Two ranks that only send see each other's mark or each other's board, whichever comes first and however they send.
 TEST(ShortCallsApart, TwoRootsAreToldWhenOneSendsMessages) {
   for (const std::int32_t late : {0, 1}) {
-    Communicators ranks = make_ranks(2, std::chrono::milliseconds(2000));
+    Communicators ranks = make_ranks(2);
     std::atomic<int> told = 0;
     on_every_rank(ranks, [&](Communicator& rank) {
       std::vector<float> data(8);
@@ -237,7 +237,7 @@ TEST(ShortCallsApart, TwoRootsAreToldWhenOneSendsMessages) {
 // A root so far ahead that its board has forgotten the call is still contradicted by its mark.
 TEST(ShortCallsApart, ARootThatNoLongerSaysWhatItMeantIsContradicted) {
   ASSERT_EQ(setenv("TUTTI_SLOTS", "64", 1), 0);
-  Communicators ranks = make_ranks(2, std::chrono::milliseconds(2000));
+  Communicators ranks = make_ranks(2);
   ASSERT_EQ(unsetenv("TUTTI_SLOTS"), 0);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<float> data(8);
@@ -273,7 +273,7 @@ TEST(ShortCallsApart, AReaderIsToldOfWhatARootFarAheadMeant) {
   others[3] = {"scatter", plain}, others[3].call.kind = Kind::kScatter;
   others[4] = {"all_reduce", plain}, others[4].call.kind = Kind::kAllReduce;
   for (const Other& other : others) {
-    Communicators ranks = make_ranks(2, std::chrono::milliseconds(2000));
+    Communicators ranks = make_ranks(2);
     on_every_rank(ranks, [&](Communicator& rank) {
       std::vector<float> out(8);
       CollectiveCall call = plain;
@@ -317,7 +317,7 @@ TEST(ShortCallsApart, ARootAheadOfALateReaderTimesOutAndGoesOn) {
     ASSERT_TRUE(broadcast(1).ok());
     ASSERT_TRUE(rank.barrier().ok());
     if (rank.rank() == 2) meet(3);
-    options.timeout = std::chrono::milliseconds(300);
+    options.timeout = scaled(std::chrono::milliseconds(300));
     int failed = 0;
     for (int i = 0; i < 10; ++i) {
       const Status status = broadcast(100 + i);
@@ -331,7 +331,7 @@ TEST(ShortCallsApart, ARootAheadOfALateReaderTimesOutAndGoesOn) {
     }
     EXPECT_EQ(failed, 2) << "rank " << rank.rank();  // all but the slates
     if (rank.rank() != 2) meet(3);
-    options.timeout = std::chrono::seconds(20);
+    options.timeout = patience();
     for (int i = 0; i < 20; ++i) {
       const Status status = broadcast(200 + i);
       ASSERT_TRUE(status.ok()) << to_string(status.error());
@@ -392,7 +392,7 @@ TEST(ShortCallsApart, WhatARootHasShownOutlivesIt) {
 TEST(ShortCallsApart, FinalizeAndAbortBesideRunningCallsEndThem) {
   for (int round = 0; round < 60; ++round) {
     const bool aborts = round % 2 == 0;
-    Communicators ranks = make_ranks(2, std::chrono::milliseconds(3000));
+    Communicators ranks = make_ranks(2);
     std::atomic<int> timed_out = 0;
     on_every_rank(ranks, [&](Communicator& rank) {
       std::thread ends;

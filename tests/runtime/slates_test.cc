@@ -14,6 +14,7 @@
 #include "base/wait.h"
 #include "runtime/communicator_impl.h"
 #include "runtime/support.h"
+#include "tests/support/threads.h"
 #include "transports/shm_ranks.h"
 #include "transports/transport.h"
 
@@ -149,7 +150,7 @@ TEST(Slates, WhoStaysAwayIsNamedAndMayComeBackLater) {
       float one = 1.0f;
       CallOptions options;
       if (round == 3 && rank.rank() == 1) others_gave_up.arrive_and_wait();
-      if (round == 3) options.timeout = std::chrono::milliseconds(300);
+      if (round == 3) options.timeout = scaled(std::chrono::milliseconds(300));
       const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum, options);
       if (round == 3) {  // the late one still finds what the others have shown
         if (rank.rank() == 1) continue;
@@ -185,15 +186,18 @@ TEST(Slates, OtherThreadsAreServedWhileAShortCallWaits) {
     beside.join();
   });
   // One rank finalizes while its own call waits for the other rank, which is late.
-  on_every_rank(ranks, [](Communicator& rank) {
+  std::atomic<bool> finalizing = false;
+  on_every_rank(ranks, [&finalizing](Communicator& rank) {
     std::thread ends;
     if (rank.rank() == 0) {
-      ends = std::thread([&rank] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ends = std::thread([&rank, &finalizing, calling = gettid()] {
+        EXPECT_TRUE(falls_asleep(calling));
+        finalizing = true;
         EXPECT_TRUE(rank.finalize().ok());
       });
     } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      EXPECT_TRUE(eventually([&finalizing] { return finalizing.load(); }));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // to do wrong in
     }
     float one = 1.0f;
     const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
@@ -205,7 +209,7 @@ TEST(Slates, OtherThreadsAreServedWhileAShortCallWaits) {
 
 // What the turns of the slates count on: an empty call, too, ends only when all have entered it.
 TEST(Slates, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
-  Communicators ranks = make_ranks(2, std::chrono::seconds(2));
+  Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
     if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     for (int round = 0; round < 3; ++round) {
@@ -223,7 +227,7 @@ TEST(Slates, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
 TEST(Slates, RanksThatRunAheadOverwriteNothing) {
   constexpr std::uint32_t kRanks = 4;
   constexpr int kCalls = 3000;
-  Communicators ranks = make_ranks(kRanks, std::chrono::seconds(20), "off");
+  Communicators ranks = make_ranks(kRanks, patience(), "off");
   on_every_rank(ranks, [&](Communicator& rank) {
     std::mt19937 alike(7);  // the same calls on all ranks
     std::mt19937 own(static_cast<std::uint32_t>(rank.rank()) + 100);
@@ -271,7 +275,7 @@ TEST(Slates, AnAbortEndsAWaitingShortCall) {
 // What another thread starts while a short call waits is begun when that is done, though nobody waits for it.
 TEST(Slates, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
   constexpr std::uint32_t kRounds = 1500;
-  Communicators ranks = make_ranks(2, std::chrono::milliseconds(3000));
+  Communicators ranks = make_ranks(2);
   std::atomic<bool> failed = false;
   for (std::uint32_t round = 0; round < kRounds && !failed; ++round) {
     std::array<std::int32_t, 2> words{static_cast<std::int32_t>(round), -1};
@@ -310,7 +314,7 @@ TEST(Slates, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
 // A root that ran ahead, by slates and by messages, is still told of with what it meant.
 TEST(Slates, DisagreementWithARootFarAheadIsTold) {
   constexpr std::size_t kLong = 2 * kMostShownBytes / sizeof(float);
-  Communicators ranks = make_ranks(2, std::chrono::milliseconds(1500));
+  Communicators ranks = make_ranks(2, scaled(std::chrono::milliseconds(1500)));
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<float> data(kLong, 1.0f);
     const auto broadcast = [&](std::size_t count) {
@@ -346,7 +350,7 @@ TEST(Slates, SpinningThatDoesNotPayIsGivenUp) {
     World world{
         .clock = clock, .waiter = std::move(waiter), .transport = std::move(transports[rank]), .prover = prover};
     ranks.push_back(detail::CommunicatorImpl::wrap(
-        std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), std::chrono::seconds(20))));
+        std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), patience())));
   }
   on_every_rank(ranks, [](Communicator& rank) {
     for (int round = 0; round < 30; ++round) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "tests/support/patience.h"
 #include "transports/ucx/ucx_maker.h"
 #include "tutti/tutti.h"
 
@@ -24,7 +25,7 @@ namespace tutti::test {
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
 // attach "off": memory that is not registered is reached by messages, as between processes that may not attach.
-inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds timeout = std::chrono::seconds(20),
+inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds timeout = patience(),
                                 const char* attach = "") {
   CommunicatorOptions options;
   options.timeout = timeout;
@@ -72,7 +73,7 @@ inline void skip_unless_possible(const WorldKind& world) {
 }
 
 inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
-                                std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                                std::chrono::milliseconds timeout = patience()) {
   CommunicatorOptions options;
   options.timeout = timeout;
   options.transport = world.transport;
