@@ -413,6 +413,8 @@ TEST(UniqueId, SeveralServeAtTheSameTimeEachOnce) {
   const std::vector<UniqueId> ids = {UniqueId::create().value(), UniqueId::create().value(),
                                      UniqueId::create().value()};
   on_ranks(up_to(9), [&](std::int32_t i) { EXPECT_TRUE(meets(by_id(i / 3, 3, ids[std::size_t(i % 3)]))); });
+  const std::uint16_t port = unpack_unique_id(ids[0]).value().port;
+  EXPECT_TRUE(eventually([&] { return !test::somebody_listens(port); }));
   RendezvousOptions again = by_id(0, 3, ids[0]);
   const auto start = Clock::now();
   expect_words(failure_of(again), "an id serves once");
