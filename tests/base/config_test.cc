@@ -113,6 +113,7 @@ TEST(Config, UnknownNamesAreRefusedWithTheNearestOne) {
   EXPECT_NE(error_of({{"TUTTI_WORLDSIZE", "1"}}).find("did you mean TUTTI_WORLD_SIZE"), std::string::npos);
   const std::string far = error_of({{"TUTTI_COMPLETELY_DIFFERENT_THING", "1"}});
   EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
+  EXPECT_TRUE(parse_config({{"TUTTI_TEST_PATIENCE", "3"}}).ok()) << "those of the tests are none of ours";
 }
 
 TEST(Config, ValuesOutOfRangeAreRefusedWithTheRange) {
