@@ -135,7 +135,7 @@ class Middle {
       meant = detour->meant[ntohs(peer.sin_port)].exchange(0);
       if (meant == 0) std::this_thread::sleep_for(milliseconds(1));
     }
-    const int to = meant == 0 ? -1 : dial(meant);
+    const int to = meant == 0 ? -1 : dial(meant, [this] { return stop_.load(); });
     pairs_.push_back({.from = from, .to = to, .open = from >= 0 && to >= 0, .seen = {}});
   }
   void pass(std::size_t index, bool back) {
@@ -163,7 +163,7 @@ CommunicatorOptions by_tcp(std::int32_t rank, std::int32_t size, std::uint16_t p
   CommunicatorOptions options = job(rank, size, port);
   options.transport = "tcp";
   options.encrypt = encrypt;
-  options.timeout = std::chrono::seconds(5);
+  options.timeout = scaled(std::chrono::seconds(5));
   return options;
 }
 
