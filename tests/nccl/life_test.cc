@@ -82,7 +82,7 @@ TEST(NcclLife, ARankThatIsStillMadeCanBeAborted) {
   EXPECT_NE(std::string(ncclGetLastError(comm)).find("in progress"), std::string::npos);
   const std::int64_t start = now_ms();
   EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
-  EXPECT_LT(now_ms() - start, 5000) << "seconds are for a busy machine; the promise is one";
+  EXPECT_LT(now_ms() - start, test::patience().count()) << "the promise is one second, on a quiet machine";
 }
 
 TEST(NcclLife, SplitsShrinksAndGrows) {
@@ -147,18 +147,20 @@ TEST(NcclLife, GrowsByRanksThatWereNotThere) {
 }
 
 TEST(NcclLife, ARevokedOneEndsItsCallsAndCanBeSplitAndShrunk) {
-  as_threads(3, [](ncclComm_t comm, int rank, int) -> std::string {
+  std::atomic<bool> revoked = false;
+  as_threads(3, [&revoked](ncclComm_t comm, int rank, int) -> std::string {
     if (rank == 0) {  // a call whose peers never come
-      std::thread revoker([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      std::thread revoker([comm, calling = gettid()] {
+        EXPECT_TRUE(test::falls_asleep(calling));
         EXPECT_EQ(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), ncclSuccess);
       });
       std::int32_t value = 0;
       const ncclResult_t ended = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr);
       revoker.join();
+      revoked = true;
       TUTTI_NCCL_WANT(ended == ncclRemoteError);
     } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      TUTTI_NCCL_WANT(test::eventually([&revoked] { return revoked.load(); }));
       TUTTI_NCCL_TRY(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
     }
     std::int32_t value = 0;
@@ -212,7 +214,7 @@ TEST(NcclLife, SurvivorsOfADeadRankShrink) {
     ncclComm_t pair = nullptr;
     const std::int64_t start = now_ms();
     TUTTI_NCCL_TRY(ncclCommShrink(comm, excluded, 1, &pair, nullptr, NCCL_SHRINK_ABORT));
-    TUTTI_NCCL_WANT(now_ms() - start < 10'000);
+    TUTTI_NCCL_WANT(now_ms() - start < test::patience().count());
     if (std::string wrong = check_sum(pair, 3); !wrong.empty()) return wrong;
     TUTTI_NCCL_TRY(ncclCommDestroy(pair));
     return {};
@@ -226,10 +228,10 @@ TEST(NcclLife, AbortReturnsInTimeWhileAPeerIsDead) {
   const std::vector<pid_t> children = start_processes(2, [](ncclComm_t comm, int rank, int) -> std::string {
     if (rank == 1) raise(SIGKILL);
     std::thread aborter([comm] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // mostly it waits by then; sooner is right as well
       const std::int64_t start = now_ms();
       EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
-      EXPECT_LT(now_ms() - start, 5000) << "seconds are for a busy machine; the promise is one";
+      EXPECT_LT(now_ms() - start, test::patience().count()) << "the promise is one second, on a quiet machine";
     });
     std::vector<float> values(1 << 20);
     const ncclResult_t ended =
@@ -247,14 +249,16 @@ TEST(NcclLife, ACallThatWaitsIsAborted) {
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   ncclComm_t comms[2] = {};
   ASSERT_EQ(ncclCommInitAll(comms, 2, nullptr), ncclSuccess) << ncclGetLastError(nullptr);
+  std::atomic<pid_t> calling = 0;
   std::thread caller([&] {
+    calling = gettid();
     std::int32_t value = 0;
     EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], nullptr), ncclRemoteError);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(test::eventually([&] { return calling != 0; }) && test::falls_asleep(calling));
   const std::int64_t start = now_ms();
   EXPECT_EQ(ncclCommAbort(comms[0]), ncclSuccess);
-  EXPECT_LT(now_ms() - start, 5000) << "seconds are for a busy machine; the promise is one";
+  EXPECT_LT(now_ms() - start, test::patience().count()) << "the promise is one second, on a quiet machine";
   caller.join();
   EXPECT_EQ(ncclCommAbort(comms[1]), ncclSuccess);
   EXPECT_EQ(ncclCommAbort(comms[1]), ncclInvalidArgument);  // gone

@@ -108,8 +108,8 @@ TEST(NcclWindows, AWaitForASignalThatNeverComesIsAborted) {
     TUTTI_NCCL_WANT(ncclCommWindowRegister(comm, pages[rank], 64, &window, 64) == ncclInvalidArgument);
     TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, pages[rank], 4096, &window, NCCL_WIN_DEFAULT));
     if (rank == 1) return {};
-    std::thread revoker([comm] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::thread revoker([comm, calling = gettid()] {
+      EXPECT_TRUE(test::falls_asleep(calling));
       EXPECT_EQ(ncclCommRevoke(comm, 0), ncclSuccess);
     });
     ncclWaitSignalDesc_t wanted{.opCnt = 1, .peer = 1, .sigIdx = 0, .ctx = 0};

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "nccl.h"
+#include "tests/support/patience.h"
+#include "tests/support/threads.h"
 
 namespace tutti::nccl_test {
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/patience.h"
 #include "transports/rdma/offload_transport.h"
 #include "transports/verbs/verbs_maker.h"
 
@@ -23,7 +24,7 @@ namespace tutti {
 
 inline constexpr std::uint32_t kSlots = 4;
 inline constexpr std::uint32_t kSlotBytes = 256 * 1024;
-inline constexpr int kPatienceMs = 60'000;  // guests can be slow
+inline const int kPatienceMs = static_cast<int>(2 * test::patience().count());  // guests can be slow
 
 inline CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "tests/support/patience.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace tutti::tcp_test {
@@ -33,7 +34,7 @@ inline std::shared_ptr<TcpEndpoint> endpoint(TcpEndpointOptions options = {.addr
 }
 
 // Polls `done` for at most `ms`; true if it came true.
-inline bool eventually(const std::function<bool()>& done, int ms = 5000) {
+inline bool eventually(const std::function<bool()>& done, std::int64_t ms = test::patience().count()) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
   while (!done()) {
     if (std::chrono::steady_clock::now() > end) return false;

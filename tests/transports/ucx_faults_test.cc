@@ -173,7 +173,7 @@ TEST(UcxDeath, OfAProcessIsALossThatTcpNames) {
     for (;;) turn();  // until it is killed
   }
   Arrival arrival = Arrival::kNothing;
-  EXPECT_TRUE(eventually([&] { return turn(), (arrival = receive->arrival(call(1))) != Arrival::kNothing; }, 20000));
+  EXPECT_TRUE(eventually([&] { return turn(), (arrival = receive->arrival(call(1))) != Arrival::kNothing; }));
   EXPECT_EQ(arrival, Arrival::kMessage);
   kill(child, SIGKILL);
   PeerLife life = PeerLife::kLive;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/patience.h"
 #include "transports/ucx/library.h"
 #include "transports/ucx/slots.h"
 #include "transports/ucx/wire.h"
@@ -202,7 +203,7 @@ class RawRank : public testing::Test {
                   return maker_->make(host, path);
                 }).value();
   }
-  bool eventually(const std::function<bool()>& done, int ms = 10000) {
+  bool eventually(const std::function<bool()>& done, std::int64_t ms = test::patience().count()) {
     return tcp_test::eventually(
         [&] {
           for (const auto& rank : ranks_) {
