@@ -3,7 +3,6 @@
 import os
 import stat
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from peers import Place, Variant, launch, machine_of, variants, variants_of
 from results import Results
 from rounds import Run
 
-SETTINGS = Settings(trials=1, cell_limit_s=1.0)
+SETTINGS = Settings(trials=1)
+HASTY = Settings(trials=1, cell_limit_s=1.0)
 CASE = Case("memory", "memory", "all_reduce", 2, (8, 1024, 4096))
 TUTTI = Variant("tutti_plain", "tutti", "memory", "")
 # A driver finds its results' file behind its last option. Rank 0 writes one record.
@@ -37,33 +37,31 @@ class JobsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.bin = Path(folder.name)
 
-    def run_with(self, script: str, sizes: tuple[int, ...] = CASE.sizes) -> Outcome:
+    def run_with(self, script: str, settings: Settings = SETTINGS) -> Outcome:
         driver = self.bin / "compare_tutti"
         driver.write_text(f"#!/bin/sh\n{script}\n")
         driver.chmod(driver.stat().st_mode | stat.S_IXUSR)
-        return run_job(TUTTI, CASE, sizes, SETTINGS, self.bin, 2)
+        return run_job(TUTTI, CASE, CASE.sizes, settings, self.bin, 2)
 
     def test_a_good_job_brings_its_records(self) -> None:
         outcome = self.run_with(RECORD * 3)
         self.assertEqual((len(outcome.records), outcome.failure), (3, ""))
 
     def test_a_job_that_hangs_is_cut_off_and_keeps_what_it_has(self) -> None:
-        start = time.monotonic()
-        outcome = self.run_with(RECORD + "exec sleep 600")
+        outcome = self.run_with(RECORD + "exec sleep 3600", HASTY)
         self.assertEqual((len(outcome.records), outcome.failure), (1, "cut off after 1 s"))
-        self.assertLess(time.monotonic() - start, 15)
         self.assertEqual(descendants(os.getpid()), [])
 
     def test_a_process_that_was_left_behind_in_a_session_of_its_own_is_ended(self) -> None:
         told = self.bin / "pid"
         stubborn = f"setsid sh -c 'trap \"\" TERM; echo $$ >{told}; sleep 600 & wait; wait'"
-        script = f"[ $COMPARE_RANK = 1 ] || {stubborn} &\nsleep 0.3"
+        script = f"[ $COMPARE_RANK = 1 ] || {stubborn} &\nuntil [ -s {told} ]; do sleep 0.01; done"
         self.run_with(script + "\n" + RECORD * 3)
         self.assertFalse(alive(int(told.read_text())))
         self.assertEqual(descendants(os.getpid()), [])
 
     def test_a_rank_that_fails_ends_the_job_with_its_words(self) -> None:
-        outcome = self.run_with('if [ $COMPARE_RANK = 1 ]; then echo "no such device" >&2; exit 3; fi; exec sleep 600')
+        outcome = self.run_with('if [ $COMPARE_RANK = 1 ]; then echo "no such device" >&2; exit 3; fi; exec sleep 3600')
         self.assertEqual((outcome.records, outcome.failure), ([], "failed: no such device"))
         self.assertEqual(descendants(os.getpid()), [])
 
@@ -75,7 +73,7 @@ class JobsTest(unittest.TestCase):
         runs = self.bin / "runs"
         count = f'[ $COMPARE_RANK = 1 ] || echo "$*" >>{runs}\n'
         both = 'case " $* " in *"--sizes 8,4096"*) ' + RECORD.replace("\n", " ;; esac\n")
-        self.run_with(count + RECORD + both + 'case " $* " in *,1024,*) exec sleep 600;; esac')
+        self.run_with(count + RECORD + both + 'case " $* " in *,1024,*) exec sleep 3600;; esac', HASTY)
         runs.unlink()
         settings = Settings(sections=("memory",), ranks=(2,), sizes=CASE.sizes, trials=1, cell_limit_s=1.0)
         run, results = Run(settings, self.bin, self.bin), Results(machine={"cores": 2})

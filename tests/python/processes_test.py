@@ -7,6 +7,7 @@ import time
 
 import pytest
 from conftest import LIMIT_S, TREE, run_python
+from patience import eventually
 
 HEAD = """
 import os, sys, threading, time
@@ -108,7 +109,6 @@ assert comm.all_reduce(memory)[0] == 2
     ],
 )
 def test_interpreter_ends_in_peace_with_everything_alive(script, ending):
-    begun = time.monotonic()
     done = run_python(
         [
             script(
@@ -128,7 +128,6 @@ if comm.rank == 0:
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert "nanobind" not in done.stderr and "Traceback" not in done.stderr
-    assert time.monotonic() - begun < 20
 
 
 def test_daemon_threads_that_come_back_at_the_end_do_no_harm(script):
@@ -151,25 +150,38 @@ time.sleep(0.1)
     assert done.returncode == 0, done.stderr
 
 
-def interrupted(script, text):
-    """Starts one process, interrupts it when it has said "ready"; (exit code, output, seconds from there to its
-    end)."""
+def sleeps(pid):
+    """Whether the main thread of a process sleeps in each of several looks. One that has not come to its call yet runs,
+    or waits for a processor, which is no sleep."""
+    for _ in range(8):
+        with open(f"/proc/{pid}/task/{pid}/stat", encoding="ascii") as file:
+            if file.read().rpartition(")")[2].split()[0] != "S":
+                return False
+        time.sleep(0.005)
+    return True
+
+
+def interrupted(script, text, waits=True):
+    """Starts one process, and interrupts it when it has said "ready" and, if it `waits`, sleeps in its call; (exit code,
+    output)."""
     process = subprocess.Popen(
         [sys.executable, script(HEAD + text)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.5)
-        begun = time.monotonic()
+        if waits:
+            assert eventually(lambda: sleeps(process.pid))
+        else:
+            time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=LIMIT_S)
-        return process.returncode, output, time.monotonic() - begun
+        return process.returncode, output
     finally:
         process.kill()
 
 
 def test_ctrl_c_ends_a_blocking_call(script):
-    code, output, seconds = interrupted(
+    code, output = interrupted(
         script,
         """
 comms = tutti.Communicator.create_all(2)
@@ -185,7 +197,6 @@ except tutti.AbortedError as error:
 """,
     )
     assert (code, output) == (0, "interrupted\ncommunicator\n")
-    assert seconds < 10
 
 
 @pytest.mark.parametrize(
@@ -199,7 +210,7 @@ except tutti.AbortedError as error:
     ],
 )
 def test_ctrl_c_ends_every_wait(script, call):
-    code, output, seconds = interrupted(
+    code, output = interrupted(
         script,
         f"""
 comms = tutti.Communicator.create_all(2)
@@ -209,11 +220,10 @@ print("ready", flush=True)
 """,
     )
     assert code in (1, -signal.SIGINT) and "KeyboardInterrupt" in output, output
-    assert seconds < 10
 
 
 def test_ctrl_c_leaves_a_handler_of_the_programs_own_alone(script):
-    code, output, seconds = interrupted(
+    code, output = interrupted(
         script,
         """
 import signal
@@ -228,7 +238,7 @@ print(comms[0].all_reduce(numpy.ones(3)))
 
 
 def test_short_calls_survive_ctrl_c(script):
-    code, output, _ = interrupted(
+    code, output = interrupted(
         script,
         """
 comm = tutti.Communicator.create_all(1)[0]
@@ -241,6 +251,7 @@ except KeyboardInterrupt:
     comm.all_reduce(x)
     print("alive")
 """,
+        waits=False,
     )
     assert (code, output) == (0, "alive\n")
 

@@ -9,6 +9,7 @@ import weakref
 import numpy
 import pytest
 from conftest import on_ranks
+from patience import PATIENCE_S
 
 import tutti
 from tutti import _core, errors
@@ -38,7 +39,7 @@ def test_work_that_is_dropped_keeps_its_arrays():
     assert gone() is not None  # its work was dropped, the operation runs
     comms[1].all_reduce(alive)
     assert (alive == 2).all()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while gone() is not None and time.monotonic() < deadline:
         work = comms[0].send(numpy.ones(1), 1, blocking=False)  # a new work looks after the old ones
         comms[1].receive(numpy.ones(1), 0)
@@ -58,7 +59,7 @@ def test_other_threads_run_while_a_call_blocks():
         time.sleep(0.005)
     assert thread.is_alive()
     comms[1].all_reduce(numpy.ones(1))
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive() and len(steps) == 20
 
 
@@ -76,7 +77,7 @@ def test_abort_ends_a_call_of_another_thread():
     thread.start()
     time.sleep(0.1)
     comms[0].abort()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert isinstance(caught[0], tutti.AbortedError) and caught[0].scope == "communicator"
 
 
@@ -160,7 +161,7 @@ def test_grow():
         return larger.all_reduce(numpy.ones(1))[0]
 
     assert on_ranks(2, rank) == [3.0, 3.0]
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert sums == [3.0]
 
 

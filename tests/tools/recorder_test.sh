@@ -9,6 +9,8 @@ here=$(mktemp -d)
 job=
 trap 'end_job; rm -rf "$here"' EXIT
 export TUTTI_RECORD_DIR=$here/records
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../support/patience.sh" "$tutti"
 
 fail() {
   echo "FAILED: $*"
@@ -33,24 +35,16 @@ start() { # start MODE: a job of 4 that has made its first calls; its number in 
   "$tutti" run -n 4 --grace-ms 5000 -- "$program" "$1" "$here" >"$here/out" 2>"$here/err" &
   job=$!
   local rank
-  for rank in 0 1 2 3; do
-    for _ in $(seq 200); do [ -s "$here/ready-$rank" ] && continue 2; sleep 0.05; done
-    fail "rank $rank never became ready"
-  done
+  for rank in 0 1 2 3; do wait_until [ -s "$here/ready-$rank" ] || fail "rank $rank never became ready"; done
 }
 finish() { # the job ends by itself
   wait "$job"
   job=
 }
 doctor() { "$tutti" doctor "$@" >"$here/doctor" 2>&1 || fail "tutti doctor failed"; }
-until_doctor_says() { # until_doctor_says REGEX
-  for _ in $(seq 100); do
-    doctor
-    grep -qE -- "$1" "$here/doctor" && return
-    sleep 0.1
-  done
-  fail "doctor never says '$1'"
-}
+doctor_says() { doctor && grep -qE -- "$1" "$here/doctor"; }
+until_doctor_says() { wait_until doctor_says "$1" || fail "doctor never says '$1'"; } # until_doctor_says REGEX
+top_says() { "$tutti" top --once >"$here/top" 2>&1 && grep -qE -- "$1" "$here/top"; }
 
 a_killed_rank_is_named() {
   start killed
@@ -92,7 +86,7 @@ a_rank_that_never_comes_is_named() {
 }
 
 one_that_came_too_late_is_named_after_the_end() {
-  TUTTI_TIMEOUT_MS=500 start never
+  TUTTI_TIMEOUT_MS=$(scaled 1500) start never
   finish
   doctor
   expect doctor '^What happened: rank 2 .* has not entered all_reduce #6 '
@@ -118,7 +112,6 @@ a_killed_job_is_not_blamed_on_one() {
 
 top_shows_a_running_job() {
   start work
-  sleep 0.3
   "$tutti" top --once >"$here/top" 2>&1 || fail "tutti top failed"
   expect top '^job [0-9a-f]{8}, "recorded_job", 4 of 4 ranks on '
   expect top '^ +0 +[0-9]+ (sleeping|running|blocked) +[0-9]+ +[0-9]+ +[0-9.]+  (in|after) all_reduce #[0-9]+ '
@@ -134,12 +127,7 @@ top_shows_a_running_job() {
 
 top_says_who_waits_for_whom() {
   start stopped
-  for _ in $(seq 100); do
-    "$tutti" top --once >"$here/top" 2>&1 || fail 'tutti top failed'
-    grep -qE '^ +0 .* in all_reduce #6 .* waits for rank 2: not entered yet$' "$here/top" && break
-    sleep 0.1
-  done
-  expect top '^ +0 .* in all_reduce #6 .* waits for rank 2: not entered yet$'
+  wait_until top_says '^ +0 .* in all_reduce #6 .* waits for rank 2: not entered yet$' || fail 'top does not say it'
   expect top '^ +2 +[0-9]+ stopped '
 }
 
@@ -164,7 +152,7 @@ files_are_their_owners_alone() {
   chmod 777 "$TUTTI_RECORD_DIR"
   rm "$here"/ready-*
   start work
-  sleep 0.1
+  wait_until grep -q 'warn: ' "$here/err"
   expect err 'warn: no flight recorder \(.*others may write to it.*TUTTI_RECORD_DIR'
 }
 

@@ -9,7 +9,8 @@ if [ ! -x "$torchrun" ] && ! torchrun=$(command -v torchrun); then
   echo 'skipped: torch is not here; scripts/setup --python installs it'
   exit 77
 fi
-while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(TUTTI|SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_')
+variables='^(TUTTI|SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_'
+while read -r name; do unset "$name"; done < <(compgen -e | grep -E "$variables" | grep -v '^TUTTI_TEST_')
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export OMP_NUM_THREADS=1 # it warns otherwise
 if [ "$promise" = two_machines_meet ] && [ -z "${MACHINES-}" ]; then

@@ -21,6 +21,8 @@ clean_up() {
   rm -rf "$here"
 }
 trap clean_up EXIT
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../support/patience.sh" "$tutti"
 
 fail() {
   echo "FAILED: $*"
@@ -28,7 +30,7 @@ fail() {
   exit 1
 }
 train() { # train ARGS...: to its end; status in $status, what it tells in $here/err
-  timeout -k 5 60 "$tutti" train "$@" >"$here/out" 2>"$here/err"
+  timeout -k 5 "$(scaled 60)" "$tutti" train "$@" >"$here/out" 2>"$here/err"
   status=$?
 }
 expect_good() { # expect_good ARGS...
@@ -53,31 +55,23 @@ begin() { # begin ARGS...: in the background, its number in $launcher
   "$tutti" train "$@" --json "$log" >"$here/out" 2>"$here/err" &
   launcher=$!
 }
+are_there() {
+  read -r -a ranks 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true
+  [ ${#ranks[@]} -eq "$1" ]
+}
 rank_pids() { # rank_pids COUNT: once they are there, in the order of their start
-  for _ in $(seq 400); do
-    read -r -a ranks 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true
-    [ ${#ranks[@]} -ne "$1" ] || return 0
-    sleep 0.05
-  done
-  fail "there are ${#ranks[@]} ranks, not $1"
+  wait_until are_there "$1" || fail "there are ${#ranks[@]} ranks, not $1"
 }
 reaches() { # reaches STEP: by the log
-  for _ in $(seq 400); do
-    ! grep -q "\"record\":\"step\",\"step\":$1," "$log" 2>/dev/null || return 0
-    sleep 0.05
-  done
-  fail "step $1 does not come"
+  wait_until grep -qs "\"record\":\"step\",\"step\":$1," "$log" || fail "step $1 does not come"
 }
-ends_within() { # ends_within SECONDS STATUS
-  for _ in $(seq $((20 * $1))); do
-    kill -0 "$launcher" 2>/dev/null || break
-    sleep 0.05
-  done
-  ! kill -0 "$launcher" 2>/dev/null || fail "it does not end within $1 s"
+has_ended() { ! kill -0 "$launcher" 2>/dev/null; }
+ends_with() { # ends_with STATUS: soon
+  wait_until has_ended || fail "it does not end within $patience_s s"
   wait "$launcher"
   status=$?
   launcher=
-  [ "$status" -eq "$2" ] || fail "status $status, not $2"
+  [ "$status" -eq "$1" ] || fail "status $status, not $1"
   ! pgrep -f -- "--json $log" >>"$here/err" || fail 'processes are left'
 }
 # records SCRIPT FILES...: Python over `logs`, the records of each file; `check` is an assertion that tells.
@@ -205,7 +199,7 @@ a_killed_rank_is_named() {
     reaches 5
     rank_pids 3
     kill -9 "${ranks[1]}"
-    ends_within 15 137
+    ends_with 137
     expect_lines 1 'rank 1 was killed by signal 9 \(Killed\)'
     ! grep -q '"record":"result"' "$log" || fail "'$how': it has a result"
   done
@@ -220,7 +214,7 @@ elastic_goes_on() {
     reaches 30
     rank_pids 3
     kill -9 "${ranks[killed]}" || fail 'it has ended'
-    ends_within 20 0
+    ends_with 0
     expect_lines 1 "rank $killed was killed by signal 9 \\(Killed\\); replaced"
     records "killed = $killed"'
 one, other = logs
@@ -374,7 +368,7 @@ a_diverged_loss_stops() {
   for how in '--ranks 3' '--ranks 3 --strategy zero3' '--ranks 3 --pipeline 3' '--elastic 2:3'; do
     # shellcheck disable=SC2086
     begin "${gpt[@]}" --steps 1000 --lr 1e30 $how
-    ends_within 15 1
+    ends_with 1
     grep -qE 'the loss of step [0-9]+ is not finite .*Lower --lr' "$here/err" || fail "'$how' does not tell"
     ! grep -q '; replaced' "$here/err" || fail 'it is tried again, which is of no use'
   done
