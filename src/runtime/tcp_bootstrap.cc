@@ -12,6 +12,7 @@
 #include <boost/asio.hpp>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <optional>
 
 #include "base/assert.h"
@@ -87,7 +88,8 @@ class TcpBootstrap final : public Bootstrap {
   std::optional<wire::Seal> to_hub_, to_rank_;
   Key meeting_key_{};
   std::string local_address_;
-  std::string stranger_;  // what answered in place of our hub, for the error when that does not come
+  // By port, what answered there in place of our hub, for the error when that does not come.
+  std::map<std::uint16_t, std::string> strangers_;
 };
 
 Status TcpBootstrap::meet() {
@@ -202,9 +204,10 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
   const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
   if (!challenge && !reason) {  // also: an earlier job's hub, which is just ending
+    std::string& known = strangers_[port];
     // A try that the deadline has cut short tells less than what an earlier one was told.
-    if (stranger_.empty() || Clock::now() < deadline_) {
-      stranger_ = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
+    if (known.empty() || Clock::now() < deadline_) {
+      known = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
     }
     return Attempt::kStranger;
   }
@@ -230,7 +233,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16
   const auto sealed = line.read(wire::kMaxFrameBytes, patience);
   if (!sealed && line.altered()) return refused(port, "what it said was altered on its way");
   if (!sealed) {
-    stranger_ = fmt::format("; the hub on port {} has just ended", port);
+    strangers_[port] = fmt::format("; the hub on port {} has just ended", port);
     return Attempt::kStranger;
   }
   const auto welcome = to_rank_->open(*sealed);
@@ -254,8 +257,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const st
     return fail(ErrorCode::kRefused, fmt::format("the hub at {}:{} refuses rank {}: {} (this rank's key: {})",
                                                  options_.host, port, options_.rank, reason, options_.key.origin));
   }
-  stranger_ = another ? fmt::format("; on port {} another job of Tutti is being set up", port)
-                      : fmt::format("; on port {}: {} (this rank's key: {})", port, reason, options_.key.origin);
+  strangers_[port] = another ? fmt::format("; on port {} another job of Tutti is being set up", port)
+                             : fmt::format("; on port {}: {} (this rank's key: {})", port, reason, options_.key.origin);
   return Attempt::kStranger;
 }
 
@@ -263,15 +266,17 @@ Error TcpBootstrap::nobody_answered() const {
   const std::string place = options_.ports.size() == 1
                                 ? fmt::format("{}:{}", options_.host, options_.ports[0])
                                 : fmt::format("{}, ports {}", options_.host, fmt::join(options_.ports, ", "));
+  std::string strangers;
+  for (const auto& [port, words] : strangers_) strangers += words;
   if (options_.unique_id) {
     return fail(ErrorCode::kTimeout, fmt::format("nobody serves the unique id at {}: its process has ended, its "
                                                  "set-up is over (an id serves once), or it is on another machine{}",
-                                                 place, stranger_));
+                                                 place, strangers));
   }
   return fail(ErrorCode::kTimeout,
               fmt::format("rank 0 did not answer at {} within {} ms{}: is it running, and is TUTTI_ROOT the same on "
                           "all ranks?",
-                          place, options_.timeout_ms, stranger_),
+                          place, options_.timeout_ms, strangers),
               0);
 }
 

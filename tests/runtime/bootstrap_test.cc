@@ -387,7 +387,9 @@ TEST(Hub, IsFoundBehindForeignListenersOnItsPorts) {
   RendezvousOptions lonely = job(1, 2, 0);
   lonely.ports = {ports[0], ports[1]};
   lonely.timeout_ms = test::scaled(milliseconds(2000)).count();
-  expect_words(failure_of(lonely), "another job of Tutti");
+  const Error error = failure_of(lonely);
+  expect_words(error, "what listens on port " + std::to_string(ports[0]) + " is not Tutti");
+  expect_words(error, "on port " + std::to_string(ports[1]) + " another job of Tutti is being set up");
   shutdown(foreign_fd, SHUT_RDWR);
   echo.join();
   close(foreign_fd);
