@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <mutex>
 #include <string>
 
@@ -47,7 +48,7 @@ class PortReservations {
   void open_anew() {
     owner_ = getpid();
     at_ = kFirst + static_cast<std::uint32_t>(owner_) * 61 % (kLast - kFirst);
-    const std::string path = "/tmp/tutti-test-ports-" + std::to_string(getuid());
+    const auto path = std::filesystem::temp_directory_path() / ("tutti-test-ports-" + std::to_string(getuid()));
     file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     EXPECT_GE(file_, 0) << path;
     std::FILE* const range = std::fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");

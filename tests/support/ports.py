@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 from typing import Optional
 
 FIRST, LAST = 10_000, 19_999
@@ -52,7 +53,8 @@ def free_port(count: int = 1, file: Optional[int] = None) -> int:
     global _file
     if file is None:
         if _file is None:
-            _file = os.open(f"/tmp/tutti-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            path = f"{tempfile.gettempdir()}/tutti-test-ports-{os.getuid()}"
+            _file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         file = _file
     kernels = _kernels()
     start = os.getpid() * 61 % (LAST - FIRST)

@@ -5,4 +5,4 @@
 free_port() { python3 "$(dirname "${BASH_SOURCE[0]}")/ports.py" "$ports_lock" "${1-1}"; }
 
 # The lock belongs to the open file, which a subshell and its programs share with the script.
-exec {ports_lock}<>"/tmp/tutti-test-ports-$UID"
+exec {ports_lock}<>"${TMPDIR:-/tmp}/tutti-test-ports-$UID"

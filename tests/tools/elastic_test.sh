@@ -77,14 +77,15 @@ one_that_dies_at_the_end_is_replaced() {
 
 # Nobody is there whom a replacement could meet: each has done all steps and goes, and none is to be lost in silence.
 one_that_dies_behind_the_end_is_told() {
+  local long_ms=${patience_s%.*}000
   # shellcheck disable=SC2016
-  begin --elastic 3:3 --grace-ms "${patience_s%.*}000" -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 1 ] || exit 5' "$program"
+  begin --elastic 3:3 --grace-ms "$long_ms" -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 1 ] || exit 5' "$program"
   ends_with 5
   expect_lines 3 '50 steps in 1 meetings, every sum right'
   expect_lines 1 '^tutti run: rank 1 ended with exit status 5$'
   expect_lines 1 '^tutti run: '
   # shellcheck disable=SC2016
-  begin --elastic 2:3 --grace-ms "${patience_s%.*}000" -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 2 ] || kill -9 $$' "$program"
+  begin --elastic 2:3 --grace-ms "$long_ms" -- bash -c '"$0" 50 1000; [ "$TUTTI_RANK" != 2 ] || kill -9 $$' "$program"
   ends_with 137
   expect_lines 3 '50 steps in 1 meetings, every sum right'
   expect_lines 1 '^tutti run: rank 2 was killed by signal 9 \(Killed\)$'

@@ -52,7 +52,8 @@ mpirun_of_open_mpi() {
   need mpirun.openmpi
   local run
   for run in 1 2 3; do
-    timeout "$limit_s" mpirun.openmpi -n 4 --oversubscribe "${perf[@]}" >"$here/out" 2>"$here/err" || fail "run $run: status $?"
+    timeout "$limit_s" mpirun.openmpi -n 4 --oversubscribe "${perf[@]}" >"$here/out" 2>"$here/err" ||
+      fail "run $run: status $?"
     expect_one_report 4
   done
 }

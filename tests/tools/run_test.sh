@@ -214,9 +214,10 @@ ranks_share_our_process_group() {
 }
 
 closed_descriptors_are_harmless() {
+  local perf=(perf all_reduce --ranks 2 -b 64 -e 64 -n 2)
   timeout "$patience_s" "$tutti" run -n 2 -- echo hi >&- || fail "run with a closed stdout: $?"
-  timeout "$patience_s" "$tutti" perf all_reduce --threads --ranks 2 -b 64 -e 64 -n 2 >&- || fail "perf with a closed stdout: $?"
-  timeout "$patience_s" "$tutti" perf all_reduce --ranks 2 -b 64 -e 64 -n 2 <&- >&- 2>&- || fail "perf with all three closed: $?"
+  timeout "$patience_s" "$tutti" "${perf[@]}" --threads >&- || fail "perf with a closed stdout: $?"
+  timeout "$patience_s" "$tutti" "${perf[@]}" <&- >&- 2>&- || fail "perf with all three closed: $?"
 }
 
 # Rank 2 dies by a signal, the others give up at once because of it: whoever is noticed first, rank 2 is to blame.
