@@ -14,15 +14,23 @@ from typing import Optional
 FIRST, LAST = 10_000, 19_999
 F_OFD_SETLK = 37  # Linux; the module fcntl has it from Python 3.9 on
 _file: Optional[int] = None
+_given = 0  # how far this process has got: its own locks do not keep it out
 
 
-def _reserve(file: int, port: int) -> bool:
-    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, port, 1, 0)
+def _set(file: int, kind: int, port: int) -> bool:
     try:
-        fcntl.fcntl(file, F_OFD_SETLK, lock)
+        fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, port, 1, 0))
     except OSError:
         return False
     return True
+
+
+def _reserve(file: int, port: int) -> bool:
+    """Locks of the same open file let each other in, so that of another one is tried first."""
+    assert _file is not None
+    if not _set(_file, fcntl.F_WRLCK, port):
+        return False
+    return file == _file or (_set(_file, fcntl.F_UNLCK, port) and _set(file, fcntl.F_WRLCK, port))
 
 
 def _can_be_bound(port: int) -> bool:
@@ -50,21 +58,21 @@ def _kernels() -> range:
 
 def free_port(count: int = 1, file: Optional[int] = None) -> int:
     """The first of `count` free ports in a row, reserved until whoever has opened `file` ends: by default, we."""
-    global _file
-    if file is None:
-        if _file is None:
-            path = f"{tempfile.gettempdir()}/tutti-test-ports-{os.getuid()}"
-            _file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        file = _file
+    global _file, _given
+    if _file is None:
+        path = f"{tempfile.gettempdir()}/tutti-test-ports-{os.getuid()}"
+        _file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = _file if file is None else file
     kernels = _kernels()
     start = os.getpid() * 61 % (LAST - FIRST)
     run = 0
-    for i in range(LAST - FIRST + count):
+    for i in range(_given, _given + LAST - FIRST + count):
         port = FIRST + (start + i) % (LAST - FIRST + 1)
         run = run + 1 if port != FIRST else 1
         if port in kernels or not _reserve(file, port) or not _can_be_bound(port):
             run = 0
         if run == count:
+            _given = i + 1
             return port - count + 1
     raise RuntimeError(f"no {count} free ports in {FIRST} to {LAST}")
 
