@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <mutex>
 #include <string>
@@ -30,9 +31,17 @@ class PortReservations {
   std::uint16_t next() {
     const std::scoped_lock lock(mutex_);
     if (owner_ != getpid()) open_anew();
+    // A test that is repeated for hours takes its own ones again, oldest first, and leaves some to others.
+    for (std::size_t i = 0; i < given_.size() && given_.size() >= kMost; ++i) {
+      const std::uint32_t oldest = given_.front();
+      given_.pop_front();
+      given_.push_back(oldest);
+      if (can_be_bound(oldest)) return static_cast<std::uint16_t>(oldest);
+    }
     for (std::uint32_t i = 0; i < 2 * (kLast - kFirst); ++i) {
       at_ = at_ >= kLast ? kFirst : at_ + 1;
       if ((at_ < lowest_of_kernel_ || at_ > highest_of_kernel_) && reserve(at_) && can_be_bound(at_)) {
+        given_.push_back(at_);
         return static_cast<std::uint16_t>(at_);
       }
     }
@@ -42,11 +51,13 @@ class PortReservations {
 
  private:
   static constexpr std::uint32_t kFirst = 10'000, kLast = 19'999;
+  static constexpr std::size_t kMost = 300;
 
   // A lock belongs to the open file, which a forked child shares with its parent. So the child opens the file once
   // more, and leaves the parent's open for its locks. Where to begin differs, so that few look at the same ports.
   void open_anew() {
     owner_ = getpid();
+    given_.clear();
     at_ = kFirst + static_cast<std::uint32_t>(owner_) * 61 % (kLast - kFirst);
     const auto path = std::filesystem::temp_directory_path() / ("tutti-test-ports-" + std::to_string(getuid()));
     file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -92,6 +103,7 @@ class PortReservations {
   pid_t owner_ = -1;
   int file_ = -1;
   std::uint32_t at_ = kFirst;
+  std::deque<std::uint32_t> given_;
   std::uint32_t lowest_of_kernel_ = 1, highest_of_kernel_ = 0;  // an empty range
 };
 

@@ -68,9 +68,12 @@ def free_port(count: int = 1, file: Optional[int] = None) -> int:
     run = 0
     for i in range(_given, _given + LAST - FIRST + count):
         port = FIRST + (start + i) % (LAST - FIRST + 1)
-        run = run + 1 if port != FIRST else 1
-        if port in kernels or not _reserve(file, port) or not _can_be_bound(port):
+        good = port not in kernels and _reserve(file, port) and _can_be_bound(port)
+        if not good or port == FIRST:  # those before it are of no use
+            for unused in range(max(FIRST, port - run), port):
+                _set(file, fcntl.F_UNLCK, unused)
             run = 0
+        run = run + 1 if good else 0
         if run == count:
             _given = i + 1
             return port - count + 1
