@@ -15,5 +15,14 @@ usage() { sed -n '2,/^$/{s/^# \{0,1\}//;p}' "$0"; }
 
 cores() { nproc 2>/dev/null || echo 1; }
 
-# Presets that the scripts know; their build folders are build/<preset>.
-is_preset() { case $1 in dev | release | asan | tsan | cuda | fuzz) return 0 ;; *) return 1 ;; esac }
+# Presets that the scripts know; their build folders are build/<preset>, and build/release for demo.
+is_preset() {
+  case $1 in dev | release | demo | asan | tsan | quick-asan | quick-tsan | cuda | fuzz) return 0 ;; *) return 1 ;; esac
+}
+
+# take_no_install ARGUMENTS...: whether the first argument is --no-install; then scripts/setup, which the scripts call,
+# installs nothing (SETUP_NO_INSTALL).
+take_no_install() {
+  [ "${1-}" = --no-install ] || return 1
+  export SETUP_NO_INSTALL=1
+}
