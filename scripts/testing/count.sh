@@ -1,0 +1,124 @@
+# shellcheck shell=bash
+# Sourced by scripts/test and scripts/stress-tests: counts checks, runs ctest, times the parts and prints the report.
+#
+# A part is a shell function part_NAME. It counts each of its checks with count_pass, count_fail or run_ctest; what it
+# returns does not matter, but a part that counted nothing has failed. A skipped check has to be on the
+# list of tests/skips.txt (scripts/check-skips).
+
+passed=0
+failed=0
+skipped=0
+failures=() # what failed, for the end of the report
+times=()    # one line for each part, for the end of the report
+
+count_pass() { passed=$((passed + 1)); }
+count_fail() {
+  failed=$((failed + 1))
+  failures+=("$1")
+  say "failed: $1"
+}
+
+# count_skip NAME REASON: a check that was not made. It fails the run unless NAME is on the list of allowed skips.
+count_skip() {
+  skipped=$((skipped + 1))
+  say "skipped: $1: $2"
+  "$root/scripts/check-skips" --skipped "$1" || count_fail "$1 was skipped and may not be: $2"
+}
+
+# unrandomised DIR COMMAND...: runs the command. The thread sanitizer of GCC 12 and 13 cannot map as many random bits
+# of addresses as some kernels use, for example Ubuntu 24.04's; there it runs without address randomisation.
+unrandomised() {
+  local dir=$1 bits
+  shift
+  bits=$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)
+  if [[ $dir == build/*tsan* ]] && [ "$bits" -gt 28 ] && setarch "$(uname -m)" -R true 2>/dev/null; then
+    setarch "$(uname -m)" -R "$@"
+  else
+    "$@"
+  fi
+}
+
+# what_failed LOG: from a log of ctest, the failed tests with the end of their output. The report repeats it, because
+# the middle of a long output may be cut by whoever keeps it.
+what_failed() {
+  awk '/^ *[0-9]+\/[0-9]+ Test .*\*\*\*(Failed|Timeout|Exception|Not Run)/ { ++count; inside = 1 }
+    inside && (/^ *Start +[0-9]+: / || /^[0-9]+% tests passed/ || (/Test +#[0-9]+: / && !/\*\*\*/)) { inside = 0 }
+    inside && count <= 5 { lines[++kept] = $0 }
+    END { for (i = kept > 80 ? kept - 79 : 1; i <= kept; ++i) print lines[i] }' "$1"
+}
+
+# ctest's closing line, as "failed total".
+closing_line='s/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p'
+
+# run_ctest DIR ARGUMENTS...: one run of ctest in build/DIR; adds its counts. No tests at all is a failure. Skipped
+# tests have to be on the list; JUnit's file has the output of passed tests, too, and with it the skips inside of them.
+run_ctest() {
+  local dir=build/$1 log=build/$1/ctest.log results=$root/build/$1/ctest.xml status=0 total bad left_out
+  shift
+  rm -f "$results"
+  unrandomised "$dir" ctest --test-dir "$dir" --output-on-failure --no-tests=error --output-junit "$results" \
+    --test-output-size-passed 100000000 "$@" 2>&1 | tee "$log" || status=$?
+  read -r bad total _ <<<"$(sed -nE "$closing_line" "$log" | tail -n 1) 0 0"
+  left_out=$(grep -c '^ *[0-9]*/[0-9]* Test .*\*\*\*Skipped' "$log" || true) # ctest counts them among the passed
+  passed=$((passed + total - bad - left_out))
+  skipped=$((skipped + left_out))
+  failed=$((failed + bad))
+  if [ "$bad" -gt 0 ]; then failures+=("$dir: $bad of $total tests"$'\n'"$(what_failed "$log")"); fi
+  if [ "$status" != 0 ] && [ "$bad" -eq 0 ]; then count_fail "$dir: ctest $* ended with status $status"; fi
+  check_skips "$dir" "$results"
+}
+
+# check_skips DIR RESULTS: counts one failure if a test was skipped that may not be.
+check_skips() {
+  local report build_dir
+  build_dir=$(cut -d/ -f1,2 <<<"$1")
+  if report=$("$root/scripts/check-skips" --build "$build_dir" "$2" 2>&1); then
+    [ -z "$report" ] || say "$report"
+  else
+    count_fail "$1: skips that are not accepted"$'\n'"$report"
+  fi
+}
+
+# build ARGUMENTS...: scripts/build. A build that fails counts as one failure and ends the part.
+build() {
+  if "$root/scripts/build" "$@"; then return 0; fi
+  count_fail "scripts/build $*"
+  return 1
+}
+
+# check COMMAND...: one check. Its output goes to a log; the end of the log is shown when it fails.
+check() {
+  local log=build/check.log
+  if timeout 900 "$@" >"$log" 2>&1 </dev/null; then
+    count_pass
+  else
+    count_fail "$*"
+    tail -n 5 "$log"
+    return 1
+  fi
+}
+
+# run_part NAME:BUDGET: runs part_NAME and notes its time and counts. BUDGET is in minutes; a part over its budget is
+# only marked, because a slow machine is no fault of the change.
+run_part() {
+  local name=${1%:*} budget_s=$((60 * ${1#*:})) start=$SECONDS note=''
+  local counts=("$passed" "$failed" "$skipped")
+  say "== $name"
+  "part_$name" || true # every failure was counted
+  if [ $((passed + failed + skipped)) = $((counts[0] + counts[1] + counts[2])) ]; then
+    count_fail "part $name made no check"
+  fi
+  part_s=$((SECONDS - start))
+  if [ "$part_s" -gt "$budget_s" ]; then note=' OVER BUDGET'; fi
+  part_result="$((passed - counts[0])) passed, $((failed - counts[1])) failed, $((skipped - counts[2])) skipped"
+  times+=("$(printf '%-14s %5d s of %5d s   %s%s' "$name" "$part_s" "$budget_s" "$part_result" "$note")")
+}
+
+# The last line of every run: what continuous integration reads.
+report() {
+  say '== time and checks of each part'
+  if [ ${#times[@]} -gt 0 ]; then printf '%s\n' "${times[@]}"; fi
+  if [ ${#failures[@]} -gt 0 ]; then printf 'failed: %s\n' "${failures[@]}"; fi
+  say "$passed passed, $failed failed, $skipped skipped"
+  [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}

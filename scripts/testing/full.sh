@@ -1,0 +1,126 @@
+# shellcheck shell=bash disable=SC2154
+# Sourced by scripts/test: the parts of --full. The first one is the whole quick run; the others are what it leaves out.
+# The variables that are not set here (the warning that is off) are those of count.sh and quick.sh.
+
+# Name and budget in minutes. No part may take longer than 30 minutes.
+full_parts=(quick:25 whole:30 left:15 long:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30
+  tsan_runtime:30 tsan_rest:30 fuzz_long:25 plans:15 matrix:30 format:2 lint:30)
+
+part_quick() {
+  local part
+  for part in "${quick_parts[@]}"; do run_part "$part"; done
+}
+
+# Everything as users build it, but each source by itself, so that a missing #include is seen. Then whether a folder of
+# tests has vanished, for example because CMake did not find a library.
+part_whole() {
+  cmake --preset release -B build/apart -DCMAKE_UNITY_BUILD=OFF >build/apart.log || { count_fail 'cmake' && return 1; }
+  cmake --build build/apart --parallel "$(cores)" || { count_fail 'the release build, each source apart' && return 1; }
+  count_pass
+  build dev && check "$root/scripts/check-skips" --build build/dev --tests
+}
+
+# The tests of train, python, faults and rdma that the quick run leaves out.
+part_left() {
+  prepare_rdma || return 1
+  build_quick && build dev tests_rdma || return 1
+  run_ctest dev -L '^train$' -R "$train_long"
+  run_ctest dev -j "$(cores)" -L '^faults$' -E "$faults_quick"
+  run_ctest dev -L '^rdma$' -E "$rdma_quick"
+  if build_python; then run_ctest dev -L '^python$' -R "$python_long"; fi
+}
+
+part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite'; }
+part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
+# What takes too long in guests for the quick run.
+part_rdma_verbs() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -R verbs; }
+part_rdma_ucx() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -E verbs; }
+# The verbs transport over a real stack under the address sanitizer, which looks for leaks at the end of every process.
+part_rdma_asan() { prepare_rdma && build asan tests_rdma && run_ctest asan -R '^rdma\.verbs' -L '^rdma$'; }
+part_asan_whole() { build asan && run_ctest asan -j "$(cores)" -LE "long|$not_sanitized"; }
+# Without the emulator, which runs fibers of one thread and takes this sanitizer minutes a test: tests/device_double
+# runs the same code among threads.
+part_tsan_runtime() { build tsan && run_ctest tsan/tests/runtime -LE "long|$not_sanitized|emulated"; }
+part_tsan_rest() {
+  local folder
+  build tsan || return 1
+  for folder in tests/*/CMakeLists.txt; do
+    folder=${folder%/CMakeLists.txt}
+    [ "$folder" != tests/runtime ] || continue
+    if ctest --test-dir "build/tsan/$folder" -N -LE "long|$not_sanitized|emulated" | grep '^  Test ' >/dev/null; then
+      run_ctest "tsan/$folder" -j "$(cores)" -LE "long|$not_sanitized|emulated"
+    fi
+  done
+}
+
+part_fuzz_long() {
+  local targets=(tests/fuzz/*_fuzzer.cc)
+  targets=("${targets[@]#tests/fuzz/}")
+  fuzz "${targets[*]%.cc}" --seconds 90
+}
+
+# Every algorithm proved for 2 to 64 ranks, and the count of mutations refused.
+part_plans() {
+  build release tutti_tool || return 1
+  check build/release/bin/tutti verify --ranks 2..64 && tail -n 3 build/check.log
+}
+
+# All-reduce of every type and operation over counts that divide nothing; each run checks in place and out of place.
+part_matrix() {
+  build release tutti_tool || return 1
+  local types=(int8:1 uint8:1 int32:4 uint32:4 int64:8 uint64:8 float8_e4m3:1 float8_e5m2:1 float16:2 bfloat16:2
+    float32:4 float64:8)
+  local ranks memory type count bytes
+  for ranks in 1 2 3 4 7 8 16; do
+    for memory in plain registered; do
+      for type in "${types[@]}"; do
+        for count in 1 2 3 1000003; do
+          bytes=$((count * ${type#*:}))
+          check build/release/bin/tutti perf all_reduce --ranks "$ranks" --memory "$memory" -d "${type%:*}" -o all \
+            -b "$bytes" -e "$bytes" -n 1 -w 0 || true
+        done
+      done
+      say "matrix: $ranks ranks, $memory: $passed passed, $failed failed so far"
+    done
+  done
+}
+
+# All C++ files of the tree, one a line.
+cxx_files() {
+  find include src topology transports kernels tools bench examples python tests -name '*.cc' -o -name '*.h' | sort
+}
+
+part_format() {
+  "$root/scripts/setup" --dev
+  local file
+  while read -r file; do check clang-format --dry-run --Werror "$file" || true; done < <(cxx_files)
+}
+
+# clang-tidy over every source of the dev build, on all cores; headers through their sources. It needs a list of
+# commands with one source each, so it configures a folder of its own, in which nothing is built.
+part_lint() {
+  "$root/scripts/setup" --dev
+  cmake --preset dev -B build/lint -DCMAKE_UNITY_BUILD=OFF >build/lint.log || { count_fail 'cmake' && return 1; }
+  local file log
+  # GCC's precompiled headers are none of clang's. What includes libtorch's headers, all of train but its drawings, is
+  # left out: clang 14 does not take these for C++20.
+  sed -E -i 's# -include [^ ]*cmake_pch.hxx##g; s# -Winvalid-pch##g' build/lint/compile_commands.json
+  cxx_files | grep '\.cc$' | awk '!/^(tests\/)?train\// || /\/plot/' | while read -r file; do
+    grep -qF "\"$root/$file\"" build/lint/compile_commands.json && echo "$file"
+  done >build/lint/files
+  # What clang-tidy says of a file, and its exit status in the last line.
+  # shellcheck disable=SC2016
+  local one='log=build/lint/${1//\//_}.log
+    timeout 600 clang-tidy --quiet -p build/lint "$1" >"$log" 2>&1
+    echo "status $?" >>"$log"'
+  xargs -P "$(cores)" -I{} bash -c "$one" _ {} <build/lint/files
+  while read -r file; do
+    log=build/lint/${file//\//_}.log
+    if [ "$(tail -n 1 "$log")" = 'status 0' ]; then
+      count_pass
+    else
+      count_fail "clang-tidy $file"
+      grep -E '(warning|error):' "$log" | head -n 5
+    fi
+  done <build/lint/files
+}
