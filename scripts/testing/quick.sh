@@ -3,7 +3,7 @@
 # The variables that are not set here (the warning that is off) are those of count.sh.
 
 # Name and budget in minutes, in the order of the run.
-quick_parts=(build:7 units:2 processes:7 faults:1 python:2 train:1 gpu:1 rdma:2 asan:3 tsan:3 fuzz:2 house:1)
+quick_parts=(build:8 units:2 processes:9 faults:1 python:2 train:2 gpu:1 rdma:2 asan:3 tsan:4 fuzz:3 house:2)
 
 not_sanitized='tidy|install|python|rdma' # rdma: in an emulated guest, where a sanitizer takes minutes
 
@@ -40,27 +40,32 @@ part_build() { build_quick && count_pass; }
 
 part_units() { run_ctest dev -j "$(cores)" -L '^(units|emulated)$'; }
 
-# Most of a process test is waiting, so the sanitizers' programs are built beside these tests and those of the next
-# parts, at the lowest priority. The parts asan and tsan build again what is missing, and count what fails.
+# Most of a process test is waiting, so the programs of the parts asan, tsan and fuzz are built beside these tests and
+# those of the next parts, at the lowest priority. Those parts build again what is missing, and count what fails.
 part_processes() {
-  start_sanitizer_builds
+  "$root/scripts/setup" --fuzz --without-train || say 'clang cannot be installed'
+  start_background_builds
   run_ctest dev -L '^processes$'
 }
 
-sanitizer_builds=''
-start_sanitizer_builds() {
-  setsid nice -n 19 bash -c '"$0" quick-asan '"${asan_programs[*]}"' && "$0" quick-tsan '"${tsan_programs[*]}" \
-    "$root/scripts/build" >build/sanitizers.log 2>&1 &
-  sanitizer_builds=$!
-  trap 'kill -- "-$sanitizer_builds" 2>/dev/null || true' EXIT
+background_builds=''
+start_background_builds() {
+  # A kernel that groups processes by session for scheduling ("autogroup") weighs the session, not its processes.
+  setsid nice -n 19 bash -c 'echo 19 2>/dev/null >/proc/self/autogroup
+    "$0" quick-asan '"${asan_programs[*]}"'
+    "$0" quick-tsan '"${tsan_programs[*]}"'
+    "$0" fuzz fuzz_seeds '"${quick_fuzzers[*]}" "$root/scripts/build" >build/background.log 2>&1 &
+  background_builds=$!
+  trap 'kill -- "-$background_builds" 2>/dev/null || true' EXIT
 }
 
 # What is left of these builds is done at full speed.
-finish_sanitizer_builds() {
-  [ -n "$sanitizer_builds" ] || return 0
-  renice -n 0 -g "$sanitizer_builds" >/dev/null 2>&1 || true
-  wait "$sanitizer_builds" || tail -n 30 build/sanitizers.log
-  sanitizer_builds=''
+finish_background_builds() {
+  [ -n "$background_builds" ] || return 0
+  renice -n 0 -g "$background_builds" >/dev/null 2>&1 || true
+  { echo 0 >"/proc/$background_builds/autogroup"; } 2>/dev/null || true
+  wait "$background_builds" || true
+  background_builds=''
 }
 
 # Faults from seeds under a simulated clock and network (docs/reliability.md).
@@ -115,7 +120,7 @@ part_tsan() { sanitize quick-tsan "$tsan_leaves" tsan_programs tsan_folders; }
 sanitize() {
   local preset=$1 left=$2 folder
   local -n programs=$3 folders=$4
-  finish_sanitizer_builds
+  finish_background_builds
   build "$preset" "${programs[@]}" || return 1
   for folder in "${folders[@]}"; do
     run_ctest "$preset/tests/$folder" -j "$(cores)" -L '^units$' -E "$left"
