@@ -8,6 +8,7 @@ target_compile_options(tutti_flags INTERFACE
   # (clang-tidy reads these flags too, and GCC is silent about a -Wno- that it does not know.)
   $<$<CXX_COMPILER_ID:GNU>:-Wno-unknown-warning-option>
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>  # so that ccache can keep what uses a precompiled header
   -ffp-contract=off            # same bits on every machine: no fused multiply-add behind our back
   $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
 if(TUTTI_SANITIZER)

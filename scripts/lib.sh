@@ -26,3 +26,10 @@ take_no_install() {
   [ "${1-}" = --no-install ] || return 1
   export SETUP_NO_INSTALL=1
 }
+
+# Clones in different folders share what they have compiled. ccache keeps what was compiled with a precompiled header
+# only if it may trust that the header's macros, and __DATE__ and __TIME__ in it, are the same: none of the tree uses
+# these.
+share_compiler_cache() {
+  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+}
