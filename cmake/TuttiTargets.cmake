@@ -1,5 +1,4 @@
-# tutti_library(NAME SOURCES a.cc ... [PUBLIC targets ...] [PRIVATE targets ...])
-# One static library of the house, tutti_NAME with the alias tutti::NAME, built with the project's flags.
+# The flags of every target, and the functions that make them.
 
 add_library(tutti_flags INTERFACE)
 target_compile_options(tutti_flags INTERFACE
@@ -22,6 +21,15 @@ if(TUTTI_FUZZERS)
   target_compile_options(tutti_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# What most sources include, parsed once; that takes a compiler a second for each file otherwise. The sources include
+# what they use all the same, which scripts/test --full checks.
+set(tutti_no_code ${CMAKE_BINARY_DIR}/precompiled.cc) # a target needs a source to own a precompiled header
+file(CONFIGURE OUTPUT ${tutti_no_code} CONTENT "")
+add_library(tutti_headers OBJECT ${tutti_no_code})
+target_link_libraries(tutti_headers PRIVATE tutti_flags fmt::fmt)
+target_precompile_headers(tutti_headers PRIVATE <fmt/format.h> <fmt/ranges.h> <algorithm> <array> <atomic> <charconv>
+  <chrono> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view> <vector>)
+
 # tutti_compile_apart(a.cc ...): the presets compile about ten sources of a target as one file (CMake's "unity build"),
 # because parsing headers is most of the cost of a build. Names in anonymous namespaces then meet. These sources of the
 # current folder are compiled by themselves: they have a name that another source of their target has too.
@@ -29,13 +37,33 @@ function(tutti_compile_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
+# tutti_library(NAME SOURCES a.cc ... [PUBLIC targets ...] [PRIVATE targets ...] [OWN_HEADERS])
+# One static library of the house, tutti_NAME with the alias tutti::NAME, built with the project's flags.
+# OWN_HEADERS: it does not share the precompiled header above.
+#
+# The quick sanitizer presets (CMakePresets.json) do not compile the libraries in TUTTI_BORROWED once more. They link
+# those of the build folder TUTTI_BORROWED_FROM, which has to be built first. These libraries compute, without threads
+# or memory that others write, so a sanitizer has least to see there; scripts/test --full compiles all with it.
 function(tutti_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(tutti_${name} STATIC ${arg_SOURCES})
+  cmake_parse_arguments(arg "OWN_HEADERS" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  set(includes ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  if(name IN_LIST TUTTI_BORROWED)
+    cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE folder)
+    add_library(tutti_${name} STATIC IMPORTED GLOBAL)
+    set_target_properties(tutti_${name} PROPERTIES
+      IMPORTED_LOCATION ${TUTTI_BORROWED_FROM}/${folder}/libtutti_${name}.a)
+    target_include_directories(tutti_${name} INTERFACE ${includes})
+    list(TRANSFORM arg_PRIVATE REPLACE "(.+)" "$<LINK_ONLY:\\1>")
+    target_link_libraries(tutti_${name} INTERFACE ${arg_PUBLIC} ${arg_PRIVATE})
+  else()
+    add_library(tutti_${name} STATIC ${arg_SOURCES})
+    target_include_directories(tutti_${name} PUBLIC ${includes})
+    target_link_libraries(tutti_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} tutti_flags)
+    if(NOT arg_OWN_HEADERS)
+      target_precompile_headers(tutti_${name} REUSE_FROM tutti_headers)
+    endif()
+  endif()
   add_library(tutti::${name} ALIAS tutti_${name})
-  target_include_directories(tutti_${name} PUBLIC
-    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
-  target_link_libraries(tutti_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} tutti_flags)
 endfunction()
 
 # tutti_stands_alone(TARGET MAP): a shared library that exports what MAP names and needs the system's libraries only.
