@@ -8,6 +8,7 @@
 
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "plan/collective.h"
 #include "runtime/choose.h"
 #include "runtime/communicator_impl.h"
@@ -16,8 +17,7 @@
 #include "runtime/user_plan.h"
 #include "transports/shm/mapping.h"
 
-namespace tutti {
-namespace detail {
+namespace tutti::detail {
 namespace {
 
 constexpr std::uint32_t kRoundsBeforeSleep = 200;  // of a wait for several operations, before it sleeps between polls
@@ -90,6 +90,14 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
 }
 
 CommunicatorImpl::~CommunicatorImpl() = default;
+
+Error CommunicatorImpl::end_by_exception() noexcept {
+  Error error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
+                                   "an internal failure of this rank");
+  engine_.fail(error);
+  engine_.end_all();  // the caller gets an error, so nothing may use its buffers any more
+  return error;
+}
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
   return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));  // private constructor
@@ -289,46 +297,51 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   TUTTI_TRY(refuse_in_group());
   auto prepared = prepare(call, options);
   if (!prepared) return prepared.error();
-  TUTTI_TRY(submit(*prepared, Engine::Progress::kInBackground));
-  TUTTI_TRY(settle(**prepared));
-  std::vector<WorkImpl::Part> parts;
-  WorkImpl::add(engine_, *prepared, parts);
-  return Work(std::make_shared<WorkImpl>(std::move(parts)));
+  return submit_work(*prepared);
 }
 
-Result<std::shared_ptr<Operation>> CommunicatorImpl::submit_transfer(Direction direction, const void* data,
-                                                                     std::size_t count, DataType type,
-                                                                     std::int32_t peer, const CallOptions& options,
-                                                                     Engine::Progress progress) {
+// The Work is made first, because nothing may fail once the operation has the caller's buffers.
+Result<Work> CommunicatorImpl::submit_work(const std::shared_ptr<Operation>& operation) {
+  std::vector<WorkImpl::Part> parts;
+  WorkImpl::add(engine_, operation, parts);
+  Work work(std::make_shared<WorkImpl>(std::move(parts)));
+  TUTTI_TRY(submit(operation, Engine::Progress::kInBackground));
+  TUTTI_TRY(settle(*operation));
+  return work;
+}
+
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_transfer(Direction direction, const void* data,
+                                                                      std::size_t count, DataType type,
+                                                                      std::int32_t peer, const CallOptions& options) {
   auto checked = check_transfer(direction, data, count, type, peer, caller());
   if (!checked) return checked.error();
   if (checked->peer == rank_) {
     return invalid_argument(
         fmt::format("rank {} cannot wait for itself: put the send and the receive into one Group", peer));
   }
-  const std::scoped_lock lock(mutex_);
   TUTTI_TRY(refuse_in_group());
-  auto prepared = prepare_exchange({.transfers = {*checked}, .own = {}}, options);
-  if (!prepared) return prepared.error();
-  TUTTI_TRY(submit(*prepared, progress));
-  return prepared;
+  return prepare_exchange({.transfers = {*checked}, .own = {}}, options);
 }
 
 Status CommunicatorImpl::transfer(Direction direction, const void* data, std::size_t count, DataType type,
                                   std::int32_t peer, const CallOptions& options) {
-  auto operation = submit_transfer(direction, data, count, type, peer, options, Engine::Progress::kByCaller);
-  if (!operation) return operation.error();
-  return (*operation)->gate == nullptr ? engine_.wait(**operation) : Status();
+  std::shared_ptr<Operation> operation;  // shared with the engine's queue
+  {
+    const std::scoped_lock lock(mutex_);
+    auto prepared = prepare_transfer(direction, data, count, type, peer, options);
+    if (!prepared) return prepared.error();
+    operation = std::move(*prepared);
+    TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
+  }
+  return operation->gate == nullptr ? engine_.wait(*operation) : Status();
 }
 
 Result<Work> CommunicatorImpl::start_transfer(Direction direction, const void* data, std::size_t count, DataType type,
                                               std::int32_t peer, const CallOptions& options) {
-  auto operation = submit_transfer(direction, data, count, type, peer, options, Engine::Progress::kInBackground);
-  if (!operation) return operation.error();
-  TUTTI_TRY(settle(**operation));
-  std::vector<WorkImpl::Part> parts;
-  WorkImpl::add(engine_, *operation, parts);
-  return Work(std::make_shared<WorkImpl>(std::move(parts)));
+  const std::scoped_lock lock(mutex_);
+  auto prepared = prepare_transfer(direction, data, count, type, peer, options);
+  if (!prepared) return prepared.error();
+  return submit_work(*prepared);
 }
 
 Result<std::int32_t> CommunicatorImpl::next_sender(const CallOptions& options) {
@@ -419,76 +432,4 @@ Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) 
   return Memory(std::make_unique<MemoryImpl>(std::move(*window), bytes));
 }
 
-}  // namespace detail
-
-Work::Work() = default;
-Work::Work(Work&&) noexcept = default;
-Work& Work::operator=(Work&&) noexcept = default;
-Work::~Work() = default;
-Work::Work(std::shared_ptr<detail::WorkImpl> impl) : impl_(std::move(impl)) {}
-Status Work::wait() { return impl_ == nullptr ? Status() : impl_->wait(); }
-bool Work::test() { return impl_ == nullptr || impl_->test(); }
-
-Memory::Memory() = default;
-Memory::Memory(Memory&&) noexcept = default;
-Memory& Memory::operator=(Memory&&) noexcept = default;
-Memory::~Memory() = default;
-Memory::Memory(std::unique_ptr<detail::MemoryImpl> impl) : impl_(std::move(impl)) {}
-std::byte* Memory::data() const { return impl_ == nullptr ? nullptr : impl_->data(); }
-std::size_t Memory::size() const { return impl_ == nullptr ? 0 : impl_->size(); }
-
-Communicator::Communicator(std::unique_ptr<detail::CommunicatorImpl> impl) : impl_(std::move(impl)) {}
-Communicator::~Communicator() {
-  // A forked child's copy has no threads and must not speak for the rank; what it holds ends with the child.
-  if (impl_ != nullptr && !impl_->own_process()) static_cast<void>(impl_.release());
-}
-std::int32_t Communicator::rank() const { return static_cast<std::int32_t>(impl_->rank()); }
-std::int32_t Communicator::size() const { return static_cast<std::int32_t>(impl_->ranks()); }
-std::int32_t Communicator::nodes() const { return static_cast<std::int32_t>(impl_->nodes()); }
-bool Communicator::runs_on_devices() const { return impl_->runs_on_devices(); }
-std::string Communicator::transport() const { return impl_->transport_name(); }
-Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
-  return impl_->auto_algorithm(kind, count, type);
-}
-std::optional<double> Communicator::predicted_us(CollectiveKind kind, std::size_t count, DataType type,
-                                                 Algorithm algorithm) const {
-  return impl_->predicted_us(kind, count, type, algorithm);
-}
-Status Communicator::run(const CollectiveCall& call, const CallOptions& options) { return impl_->run(call, options); }
-Result<Work> Communicator::start(const CollectiveCall& call, const CallOptions& options) {
-  return impl_->start(call, options);
-}
-Status Communicator::send(const void* data, std::size_t count, DataType type, std::int32_t peer,
-                          const CallOptions& options) {
-  return impl_->transfer(Direction::kSend, data, count, type, peer, options);
-}
-Status Communicator::receive(void* data, std::size_t count, DataType type, std::int32_t peer,
-                             const CallOptions& options) {
-  return impl_->transfer(Direction::kReceive, data, count, type, peer, options);
-}
-Result<std::int32_t> Communicator::next_sender(const CallOptions& options) { return impl_->next_sender(options); }
-Result<Memory> Communicator::allocate(std::size_t bytes) { return impl_->allocate(bytes); }
-Result<Memory> Communicator::register_memory(void* data, std::size_t bytes) {
-  return impl_->register_memory(data, bytes);
-}
-Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t colour, std::int32_t key) {
-  return impl_->split(colour, key, "split");
-}
-Result<std::unique_ptr<Communicator>> Communicator::duplicate() { return impl_->split(0, 0, "duplicate"); }
-Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const std::int32_t> excluded) {
-  return impl_->shrink(excluded);
-}
-Result<std::unique_ptr<Communicator>> Communicator::shrink() { return impl_->shrink_to_survivors(); }
-Result<std::unique_ptr<Communicator>> Communicator::grow(std::int32_t size, const std::optional<UniqueId>& id) {
-  return impl_->grow(*this, size, id);
-}
-Result<Agreement> Communicator::agree(const AgreeOptions& options) { return impl_->agree(options); }
-Status Communicator::use_plan(const UserPlan& plan, const PlanUse& use) { return impl_->use_plan(plan, use); }
-Status Communicator::suspend() { return impl_->suspend(); }
-Status Communicator::resume() { return impl_->resume(); }
-DeviceMemoryUse Communicator::device_memory_use() const { return impl_->device_memory_use(); }
-Status Communicator::async_status() { return impl_->async_status(); }
-Status Communicator::finalize() { return impl_->finalize(); }
-void Communicator::abort() { impl_->abort(); }
-
-}  // namespace tutti
+}  // namespace tutti::detail

@@ -45,6 +45,8 @@ class WorkImpl {
     std::shared_ptr<Operation> operation;  // shared with the engine's queue
   };
   explicit WorkImpl(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  // Before anybody waits.
+  void set_parts(std::vector<Part> parts) noexcept { parts_ = std::move(parts); }
   // All pieces of a call.
   static void add(Engine& engine, const std::shared_ptr<Operation>& operation, std::vector<Part>& parts);
   // Both leave an engine alone once its operation is done, so that a Work may outlive its communicators, which end
@@ -83,6 +85,17 @@ class CommunicatorImpl {
   ~CommunicatorImpl();
 
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
+
+  // Runs the body of a public function. An exception, for example std::bad_alloc, becomes its error. It also ends this
+  // communicator and all that is under way on it, because ranks that take part wait for this one.
+  template <class Body>
+  auto guarded(Body&& body) noexcept -> decltype(body()) {
+    try {
+      return std::forward<Body>(body)();
+    } catch (...) {
+      return end_by_exception();
+    }
+  }
 
   std::uint32_t rank() const { return rank_; }
   bool own_process() const { return getpid() == process_; }
@@ -140,9 +153,10 @@ class CommunicatorImpl {
   void abort();
 
  private:
-  Result<std::shared_ptr<Operation>> submit_transfer(Direction direction, const void* data, std::size_t count,
-                                                     DataType type, std::int32_t peer, const CallOptions& options,
-                                                     Engine::Progress progress);
+  Error end_by_exception() noexcept;
+  Result<std::shared_ptr<Operation>> prepare_transfer(Direction direction, const void* data, std::size_t count,
+                                                      DataType type, std::int32_t peer, const CallOptions& options);
+  Result<Work> submit_work(const std::shared_ptr<Operation>& operation);
   struct PlanKey {
     CollectiveKind kind = CollectiveKind::kAllReduce;
     Algorithm algorithm = Algorithm::kAuto;

@@ -89,8 +89,8 @@ class DeviceCall final : public Gate {
   std::int64_t timeout_ns = 0;
 
   bool open() const override { return true; }
-  void ended(const Status& /*result*/) override {}
-  void dropped() override {}
+  void ended(const Status& /*result*/) noexcept override {}
+  void dropped() noexcept override {}
   // Of a captured call: at once.
   std::optional<Error> lost() override { return std::nullopt; }
   bool finished() override;

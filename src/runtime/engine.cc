@@ -7,18 +7,16 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "plan/collective.h"
 
 namespace tutti {
 namespace {
 
 constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
-constexpr std::int64_t kBoardNs = 100'000'000;    // until what a peer has done stands on its board, mostly
-constexpr std::int64_t kLetGoNs =
-    1'000'000'000;                           // longest wait for peers that may still store into a failed call's output
-constexpr std::size_t kMaxQueued = 65536;    // operations under way on one communicator
-constexpr std::uint32_t kMovesPerLook = 64;  // rounds that did something, between two looks at the clock
-constexpr std::uint32_t kRoundsPerClock = 64;  // pauses between two looks at the clock
+constexpr std::size_t kMaxQueued = 65536;         // operations under way on one communicator
+constexpr std::uint32_t kMovesPerLook = 64;       // rounds that did something, between two looks at the clock
+constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
 
 Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
@@ -52,10 +50,10 @@ Engine::~Engine() {
   {
     const std::scoped_lock lock(mutex_);
     ending_ = true;
+    if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
     if (!nothing_to_do()) {
       aborted_.store(true, std::memory_order_relaxed);
-      world_.transport->announce_abort();
-      world_.transport->doorbell().ring();
+      announce_abort();
     }
     changed_.notify_all();
   }
@@ -68,6 +66,7 @@ Engine::~Engine() {
 Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
   const std::scoped_lock lock(mutex_);
   TUTTI_ASSERT(!ending_);
+  if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
   if (broken_) return *broken_;
   if (queue_.size() + exchanges_.size() >= kMaxQueued) {
     return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
@@ -82,15 +81,16 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
           fmt::format("no thread can be started ({}): raise the limit of processes or of memory", error.what())};
     }
   }
+  // Numbers are taken only after the operation is queued, because queueing it may throw.
   if (operation->plan != nullptr) {
-    operation->call.tag.sequence = ++last_sequence_;
     queue_.push_back(operation);
+    operation->call.tag.sequence = ++last_sequence_;
   } else {
+    exchanges_.push_back(operation);
     for (Transfer& transfer : operation->transfers) {
       transfer.tag.sequence = operation->probes ? numbers_.upcoming(transfer.peer, transfer.direction)
                                                 : numbers_.next(transfer.peer, transfer.direction);
     }
-    exchanges_.push_back(operation);
     if (operation->probes) ++probes_;
   }
   submitted_.fetch_add(1, std::memory_order_release);
@@ -120,23 +120,44 @@ bool Engine::test(Operation& operation) {
   return operation.done.load(std::memory_order_acquire);
 }
 
-void Engine::abort() {
-  if (recorder_ != nullptr) recorder_->aborted();
+void Engine::abort() noexcept {
   aborted_.store(true, std::memory_order_seq_cst);
-  world_.transport->announce_abort();
-  world_.transport->doorbell().ring();
-  const std::scoped_lock lock(mutex_);
-  if (!broken_)
-    broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "abort() was called on this communicator"};
-}
-
-void Engine::fail(const Error& error) {
+  if (recorder_ != nullptr) runs_through([&] { recorder_->aborted(); });
+  announce_abort();
   const std::scoped_lock lock(mutex_);
   if (broken_) return;
-  broken_ = error;
-  world_.transport->announce_abort();
+  broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, ""};
+  runs_through([&] { broken_->message = "abort() was called on this communicator"; });
+}
+
+void Engine::fail(const Error& error) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (broken_) return;
+  broken_ = copy_of(error);
+  announce_abort();
   submitted_.fetch_add(1, std::memory_order_release);  // whoever drives looks at broken_ anew
-  world_.transport->doorbell().ring();
+}
+
+// Tells the peers and wakes the driver. A transport without memory may be unable to tell them: the next call tries
+// again.
+void Engine::announce_abort() noexcept {
+  const bool announced = runs_through([&] { world_.transport->announce_abort(); });
+  abort_unannounced_.store(!announced, std::memory_order_relaxed);
+  runs_through([&] { world_.transport->doorbell().ring(); });
+}
+
+void Engine::end_all() noexcept {
+  std::unique_lock lock(mutex_);
+  while (!nothing_to_do()) {
+    if (driven_) {
+      changed_.wait(lock);
+      continue;
+    }
+    driven_ = true;
+    run(lock, Until::kDone);
+    driven_ = false;
+    changed_.notify_all();
+  }
 }
 
 Status Engine::finalize() {
@@ -209,8 +230,31 @@ void Engine::background() {
   }
 }
 
-// Runs what is under way, without the lock, until one operation has ended or, as `until` says, earlier.
-void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
+// Runs what is under way, without the lock, until one operation has ended or, as `until` says, earlier. Never throws:
+// an exception from below, such as std::bad_alloc, ends the communicator and one operation. The others end as after any
+// error of the communicator, one with each further run().
+void Engine::run(std::unique_lock<std::mutex>& lock, Until until) noexcept {
+  Ended ended;
+  try {
+    ended = advance(lock, until);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    ended = end_by_exception();
+    lock.unlock();
+  }
+  if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*std::move(ended.error)) : Status());
+  lock.lock();
+  if (ended.operation == nullptr) return;
+  const Status& result = ended.operation->result;
+  if (!result.ok() && result.error().scope >= ErrorScope::kConnection && !broken_) broken_ = copy_of(result.error());
+  if (ended.operation->plan == nullptr && !ended.operation->probes) give_back_numbers(*ended.operation);
+  remove(*ended.operation);
+  ended.operation->done.store(true, std::memory_order_release);
+  if (wanting_.load() > 0) changed_.notify_all();
+}
+
+// One turn of run(): leaves without the lock.
+Engine::Ended Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
   active_.clear();
   if (!queue_.empty()) active_.push_back(queue_.front());
   const auto probes = [](const std::shared_ptr<Operation>& operation) { return operation->probes; };
@@ -229,24 +273,22 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) {
       ended = {};
     }
   }
-  if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*ended.error) : Status());
-  lock.lock();
-  if (ended.operation == nullptr) return;
-  if (ended.error && ended.error->scope >= ErrorScope::kConnection && !broken_) broken_ = *ended.error;
-  if (ended.operation->plan == nullptr && !ended.operation->probes) give_back_numbers(*ended.operation);
-  remove(*ended.operation);
-  ended.operation->done.store(true, std::memory_order_release);
-  if (wanting_.load() > 0) changed_.notify_all();
+  return ended;
 }
 
-// Of what has not moved; under the lock.
-void Engine::give_back_numbers(const Operation& operation) {
-  // Without an exchange it never began: a connection could not be opened.
-  const std::vector<Transfer>& untouched =
-      operation.exchange == nullptr ? operation.transfers : operation.exchange->untouched();
-  for (std::size_t i = untouched.size(); i-- > 0;) {
-    numbers_.give_back(untouched[i].peer, untouched[i].direction, untouched[i].tag.sequence);
+// Inside of a handler, under the lock. The state of what is under way is not known, so the communicator ends.
+Engine::Ended Engine::end_by_exception() noexcept {
+  const auto rank = static_cast<std::int32_t>(rank_);
+  Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
+  if (!broken_) broken_ = copy_of(error);
+  Ended ended{.operation = queue_.empty() ? nullptr : queue_.front(), .error = std::move(error)};
+  if (ended.operation == nullptr && !exchanges_.empty()) ended.operation = exchanges_.front();
+  if (ended.operation != nullptr && ended.operation->plan != nullptr && ended.operation->started) {
+    const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
+    runs_through([&] { world_.transport->leave_call(ended.operation->call.tag, failure); });
   }
+  announce_abort();
+  return ended;
 }
 
 // They look behind all receives, those that were submitted later too; so they come last among the active ones, for what
@@ -409,80 +451,6 @@ Engine::Ended Engine::pause(Idle& idle) {
   world_.waiter->pause(idle, world_.transport->doorbell(), kMaxSleepNs);
   if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
   return look_around();
-}
-
-void Engine::finish(Operation& operation, Status result) {
-  if (!result.ok()) world_.log.write(LogLevel::kInfo, "{}", to_string(result.error()));
-  if (operation.plan == nullptr) {
-    if (!result.ok() && operation.exchange != nullptr) take_back(operation, result.error().scope);
-  } else if (result.ok()) {
-    if (running_ != nullptr && running_->shows_output()) running_->hide_output(false);
-    // Where every rank needs something of every other one, an empty message at least.
-    if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
-      marks_->note_all_entered(operation.call.tag.sequence);
-    }
-    world_.transport->leave_call(operation.call.tag, std::nullopt);
-    last_good_.store(operation.call.tag.sequence, std::memory_order_release);
-  } else {
-    last_failed_ = true;
-    if (operation.started && operation.direct) direct_->give_up(operation.call.tag.sequence);
-    if (operation.started) take_back(operation, result.error().scope);
-  }
-  const bool fell = !operation.started && falls_with_call(operation);
-  if (operation.gate != nullptr) fell ? operation.gate->dropped() : operation.gate->ended(result);
-  if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(result.error());
-  if (recorder_ != nullptr) record_end(operation, result);
-  operation.result = std::move(result);
-}
-
-// Of an operation that has failed: peers that are inside of it may have learnt where our memory lies, and use it until
-// they notice the failure or have agreed not to.
-void Engine::take_back(Operation& operation, ErrorScope scope) {
-  const bool collective = operation.plan != nullptr;
-  const bool shown = !collective || (running_ != nullptr && running_->shows_output());
-  const bool mapped = collective && (operation.direct || operation.call.output_window.window != 0);
-  const std::uint64_t sequence = operation.call.tag.sequence;
-  std::int64_t begin_ns = world_.clock->now_ns();
-  const auto recalled = [&](std::uint32_t peer) {
-    return collective ? running_->recall_output(peer) : operation.exchange->recall_output(peer);
-  };
-  for (std::uint32_t peer = 0; shown && peer < ranks_; ++peer) static_cast<void>(recalled(peer));  // all at once
-  if (scope >= ErrorScope::kConnection) {  // all that is under way ends: it is waited for together
-    if (broken_since_ns_ == 0) {
-      recall_all();
-      broken_since_ns_ = begin_ns;
-    }
-    begin_ns = broken_since_ns_;
-  }
-  // One that aborts or leaves may still be inside for a moment, and what a board says comes a moment later.
-  const auto lets_go = [&](std::uint32_t peer, const PeerStatus& status) {
-    if (status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) return true;
-    const bool outside = collective && (status.left >= sequence || status.entered < sequence);
-    const bool back = !shown || recalled(peer);
-    if (mapped && !outside) return false;
-    return back || ((outside || status.life != PeerLife::kLive) && world_.clock->now_ns() - begin_ns > kBoardNs);
-  };
-  if (shown || mapped) wait_for_peers(begin_ns + kLetGoNs, lets_go);
-  if (!collective) return operation.exchange->give_up();
-  if (shown) running_->hide_output(true);
-}
-
-void Engine::recall_all() {
-  for (const std::shared_ptr<Operation>& operation : active_) {
-    for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < ranks_; ++peer) {
-      static_cast<void>(operation->exchange->recall_output(peer));
-    }
-  }
-}
-
-void Engine::remove(const Operation& operation) {
-  if (operation.plan != nullptr) {
-    TUTTI_ASSERT(queue_.front().get() == &operation);
-    queue_.pop_front();
-  } else {
-    std::erase_if(exchanges_, [&](const auto& each) { return each.get() == &operation; });
-    if (operation.probes) --probes_;
-  }
 }
 
 }  // namespace tutti

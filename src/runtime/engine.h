@@ -40,9 +40,9 @@ class Gate {
   // By the driver, now and then while it is not open: why it never will be.
   virtual std::optional<Error> lost() = 0;
   // By the driver, once, when the operation has ended, however it did.
-  virtual void ended(const Status& result) = 0;
+  virtual void ended(const Status& result) noexcept = 0;
   // By the driver, instead: it never began, since an earlier piece of the same call failed.
-  virtual void dropped() = 0;
+  virtual void dropped() noexcept = 0;
   // From any thread: what follows the operation's end has happened, too, or never will.
   virtual bool finished() = 0;
   virtual Status outcome() = 0;  // how that went, once it is finished
@@ -123,9 +123,11 @@ class Engine {
   bool test(Operation& operation);
 
   // From any thread.
-  void abort();
+  void abort() noexcept;
   // From any thread: this rank cannot take part any more. The same for its peers, and `error` for its own calls.
-  void fail(const Error& error);
+  void fail(const Error& error) noexcept;
+  // After fail(): ends everything that is under way, so that the engine has none of the callers' buffers.
+  void end_all() noexcept;
   // Waits for what is under way; refuses everything from now on. The first error among the operations waited for is
   // theirs alone and not returned. Errors: the one that broke the communicator before.
   Status finalize();
@@ -150,8 +152,14 @@ class Engine {
   template <class Kind>
   void start_short(Kind& running, const Call& call, std::uint64_t& waited_until);
   void give_way(std::uint32_t submitted);
-  void run(std::unique_lock<std::mutex>& lock, Until until);
-  void give_back_numbers(const Operation& operation);
+  bool run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
+                      std::uint64_t& waited_until);
+  Status end_short_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept;
+  void run(std::unique_lock<std::mutex>& lock, Until until) noexcept;
+  Ended advance(std::unique_lock<std::mutex>& lock, Until until);
+  Ended end_by_exception() noexcept;
+  void announce_abort() noexcept;
+  void give_back_numbers(const Operation& operation) noexcept;
   void renumber_probes();
   Ended break_off(const Error& broken);
   Ended drive_active(Until until, std::uint32_t submitted);
@@ -169,7 +177,9 @@ class Engine {
   static void excuse(Operation& operation, std::int64_t now_ns, std::int64_t away_ns);
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   Ended pause(Idle& idle);
-  void finish(Operation& operation, Status result);
+  void finish(Operation& operation, Status result) noexcept;
+  void conclude(Operation& operation);
+  void abandon(Operation& operation, ErrorScope scope);
   void record_begin(Operation& operation);
   void record_end(Operation& operation, const Status& result);
   void record_waits(std::int64_t now_ns);
@@ -187,8 +197,9 @@ class Engine {
   Connections& connections_;
   const Cutting cutting_;
   std::atomic<bool> aborted_{false};
-  std::atomic<bool> beside_devices_{false};   // for words only
-  const std::shared_ptr<Entrance> entrance_;  // shared with streams, which may keep it for longer
+  std::atomic<bool> abort_unannounced_{false};  // this rank has given up, and its peers could not be told
+  std::atomic<bool> beside_devices_{false};     // for words only
+  const std::shared_ptr<Entrance> entrance_;    // shared with streams, which may keep it for longer
 
   std::mutex mutex_;
   std::condition_variable changed_;  // driver left, operation done, queue filled, or ending
@@ -214,6 +225,7 @@ class Engine {
   std::unique_ptr<SlateMarks> marks_;
   std::unique_ptr<SlateRun> slates_;
   std::unique_ptr<DirectRun> direct_;
+  std::shared_ptr<Operation> spare_;  // for a short call that has to wait; shared as in the queue, once it is there
   Running* running_ = nullptr;        // the front collective: one of the three kinds; the driver's
   bool last_failed_ = false;          // the driver's
   std::optional<Error> last_error_;   // why the collective that ended last failed; the driver's

@@ -97,9 +97,10 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
   if (diagnosis.failure.code == ErrorCode::kMismatch) {
     const std::uint64_t sequence = operation.call.tag.sequence;
     const std::int64_t latest_ns = std::min(world_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
-    wait_for_peers(latest_ns, [&](std::uint32_t, const PeerStatus& status) {
+    const auto entered = [&](std::uint32_t, const PeerStatus& status) {
       return status.life != PeerLife::kLive || status.entered >= sequence;
-    });
+    };
+    wait_for_peers(latest_ns, std::ref(entered));
     if (auto settled = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call))
       diagnosis = std::move(*settled);
   }

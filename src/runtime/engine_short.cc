@@ -1,7 +1,9 @@
 // The engine's way for short calls: past the queue. The driver's duties and locks are those of engine.cc.
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "plan/collective.h"
 #include "runtime/engine.h"
 
@@ -38,50 +40,88 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   std::unique_lock lock(mutex_);
   if (slates_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
   if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
+  // Made before the call begins, because the call must be able to become an operation at any time.
+  if (spare_ == nullptr) spare_ = std::make_shared<Operation>();
   numbered.tag.sequence = ++last_sequence_;
   order.unlock();
-  const auto way_taken = direct ? recording::Way::kDirect : recording::Way::kSlates;
-  const std::uint64_t recorded = recorder_ == nullptr ? 0 : recorder_->begin(numbered.tag, way_taken);
+  Operation& operation = *spare_;
+  operation.plan = &plan;
+  operation.by_slates = !direct;
+  operation.direct = direct;
+  operation.timeout_ns = timeout_ns;
+  operation.started = true;
   std::uint64_t waited_until = 0;  // 0: it never had to wait
-  if (direct) {
+  try {
+    if (run_past_queue(lock, operation, numbered, waited_until)) return Status();
+    operation.call = std::move(numbered);
+    queue_.push_front(spare_);  // before what was submitted meanwhile
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    return end_short_by_exception(lock, operation, numbered);
+  }
+  const std::shared_ptr<Operation> queued = std::exchange(spare_, nullptr);  // shared as wherever operations are queued
+  queued->deadline_ns = last_clock_ns_ + timeout_ns;
+  submitted_.fetch_add(1, std::memory_order_release);
+  drive(lock, *queued);
+  return queued->result;
+}
+
+// True: the call has ended well. False: it has to wait as an operation, and last_clock_ns_ is set.
+bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
+                            std::uint64_t& waited_until) {
+  const auto way_taken = operation.direct ? recording::Way::kDirect : recording::Way::kSlates;
+  operation.recorded = recorder_ == nullptr ? 0 : recorder_->begin(call.tag, way_taken);
+  if (operation.direct) {
     direct_->set_plan(*execution_);
-    start_short(*direct_, numbered, waited_until);
+    start_short(*direct_, call, waited_until);
   } else {
-    start_short(*slates_, numbered, waited_until);
+    start_short(*slates_, call, waited_until);
   }
   if (!running_->done()) {
     driven_ = between_queues_ = true;
     const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
     lock.unlock();
-    give_way(submitted);
+    std::exception_ptr thrown;
+    try {
+      give_way(submitted);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     if (recorder_ != nullptr) waited_until = recorder_->now();
     lock.lock();
     driven_ = between_queues_ = false;
     // The progress thread, too: it may have looked at what was submitted meanwhile, and kept still because we drove.
     if (wanting_.load() > 0 || background_wanted_) changed_.notify_all();
+    if (thrown) std::rethrow_exception(thrown);
   }
-  const bool rooted = has_root(plan.shape.collective.kind);
+  const bool rooted = has_root(operation.plan->shape.collective.kind);
   if (running_->done() && !(rooted && marks_->disagreement())) {
-    if (!rooted) marks_->note_all_entered(numbered.tag.sequence);
-    world_.transport->leave_call(numbered.tag, std::nullopt);
-    last_good_.store(numbered.tag.sequence, std::memory_order_release);
-    if (recorder_ != nullptr) recorder_->end(recorded, waited_until);
-    return Status();
+    if (!rooted) marks_->note_all_entered(call.tag.sequence);
+    world_.transport->leave_call(call.tag, std::nullopt);
+    last_good_.store(call.tag.sequence, std::memory_order_release);
+    if (recorder_ != nullptr) recorder_->end(operation.recorded, waited_until);
+    return true;
   }
-  auto operation = std::make_shared<Operation>();  // as wherever operations are queued
-  operation->plan = &plan;
-  operation->by_slates = !direct;
-  operation->direct = direct;
-  operation->call = std::move(numbered);
-  operation->timeout_ns = timeout_ns;
   last_clock_ns_ = world_.clock->now_ns();
-  operation->deadline_ns = last_clock_ns_ + timeout_ns;
-  operation->started = true;
-  operation->recorded = recorded;
-  queue_.push_front(operation);  // before what was submitted meanwhile
-  submitted_.fetch_add(1, std::memory_order_release);
-  drive(lock, *operation);
-  return operation->result;
+  return false;
+}
+
+// Inside of a handler, under the lock: the operation is in no queue, and ends here.
+Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept {
+  const auto rank = static_cast<std::int32_t>(rank_);
+  Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
+  if (!broken_) broken_ = copy_of(error);
+  if (operation.call.tag.sequence == 0) operation.call = std::move(call);
+  driven_ = true;
+  lock.unlock();
+  const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
+  runs_through([&] { world_.transport->leave_call(operation.call.tag, failure); });
+  announce_abort();
+  finish(operation, std::move(error));
+  lock.lock();
+  driven_ = false;
+  changed_.notify_all();
+  return std::exchange(operation.result, Status());
 }
 
 // Polls what runs a few times and gives the core away between. The driver's.

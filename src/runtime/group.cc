@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "runtime/arguments.h"
 #include "runtime/communicator_impl.h"
 
@@ -49,9 +50,7 @@ class GroupImpl {
                   std::int32_t peer, const CallOptions& options);
   Result<std::vector<WorkImpl::Part>> submit(Engine::Progress progress);
   static CommunicatorImpl& impl_of(Communicator& communicator) { return *communicator.impl_; }
-  static Result<Work> work(std::vector<WorkImpl::Part> parts) {
-    return Work(std::make_shared<WorkImpl>(std::move(parts)));  // shared as Work wants it
-  }
+  Result<Work> start();
   void forget();
   void warn_and_forget();
   std::size_t calls() const { return calls_; }
@@ -68,6 +67,8 @@ class GroupImpl {
   };
   Result<Member*> member(CommunicatorImpl& communicator);
   static Status match_own(Member& member);
+  static Status submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
+                              std::vector<WorkImpl::Part>& parts);
 
   std::map<CommunicatorImpl*, Member> members_;
   std::size_t calls_ = 0;
@@ -93,9 +94,11 @@ Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, co
     auto to = member(impl);
     if (!to) return to.error();
     CheckedExchange& exchange = (*to)->exchange;
+    exchange.transfers.reserve(exchange.transfers.size() + checked->transfers.size());
+    exchange.own.reserve(exchange.own.size() + checked->own.size());
+    TUTTI_TRY(take_options((*to)->exchange_options, options));
     exchange.transfers.insert(exchange.transfers.end(), checked->transfers.begin(), checked->transfers.end());
     exchange.own.insert(exchange.own.end(), checked->own.begin(), checked->own.end());
-    TUTTI_TRY(take_options((*to)->exchange_options, options));
   } else {
     auto prepared = impl.prepare(call, options);
     if (!prepared) return prepared.error();
@@ -148,6 +151,27 @@ Status GroupImpl::match_own(Member& member) {
   return {};
 }
 
+// Adds what was submitted to `parts`. An operation that is refused does not keep the others from being submitted.
+Status GroupImpl::submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
+                                std::vector<WorkImpl::Part>& parts) {
+  Status first;
+  const std::scoped_lock lock(communicator.submission_mutex());
+  std::vector<std::shared_ptr<Operation>>& operations = member.collectives;
+  std::stable_sort(operations.begin(), operations.end(),
+                   [](const auto& a, const auto& b) { return sort_key(a->call.tag) < sort_key(b->call.tag); });
+  if (!member.exchange.transfers.empty() || !member.exchange.own.empty()) {
+    auto exchange = communicator.prepare_exchange(std::move(member.exchange), member.exchange_options);
+    if (exchange.ok()) operations.push_back(std::move(*exchange));
+    if (!exchange.ok()) first = exchange.error();
+  }
+  for (const std::shared_ptr<Operation>& operation : operations) {
+    Status submitted = communicator.submit(operation, progress);
+    if (submitted.ok()) WorkImpl::add(communicator.engine(), operation, parts);
+    if (!submitted.ok() && first.ok()) first = std::move(submitted);
+  }
+  return first;
+}
+
 Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress) {
   for (auto& [communicator, member] : members_) {
     if (member.own_sends.empty() && member.own_receives.empty()) continue;
@@ -155,6 +179,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     return invalid_argument(
         fmt::format("a {} this rank itself ({}) has no counterpart in the group", what, communicator->rank()));
   }
+  std::size_t all_places = 0;
   for (auto& [communicator, member] : members_) {
     std::size_t places = 1;  // for its exchange
     for (const auto& operation : member.collectives) places += 1 + operation->rest.size();
@@ -164,32 +189,34 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
                       "wait for some first, or make the group smaller",
                       member.collectives.size(), communicator->rank()));
     }
+    all_places += places;
   }
   std::vector<WorkImpl::Part> parts;
+  parts.reserve(all_places);  // now, because nothing may fail once an operation has the caller's buffers
   std::optional<Error> refused;
   for (auto& [communicator, member] : members_) {
-    const std::scoped_lock lock(communicator->submission_mutex());
-    std::vector<std::shared_ptr<Operation>>& operations = member.collectives;
-    std::stable_sort(operations.begin(), operations.end(),
-                     [](const auto& a, const auto& b) { return sort_key(a->call.tag) < sort_key(b->call.tag); });
-    if (!member.exchange.transfers.empty() || !member.exchange.own.empty()) {
-      auto exchange = communicator->prepare_exchange(std::move(member.exchange), member.exchange_options);
-      if (exchange.ok()) operations.push_back(std::move(*exchange));
-      if (!exchange.ok() && !refused) refused = exchange.error();
-    }
-    for (const std::shared_ptr<Operation>& operation : operations) {
-      const Status submitted = communicator->submit(operation, progress);
-      if (submitted.ok()) WorkImpl::add(communicator->engine(), operation, parts);
-      if (!submitted.ok() && !refused) refused = submitted.error();
-    }
+    CommunicatorImpl& impl = *communicator;
+    Member& calls = member;
+    const Status submitted = impl.guarded([&] { return submit_member(impl, calls, progress, parts); });
+    if (!submitted.ok() && !refused) refused = copy_of(submitted.error());
   }
   for (const WorkImpl::Part& part : parts) {
     const Status settled = CommunicatorImpl::settle(*part.operation);
-    if (!settled.ok() && !refused) refused = settled.error();
+    if (!settled.ok() && !refused) refused = copy_of(settled.error());
   }
   if (!refused) return parts;
   WorkImpl(std::move(parts)).wait().ok();  // what did start owns the caller's buffers until it has ended
   return *std::move(refused);
+}
+
+// The Work is made first, because nothing may fail once the operations have the caller's buffers.
+Result<Work> GroupImpl::start() {
+  const auto shared = std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>());  // as Work wants it
+  Work work(shared);
+  auto parts = submit(Engine::Progress::kInBackground);
+  if (!parts) return std::move(parts).error();
+  shared->set_parts(std::move(parts).value());
+  return work;
 }
 
 void GroupImpl::warn_and_forget() {
@@ -216,42 +243,46 @@ Group::~Group() {
 }
 
 Status Group::add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options) {
-  return impl_->add(communicator, call, options);
+  return guarded("Group::add", [&] { return impl_->add(communicator, call, options); });
 }
 
 Status Group::send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
                    const CallOptions& options) {
-  return impl_->transfer(Direction::kSend, communicator, data, count, type, peer, options);
+  return guarded("Group::send",
+                 [&] { return impl_->transfer(Direction::kSend, communicator, data, count, type, peer, options); });
 }
 
 Status Group::receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
                       const CallOptions& options) {
-  return impl_->transfer(Direction::kReceive, communicator, data, count, type, peer, options);
+  return guarded("Group::receive",
+                 [&] { return impl_->transfer(Direction::kReceive, communicator, data, count, type, peer, options); });
 }
 
 Status Group::run() {
-  auto parts = impl_->submit(Engine::Progress::kByCaller);
+  auto parts = guarded("Group::run", [&] { return impl_->submit(Engine::Progress::kByCaller); });
   impl_->forget();
-  if (!parts) return parts.error();
+  if (!parts) return std::move(parts).error();
   std::erase_if(*parts, [](const auto& part) { return part.operation->gate != nullptr; });
-  return detail::WorkImpl(std::move(*parts)).wait();
+  detail::WorkImpl work(std::move(parts).value());
+  return guarded("Group::run", [&] { return work.wait(); });
 }
 
 Result<Work> Group::start() {
-  auto parts = impl_->submit(Engine::Progress::kInBackground);
+  auto work = guarded("Group::start", [&] { return impl_->start(); });
   impl_->forget();
-  if (!parts) return parts.error();
-  return detail::GroupImpl::work(std::move(*parts));
+  return work;
 }
 
 Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
                         std::int32_t peer, const CallOptions& options) {
-  return detail::GroupImpl::impl_of(communicator).start_transfer(Direction::kSend, data, count, type, peer, options);
+  detail::CommunicatorImpl& impl = detail::GroupImpl::impl_of(communicator);
+  return impl.guarded([&] { return impl.start_transfer(Direction::kSend, data, count, type, peer, options); });
 }
 
 Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
                            const CallOptions& options) {
-  return detail::GroupImpl::impl_of(communicator).start_transfer(Direction::kReceive, data, count, type, peer, options);
+  detail::CommunicatorImpl& impl = detail::GroupImpl::impl_of(communicator);
+  return impl.guarded([&] { return impl.start_transfer(Direction::kReceive, data, count, type, peer, options); });
 }
 
 }  // namespace tutti

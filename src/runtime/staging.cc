@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "runtime/arguments.h"
 
 namespace tutti::detail {
@@ -317,20 +318,18 @@ std::optional<Error> StagedCall::lost() {
   return lost_;
 }
 
-void StagedCall::ended(const Status& result) {
+void StagedCall::ended(const Status& result) noexcept {
   {
     const std::scoped_lock lock(mutex_);
     ended_ = true;
-    if (!result.ok()) {
-      report(result.error());
-    } else if (lost_) {
-      report(*lost_);
-    }
+    const Error* error = lost_ ? &*lost_ : nullptr;
+    if (!result.ok()) error = &result.error();
+    if (error != nullptr) runs_through([&] { report(*error); });
   }
   let_streams_go();
 }
 
-void StagedCall::dropped() {
+void StagedCall::dropped() noexcept {
   {
     const std::scoped_lock lock(mutex_);
     ended_ = true;

@@ -72,8 +72,8 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
 
   bool open() const override { return captured_ || to_stage_.load(std::memory_order_acquire) == 0; }
   std::optional<Error> lost() override;
-  void ended(const Status& result) override;
-  void dropped() override;
+  void ended(const Status& result) noexcept override;
+  void dropped() noexcept override;
   bool finished() override;
   Status outcome() override;
 

@@ -1,0 +1,51 @@
+#include "base/exceptions.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <new>
+#include <string>
+
+namespace tutti {
+namespace {
+
+// Short enough for the buffer inside of std::string, so that making it allocates nothing.
+constexpr const char* kOutOfMemory = "out of memory";
+static_assert(std::string_view(kOutOfMemory).size() <= 15);
+
+Error described(ErrorScope scope, std::int32_t rank, std::string_view doing) {
+  Error error{ErrorCode::kSystem, scope, rank, {}};
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    error.message = fmt::format(
+        "{}: this process is out of memory: raise its limit (ulimit -v, the cgroup's "
+        "memory.max) or let it use less",
+        doing);
+  } catch (const std::exception& exception) {
+    error.message = fmt::format("{}: {}", doing, exception.what());
+  } catch (...) {
+    error.message = fmt::format("{}: an exception of an unknown type", doing);
+  }
+  return error;
+}
+
+}  // namespace
+
+Error error_of_exception(ErrorScope scope, std::int32_t rank, std::string_view doing) noexcept {
+  try {
+    return described(scope, rank, doing);
+  } catch (...) {
+    return {ErrorCode::kSystem, scope, rank, kOutOfMemory};
+  }
+}
+
+Error copy_of(const Error& error) noexcept {
+  try {
+    return error;
+  } catch (...) {
+    return {error.code, error.scope, error.rank, kOutOfMemory};
+  }
+}
+
+}  // namespace tutti

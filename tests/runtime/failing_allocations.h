@@ -1,0 +1,16 @@
+// A program that links failing_allocations.cc has an `operator new` that can be made to throw std::bad_alloc.
+#pragma once
+
+#include <cstdint>
+
+namespace tutti::test::failing_allocations {
+
+// Counts the allocations of the calling thread from now on, or those of all threads, and lets the n-th of them fail.
+// 0: counts no longer, and nothing fails.
+void fail_after(std::int64_t n, bool every_thread);
+// Whether all allocations after the n-th fail, too.
+void set_lasting(bool lasting);
+// The allocations that were counted so far.
+std::int64_t counted();
+
+}  // namespace tutti::test::failing_allocations
