@@ -20,9 +20,23 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-Error system_error(const char* call, std::size_t bytes, const char* advice) {
+Error system_error(const char* call, std::size_t bytes, const std::string& advice) {
   return {ErrorCode::kSystem, ErrorScope::kCall, -1,
           fmt::format("{} for {} bytes of shared memory failed: {}; {}", call, bytes, std::strerror(errno), advice)};
+}
+
+// What to do when mmap() fails. The kernel has one error (ENOMEM) for two limits, so the number of mappings is told.
+std::string more_mappings() {
+  const int error = errno;  // which the caller is about to report
+  std::ifstream maps("/proc/self/maps");
+  std::ifstream limit("/proc/sys/vm/max_map_count");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) ++count;
+  std::size_t most = 0;
+  const bool known = static_cast<bool>(limit >> most);
+  errno = error;
+  return fmt::format("raise vm.max_map_count{} or the address-space limit (ulimit -v)",
+                     known ? fmt::format(" (this process has {} mappings of at most {})", count, most) : "");
 }
 
 // A descriptor that is closed unless it is released.
@@ -114,23 +128,29 @@ Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
   if (!memfd) return memfd.error();
   Descriptor fd(*memfd);
   std::byte* data = map_aligned(fd.get(), bytes);
-  if (data == nullptr) return system_error("mmap", bytes, "ask for less, or raise the address-space limit (ulimit -v)");
+  if (data == nullptr) return system_error("mmap", bytes, "ask for less, or " + more_mappings());
   if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // refused by some kernels: then small pages it is
   return std::shared_ptr<Mapping>(new Mapping(fd.release(), data, bytes, false));  // private constructor
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::map(int received_fd) {
-  Descriptor fd(received_fd);
+  const Descriptor fd(received_fd);
+  return map_open(fd.get());
+}
+
+Result<std::shared_ptr<Mapping>> Mapping::map_again(const Mapping& mapping) { return map_open(mapping.fd()); }
+
+Result<std::shared_ptr<Mapping>> Mapping::map_open(int fd) {
   struct stat status {};
-  if (fstat(fd.get(), &status) != 0) return system_error("fstat", 0, "the peer sent a descriptor that is none");
+  if (fstat(fd, &status) != 0) return system_error("fstat", 0, "the peer sent a descriptor that is none");
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  const int seals = fcntl(fd, F_GET_SEALS);
   if (bytes == 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, -1,
                  "a peer shared a file that is not a sealed memfd: is it a Tutti of another version?"};
   }
-  std::byte* data = map_aligned(fd.get(), bytes);
-  if (data == nullptr) return system_error("mmap", bytes, "raise the address-space limit (ulimit -v)");
+  std::byte* data = map_aligned(fd, bytes);
+  if (data == nullptr) return system_error("mmap", bytes, more_mappings());
   return std::shared_ptr<Mapping>(new Mapping(-1, data, bytes, false));  // the mapping outlives the descriptor
 }
 
@@ -155,7 +175,7 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
     done += static_cast<std::size_t>(written);
   }
   if (mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED) {
-    return system_error("mmap over the registered range", bytes, "the memory is as before");
+    return system_error("mmap over the registered range", bytes, "the memory is as before; " + more_mappings());
   }
   return std::shared_ptr<Mapping>(new Mapping(fd.release(), static_cast<std::byte*>(data), bytes, true));
 }

@@ -16,6 +16,8 @@ class Mapping {
   static Result<std::shared_ptr<Mapping>> create(std::size_t bytes, bool huge);
   // Maps the whole of a memfd received from a peer; takes the descriptor.
   static Result<std::shared_ptr<Mapping>> map(int fd);
+  // A second view of memory that this process owns, at another address.
+  static Result<std::shared_ptr<Mapping>> map_again(const Mapping& mapping);
   // Turns the private pages at [data, data+bytes), page-aligned, into shared ones; contents and address stay.
   // retire() or, at the latest, the end of the mapping makes them private again. kInvalidArgument for memory that is
   // not private, anonymous and writable.
@@ -34,6 +36,7 @@ class Mapping {
   int fd() const { return fd_; }  // to pass on to peers; -1 for memory received from one
 
  private:
+  static Result<std::shared_ptr<Mapping>> map_open(int fd);  // leaves the descriptor to the caller
   Mapping(int fd, std::byte* data, std::size_t bytes, bool adopted)
       : fd_(fd), data_(data), bytes_(bytes), adopted_(adopted) {}
 
