@@ -28,6 +28,7 @@
 
 #include "base/call_tag.h"
 #include "base/wait.h"
+#include "transports/memory_loss.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -105,15 +106,16 @@ class SendConnection {
   virtual bool lingers() const { return sends_from_memory(); }
 };
 
-// kDamaged: bits of a message have changed on its way. The last three are no connection's words: a peer has taken back
-// what it showed; the memory that a rank named cannot be read or written; the system does not let this rank use the
-// peer's memory.
+// kDamaged: bits of a message have changed on its way. kUnmapped: the message lies in memory that this rank has no view
+// of (MemoryLoss). The last three are no connection's words: a peer has taken back what it showed; the memory that a
+// rank named cannot be read or written; the system does not let this rank use the peer's memory.
 enum class Arrival : std::uint8_t {
   kNothing,
   kMessage,
   kMismatch,
   kCorrupt,
   kDamaged,
+  kUnmapped,
   kWithdrawn,
   kUnreachable,
   kForbidden
@@ -148,13 +150,15 @@ class ReceiveConnection {
   virtual void release() = 0;
   // After arrival() said kDamaged: which message it is, the hop, and what is wrong with it.
   virtual std::string damage() const { return {}; }
+  // After arrival() said kUnmapped.
+  virtual MemoryLoss loss() const { return {}; }
 };
 
 // How one rank's call ended, for its peers to see.
 struct CallFailure {
   ErrorCode code = ErrorCode::kSystem;
   std::int32_t culprit = -1;                    // rank to blame, or -1
-  CallArgument argument = CallArgument::kNone;  // for kMismatch
+  CallArgument argument = CallArgument::kNone;  // for kMismatch; for kSystem what the culprit lacked
 
   bool operator==(const CallFailure&) const = default;
 };
@@ -286,6 +290,11 @@ class Transport {
   virtual std::optional<std::byte*> peer_memory(std::uint32_t /*peer*/, std::size_t /*which*/,
                                                 const WindowRef& /*place*/, std::uint64_t /*bytes*/) {
     return nullptr;
+  }
+  // After peer_memory() has found nothing in the peer's `window`: why it could not be mapped here, if so. The peer is
+  // asked to share it again before that is reported; it is reported once in a call.
+  virtual std::optional<MemoryLoss> take_memory_loss(std::uint32_t /*peer*/, std::uint32_t /*window*/) {
+    return std::nullopt;
   }
   virtual Attachment attachment() const { return Attachment::kNone; }
   // Copies `bytes` between this rank's memory and `peer`'s, at an address as the peer sees it. With calls only.

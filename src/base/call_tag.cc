@@ -69,6 +69,8 @@ std::string describe(const CallTag& tag, CallArgument argument) {
                          uses_callers_plan(tag) ? " (a plan given to use_plan())" : "");
     case CallArgument::kRoot: return fmt::format("root {}", tag.root);
     case CallArgument::kDigest: return describe_digest(tag);
+    case CallArgument::kDescriptors: return "no free file descriptors";
+    case CallArgument::kMappings: return "no further memory mappings";
     case CallArgument::kTileBytes:
       return fmt::format("longest chunk (TUTTI_SLOT_BYTES, or one rank names the algorithm) {}", tag.tile_bytes);
   }

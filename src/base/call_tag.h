@@ -35,8 +35,12 @@ enum class CallArgument : std::uint8_t {
   kAlgorithm,
   kTileBytes,
   kRoot,
-  kDigest
+  kDigest,
+  // No arguments: what a rank lacked that gave up a call (ErrorCode::kSystem).
+  kDescriptors,
+  kMappings
 };
+inline constexpr CallArgument kLastCallArgument = CallArgument::kMappings;
 
 // The first argument in which the two differ.
 CallArgument first_difference(const CallTag& a, const CallTag& b);

@@ -53,7 +53,8 @@ class Execution::Domain {
     execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer,
                                  .kind = kind,
                                  .tag = connection.mismatched_tag(),
-                                 .damage = connection.damage()};
+                                 .damage = connection.damage(),
+                                 .loss = connection.loss()};
   }
   std::size_t element_bytes() const { return execution_.call_.element_bytes; }
   Extent extent(const Slice& slice, std::uint64_t tile) const {

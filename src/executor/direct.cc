@@ -183,6 +183,7 @@ bool DirectRun::read() {
     if (!uses(next_)) continue;
     if (!read_of(next_)) {
       if (!bad_ && others_did_all()) return true;
+      note_loss(next_);
       // Of one whose memory has not been found yet nothing more comes.
       marks_.await(marks_.look(next_) == SlateMarks::Sight::kNothing ? next_ : Transport::kAnyRank);
       return false;
@@ -194,6 +195,11 @@ bool DirectRun::read() {
   if (by_calls_ && scratch_.empty()) prepare_scratch();
   begin_moving();
   return true;
+}
+
+void DirectRun::note_loss(std::uint32_t peer) {
+  auto loss = bad_ || missing_ == 0 ? std::nullopt : transport_.take_memory_loss(peer, missing_);
+  if (loss) bad_ = BadMessage{.peer = peer, .kind = Arrival::kUnmapped, .tag = {}, .loss = *std::move(loss)};
 }
 
 // Whoever has done all shares may have left and freed its memory before this rank has found it.
@@ -247,6 +253,7 @@ bool DirectRun::help(bool on_other_cores) {
 }
 
 bool DirectRun::read_of(std::uint32_t peer) {
+  missing_ = 0;
   const SlateMarks::Sight sight = marks_.look(peer);
   if (sight == SlateMarks::Sight::kOther) bad_ = BadMessage{.peer = peer, .tag = {}};
   if (sight != SlateMarks::Sight::kThere) return false;
@@ -280,6 +287,7 @@ bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& sho
     return true;
   }
   if (shown.window != kAttached) {
+    missing_ = shown.window;
     const auto data = transport_.peer_memory(peer, which, shown, bytes);
     if (!data) return false;
     place = {.data = *data};

@@ -109,6 +109,7 @@ class DirectRun final : public Running {
   bool all_hold();
   bool read();
   bool read_of(std::uint32_t peer);
+  void note_loss(std::uint32_t peer);
   bool find(std::uint32_t peer, std::size_t which, const WindowRef& shown, std::uint64_t bytes, Place& place);
   bool move_a_part();
   bool copy_part(const Piece& part);
@@ -146,10 +147,11 @@ class DirectRun final : public Running {
   std::vector<std::byte> scratch_;  // one tile for each rank's operand and one for the sum, once calls need it
   std::byte* scratch_begin_ = nullptr;
   std::uint64_t tile_bytes_ = 0;
-  bool offered_ = false;   // this rank's memory, to others
-  bool fetches_ = false;   // this rank its output, out of the others' rooms
-  bool to_rooms_ = false;  // some rank does, out of this one's
-  bool gone_ = false;      // a process whose memory is needed has ended
+  bool offered_ = false;       // this rank's memory, to others
+  bool fetches_ = false;       // this rank its output, out of the others' rooms
+  bool to_rooms_ = false;      // some rank does, out of this one's
+  bool gone_ = false;          // a process whose memory is needed has ended
+  std::uint32_t missing_ = 0;  // the window that was looked for last
   std::optional<BadMessage> bad_;
 };
 

@@ -113,11 +113,13 @@ bool Exchange::receive_next(Transfer& transfer, State& state) {
   if (arrival == Arrival::kMismatch && discard(transfer, state)) return true;
   const Message message = arrival == Arrival::kMessage ? transfer.receive->front() : Message{};
   if (arrival != Arrival::kMessage || !fits(message, state, bytes)) {
+    const bool is_own_word = arrival == Arrival::kDamaged || arrival == Arrival::kUnmapped;
     bad_transfer_ = &transfer;
     bad_ = BadMessage{.peer = transfer.peer,
-                      .kind = arrival == Arrival::kDamaged ? arrival : Arrival::kCorrupt,
+                      .kind = is_own_word ? arrival : Arrival::kCorrupt,
                       .tag = {},
-                      .damage = transfer.receive->damage()};
+                      .damage = transfer.receive->damage(),
+                      .loss = transfer.receive->loss()};
     broken_ = true;
     return false;
   }

@@ -34,9 +34,10 @@ struct Call {
 // What a peer sent that it must not have sent.
 struct BadMessage {
   std::uint32_t peer = 0;             // kUnreachable: whose memory it is, perhaps this rank's own
-  Arrival kind = Arrival::kMismatch;  // or kCorrupt, kDamaged, kWithdrawn, kUnreachable, kForbidden
+  Arrival kind = Arrival::kMismatch;  // or kCorrupt, kDamaged, kUnmapped, kWithdrawn, kUnreachable, kForbidden
   CallTag tag;                        // for kMismatch: the peer's; sequence 0: not known
   std::string damage{};               // for kDamaged: the connection's words
+  MemoryLoss loss{};                  // for kUnmapped: of the peer's memory
 };
 
 class Running {

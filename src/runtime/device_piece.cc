@@ -275,6 +275,10 @@ Result<cuda::File> PartRounds::receive(std::uint32_t rank, std::uint32_t id) con
   for (;;) {
     const bool gone = peers_.exchange->peer_gone(peer);  // before the look: what it sent before its end still counts
     if (const int fd = peers_.exchange->take_file(peer, id); fd >= 0) return cuda::File(fd);
+    if (const auto loss = peers_.exchange->take_loss(peer, id)) {
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                   fmt::format("a file of the memory of rank {} is not to be had here: {}", rank, loss->why)};
+    }
     if (gone) {
       return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
                    fmt::format("rank {} has ended", rank)};

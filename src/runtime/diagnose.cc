@@ -36,6 +36,29 @@ Diagnosis damaged(const std::string& what, const BadMessage& message) {
                   what, message.damage));
 }
 
+// "all_reduce #42 (...): this rank (1) has no view of memory that ..."; the call alone has failed.
+Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage& message) {
+  const bool by_peer = message.loss.lacked == CallArgument::kNone;
+  return diagnosis(by_peer ? ErrorCode::kRefused : ErrorCode::kSystem, ErrorScope::kCall,
+                   static_cast<std::int32_t>(by_peer ? message.peer : rank),
+                   fmt::format("{}: this rank ({}) has no view of memory that rank {} shares with it: {}", what, rank,
+                               message.peer, message.loss.why),
+                   message.loss.lacked);
+}
+
+// What a rank lacked that gave up a call; after "rank 1 gave it up (...)".
+std::string_view shortage(CallArgument lacked) {
+  switch (lacked) {
+    case CallArgument::kDescriptors:
+      return ": it had no free file descriptor for memory that is shared with it; raise its limit of open files "
+             "(ulimit -n)";
+    case CallArgument::kMappings:
+      return ": it could not map memory that is shared with it; raise vm.max_map_count on its machine, or its "
+             "address-space limit (ulimit -v)";
+    default: return "";
+  }
+}
+
 // What to do about it; `callers_plan`: some rank runs one.
 std::string_view advice(CallArgument argument, bool callers_plan) {
   const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
@@ -108,6 +131,7 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
   if (failure.code == ErrorCode::kInvalidArgument && failure.culprit >= 0) {  // bad_message() is who says so
     text += fmt::format(": rank {}{}", failure.culprit, kBadMemory);
   }
+  if (failure.code == ErrorCode::kSystem) text += shortage(failure.argument);
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(peer)) {
     text += ": it can take part no more, and its own error says why";
   }
@@ -124,7 +148,8 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
     if (!peers.inside.empty()) text += fmt::format("; entered but not finished by {}", rank_list(peers.inside));
   }
   return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
-                   own || !trouble.empty() ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text));
+                   own || !trouble.empty() ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text),
+                   failure.argument);
 }
 
 Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) const {
@@ -236,6 +261,7 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
                      argument);
   }
   if (message.kind == Arrival::kDamaged) return damaged(describe(call.tag), message);
+  if (message.kind == Arrival::kUnmapped) return unmapped(describe(call.tag), rank_, message);
   if (message.kind == Arrival::kWithdrawn) {
     if (auto reason = look(call)) return *reason;
     return diagnosis(ErrorCode::kAborted, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
@@ -353,6 +379,7 @@ Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
         argument);
   }
   if (message.kind == Arrival::kDamaged) return damaged(describe(transfer), message);
+  if (message.kind == Arrival::kUnmapped) return unmapped(describe(transfer), rank_, message);
   return diagnosis(
       ErrorCode::kRefused, ErrorScope::kCommunicator, culprit,
       fmt::format("{}: rank {} sent a message that no sound peer sends", describe(transfer), transfer.peer));

@@ -48,6 +48,11 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
       const bool gone = exchange.peer_gone(peer);  // before the look: what it sent before its end still counts
       mapping = exchange.find(peer, ids[peer]);
       if (mapping != nullptr) continue;
+      // Not shared again: a peer that has all it needs pumps no more.
+      if (const auto loss = exchange.loss(peer, ids[peer])) {
+        return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
+                     fmt::format("rank {}'s shared memory is not to be had here: {}", peer, loss->why)};
+      }
       if (gone) {
         return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
                      fmt::format("rank {} ended during set-up", peer)};
@@ -86,6 +91,14 @@ void SubExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audie
 
 std::shared_ptr<Mapping> SubExchange::find(std::uint32_t peer, std::uint32_t id) {
   return parent_->find(members_.at(peer), id);
+}
+
+std::optional<MemoryLoss> SubExchange::loss(std::uint32_t peer, std::uint32_t id) {
+  return parent_->loss(members_.at(peer), id);
+}
+
+std::optional<MemoryLoss> SubExchange::take_loss(std::uint32_t peer, std::uint32_t id) {
+  return parent_->take_loss(members_.at(peer), id);
 }
 
 bool SubExchange::peer_gone(std::uint32_t peer) { return parent_->peer_gone(members_.at(peer)); }
@@ -159,21 +172,37 @@ std::shared_ptr<Mapping> InProcessExchange::find(std::uint32_t peer, std::uint32
   const std::scoped_lock lock(mutex_);
   if (mapping == nullptr || !mapping->adopted()) {
     adopted_.erase({peer, id});
+    lost_.erase({peer, id});
     return mapping;
   }
-  auto& view = adopted_[{peer, id}];
-  if (view == nullptr) {
-    auto mapped = Mapping::map(dup(mapping->fd()));
-    if (mapped) view = std::move(*mapped);
-  }
-  return view;
+  if (const auto known = adopted_.find({peer, id}); known != adopted_.end()) return known->second;
+  auto view = Mapping::map_again(*mapping);
+  if (view) return adopted_[{peer, id}] = std::move(*view);
+  lost_[{peer, id}] = lost_mapping(view.error());
+  return nullptr;
+}
+
+std::optional<MemoryLoss> InProcessExchange::loss(std::uint32_t peer, std::uint32_t id) {
+  const std::scoped_lock lock(mutex_);
+  const auto lost = lost_.find({peer, id});
+  return lost == lost_.end() ? std::nullopt : std::optional(lost->second);
+}
+
+// The next find() tries again by itself.
+std::optional<MemoryLoss> InProcessExchange::take_loss(std::uint32_t peer, std::uint32_t id) {
+  const std::scoped_lock lock(mutex_);
+  const auto lost = lost_.extract({peer, id});
+  return lost.empty() ? std::nullopt : std::optional(std::move(lost.mapped()));
 }
 
 // Lets go of views whose memory was taken back: nobody asks for their numbers again.
 bool InProcessExchange::pump() {
   const std::scoped_lock lock(mutex_);
-  std::erase_if(adopted_,
-                [this](const auto& view) { return hub_->find(view.first.first, view.first.second) == nullptr; });
+  const auto taken_back = [this](const auto& entry) {
+    return hub_->find(entry.first.first, entry.first.second) == nullptr;
+  };
+  std::erase_if(adopted_, taken_back);
+  std::erase_if(lost_, taken_back);
   return true;
 }
 

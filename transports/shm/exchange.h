@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "transports/memory_loss.h"
 #include "transports/notes.h"
 #include "transports/shm/mapping.h"
 #include "transports/shm/pokes.h"
@@ -36,7 +37,7 @@ class SegmentExchange {
   // audience; peers that have mapped it keep it until they notice.
   virtual std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) = 0;
   virtual void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) = 0;
-  // The peer's mapping, or null while it has not arrived (ask again), or was taken back.
+  // The peer's mapping, or null while it has not arrived (ask again), was lost (take_loss()), or was taken back.
   virtual std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) = 0;
   // Open files, for memory that only a device's driver can map: passed on as they are, to be taken once by each peer of
   // the audience. share_file() takes the descriptor, returns a number as share() does; unshare() takes the offer back.
@@ -48,6 +49,12 @@ class SegmentExchange {
     return 0;
   }
   virtual int take_file(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return -1; }
+  // Why the peer's mapping or file `id` was lost on its way: this process could not receive or map it. Nothing if it
+  // was not lost, as far as is known here.
+  virtual std::optional<MemoryLoss> loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
+  // The same for a caller whose peer answers, because it pumps: asks the peer to share a lost mapping again, and
+  // reports a loss only if that was in vain. Reports it once, and asks anew from then on.
+  virtual std::optional<MemoryLoss> take_loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
   // Moves what is queued in both directions; true when nothing is left to send. Called now and then by a rank that
   // waits.
   virtual bool pump() = 0;
@@ -90,7 +97,8 @@ struct Offer {
 };
 
 // Waits until the mapping ids[r] of every rank r has arrived and all that this rank has shared is on its way. Returns
-// them by rank; `own` stands for this rank's. Errors: kTimeout and kPeerLost name a rank.
+// them by rank; `own` stands for this rank's. Errors: kTimeout and kPeerLost name a rank; kSystem: this rank could not
+// receive or map one, and says why.
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
                                           const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
                                           Clock& clock, std::int64_t deadline_ns);
@@ -103,6 +111,8 @@ class SubExchange final : public SegmentExchange {
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
   void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) override;
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
+  std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
+  std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;  // tells of its own peers
   bool all_sent_to(std::span<const std::uint32_t> peers) override { return parent_->all_sent_to(translate(peers)); }
   bool peer_gone(std::uint32_t peer) override;
@@ -144,6 +154,8 @@ class InProcessExchange final : public SegmentExchange {
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
   void unshare(std::uint32_t id, std::span<const std::uint32_t>) override { hub_->erase(rank_, id); }
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
+  std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
+  std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
   bool all_sent_to(std::span<const std::uint32_t>) override { return true; }
   bool peer_gone(std::uint32_t) override { return false; }  // a thread does not die alone
@@ -163,6 +175,7 @@ class InProcessExchange final : public SegmentExchange {
   std::mutex mutex_;
   std::uint32_t last_id_ = 0;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> adopted_;  // own views of peers' memory
+  std::map<std::pair<std::uint32_t, std::uint32_t>, MemoryLoss> lost_;  // views that could not be mapped
 };
 
 }  // namespace tutti

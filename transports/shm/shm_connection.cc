@@ -85,7 +85,12 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
       window_ = exchange_->find(peer_, id);
       window_id_ = id;
     }
-    if (window_ == nullptr) return Arrival::kNothing;  // the descriptor of the memory is still under way
+    if (window_ == nullptr) {
+      auto loss = exchange_->take_loss(peer_, id);
+      if (!loss) return Arrival::kNothing;  // the descriptor of the memory is still under way
+      loss_ = *std::move(loss);
+      return Arrival::kUnmapped;
+    }
     if (offset > window_->size() || bytes > window_->size() - offset) return Arrival::kCorrupt;
     front_.data = window_->data() + offset;
   } else if (front_.carrier != Carrier::kDelivered) {
@@ -96,6 +101,7 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
 
 Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
   if (looked_at_ == call.sequence) return Arrival::kMessage;
+  if (lost_at_ == call.sequence) return Arrival::kUnmapped;
   while (true) {
     Descriptor& descriptor = inbox_.descriptors[received_ % shape_.slots];
     if (descriptor.number.load(std::memory_order_seq_cst) != received_ + 1) return Arrival::kNothing;
@@ -112,6 +118,7 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
     }
     const Arrival arrival = look(descriptor);
     if (arrival == Arrival::kMessage) looked_at_ = call.sequence;
+    if (arrival == Arrival::kUnmapped) lost_at_ = call.sequence;
     return arrival;
   }
 }

@@ -45,6 +45,7 @@ class ShmReceiveConnection final : public ReceiveConnection {
                        std::uint32_t peer, std::uint16_t lane, std::shared_ptr<SegmentExchange> exchange);
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   CallTag mismatched_tag() const override { return mismatched_; }
+  MemoryLoss loss() const override { return loss_; }
   Message front() override { return front_; }
   void release() override;
 
@@ -63,6 +64,8 @@ class ShmReceiveConnection final : public ReceiveConnection {
   std::uint64_t looked_at_ = 0;  // the call as whose message front_ describes message `received_`; 0: none
   Message front_;
   CallTag mismatched_;
+  MemoryLoss loss_;
+  std::uint64_t lost_at_ = 0;        // the call that loss_ has failed, whoever looks at its messages again; 0: none
   std::uint32_t window_id_ = 0;      // the window that `window_` maps
   std::shared_ptr<Mapping> window_;  // kept while its messages come: the peer may take it back meanwhile
 };

@@ -292,9 +292,11 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   std::shared_ptr<Mapping> mapping;
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
-    if (mapping == nullptr) return std::nullopt;
-    if (offset > mapping->size() || bytes > mapping->size() - offset)
+    // Lost: this call goes without it, and a later one finds it again.
+    if (mapping == nullptr && !exchange_->take_loss(peer, window)) return std::nullopt;
+    if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // not what a sound peer offers
+    }
   }
   // An output that changes hands while we look belongs to a call that the peer has given up; ours then fails too.
   if (board.changing.load(std::memory_order_seq_cst) != sequence) mapping = nullptr;

@@ -89,6 +89,9 @@ class ShmTransport final : public Transport {
   void await_slate(std::uint32_t rank) override;
   std::optional<std::byte*> peer_memory(std::uint32_t peer, std::size_t which, const WindowRef& place,
                                         std::uint64_t bytes) override;
+  std::optional<MemoryLoss> take_memory_loss(std::uint32_t peer, std::uint32_t window) override {
+    return exchange_->take_loss(peer, window);
+  }
   void pump() override { exchange_->pump(); }
   void announce_leave() override;
   void announce_abort() override { set_life(PeerLife::kAborted); }

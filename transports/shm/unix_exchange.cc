@@ -20,8 +20,6 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x5455584d;
-enum Operation : std::uint32_t { kHello = 1, kShare = 2, kUnshare = 3, kPoke = 4, kNote = 5, kShareFile = 6 };
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
 constexpr std::size_t kMaxFilesPerPeer = 256;
 // So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
@@ -40,15 +38,6 @@ bool has_ended(int pidfd) {
 }
 
 }  // namespace
-
-struct UnixExchange::Packet {
-  std::uint32_t magic = kMagic;
-  std::uint32_t operation = 0;
-  std::uint32_t id = 0;  // of the mapping; of the segment to wake; in a hello the rank
-  std::uint32_t reserved = 0;
-  Nonce nonce{};              // in a hello
-  std::uint64_t channel = 0;  // of a note, which follows
-};
 
 class UnixExchange::Pokes final : public PokeReceiver {
  public:
@@ -141,7 +130,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   peers_[peer].socket = dialled.fd;
   peers_[peer].pidfd = watch_process(dialled.process);
   peers_[peer].process = dialled.process;
-  const Packet hello{.operation = kHello, .id = rank_, .nonce = address->nonce};
+  const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
   if (send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
     return unix_socket_error("send", rank);
   }
@@ -161,15 +150,15 @@ Status UnixExchange::accept_one() {
   }
   const timeval patience{.tv_sec = 1, .tv_usec = 0};  // the hello is sent right after the connect
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  Packet hello;
+  UnixPacket hello;
   ssize_t received = -1;
   do {
     received = recv(fd, &hello, sizeof(hello), 0);
   } while (received < 0 && errno == EINTR);
   const bool whole = received == static_cast<ssize_t>(sizeof(hello));
   const std::scoped_lock lock(mutex_);
-  if (!whole || hello.magic != kMagic || hello.operation != kHello || hello.nonce != address_.nonce ||
-      hello.id >= peers_.size() || !peers_[hello.id].awaited) {
+  if (!whole || hello.magic != UnixPacket::kMagic || hello.operation != UnixOperation::kHello ||
+      hello.nonce != address_.nonce || hello.id >= peers_.size() || !peers_[hello.id].awaited) {
     close(fd);
     return {};
   }
@@ -230,7 +219,9 @@ std::uint32_t UnixExchange::share(const std::shared_ptr<Mapping>& mapping, std::
   const std::scoped_lock lock(mutex_);
   const std::uint32_t id = ++last_id_;
   TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
-  if (getpid() == process_) queue({.operation = kShare, .id = id, .mapping = mapping}, audience);
+  if (getpid() != process_) return id;
+  shared_[id] = {.mapping = mapping, .audience = {audience.begin(), audience.end()}};
+  queue({.operation = UnixOperation::kShare, .id = id, .mapping = mapping}, audience);
   return id;
 }
 
@@ -239,7 +230,7 @@ std::uint32_t UnixExchange::share_file(int fd, std::span<const std::uint32_t> au
   const std::scoped_lock lock(mutex_);
   const std::uint32_t id = ++last_id_;
   TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
-  if (getpid() == process_) queue({.operation = kShareFile, .id = id, .file = file}, audience);
+  if (getpid() == process_) queue({.operation = UnixOperation::kShareFile, .id = id, .file = file}, audience);
   return id;
 }
 
@@ -253,31 +244,18 @@ int UnixExchange::take_file(std::uint32_t peer, std::uint32_t id) {
 
 void UnixExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
   const std::scoped_lock lock(mutex_);
-  if (getpid() == process_) queue({.operation = kUnshare, .id = id}, audience);
+  if (getpid() != process_) return;
+  shared_.erase(id);
+  queue({.operation = UnixOperation::kUnshare, .id = id}, audience);
 }
 
 void UnixExchange::send_pending(Peer& peer) {
   while (!peer.gone && !peer.outbox.empty()) {
     const Notice& notice = peer.outbox.front();
-    Packet packet{.operation = notice.operation, .id = notice.id, .channel = notice.channel};
-    std::array<iovec, 2> parts{{{.iov_base = &packet, .iov_len = sizeof(packet)},
-                                {.iov_base = peer.outbox.front().note.data(), .iov_len = notice.note.size()}}};
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    if (const int fd = notice.fd(); fd >= 0) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-    }
-    if (sendmsg(peer.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-      // A full socket, or too many descriptors under way: the next pump tries again.
-      if (errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS || errno == ENOBUFS) return;
+    const UnixPacket packet{.operation = notice.operation, .id = notice.id, .channel = notice.channel};
+    const UnixTransfer sent = send_packet(peer.socket, packet, notice.note, notice.fd());
+    if (sent == UnixTransfer::kLater) return;  // the next pump tries again
+    if (sent == UnixTransfer::kEnd) {
       receive_pending(peer);  // what it sent before its end
       return lose(peer);
     }
@@ -285,59 +263,121 @@ void UnixExchange::send_pending(Peer& peer) {
   }
 }
 
-// Takes the descriptor. True: a mapping has arrived.
-bool UnixExchange::receive_one(Peer& peer, const Packet& packet, int fd) {
-  if (packet.operation == kShare && fd >= 0 && peer.mappings.size() < kMaxMappingsPerPeer) {
-    if (auto mapping = Mapping::map(fd)) peer.mappings[packet.id] = std::move(*mapping);
+void UnixExchange::note_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask) {
+  if (peer.lost.size() >= kMaxMappingsPerPeer) return;
+  Lost& lost = peer.lost[id];
+  lost = {.why = std::move(why), .asked = false, .again = lost.asked || !can_ask};
+}
+
+// Takes the descriptor; -1: it was lost. True where a rank that sleeps may wait for this.
+bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, int fd) {
+  if (fd < 0) {
+    note_loss(peer, id, lost_descriptor(), true);
     return true;
   }
-  const bool keeps = packet.operation == kShareFile && fd >= 0 && peer.files.size() < kMaxFilesPerPeer;
-  if (keeps && peer.files.emplace(packet.id, fd).second) return false;
-  if (fd >= 0) close(fd);
-  if (packet.operation == kUnshare) {
-    peer.mappings.erase(packet.id);
-    if (const auto file = peer.files.extract(packet.id); !file.empty()) close(file.mapped());
+  if (peer.mappings.size() >= kMaxMappingsPerPeer) {
+    close(fd);
+    note_loss(peer, id, {.why = fmt::format("it shares more than {} registrations", kMaxMappingsPerPeer)}, true);
+    return true;
   }
-  if (packet.operation == kPoke) pokes_.signal(packet.id);
+  auto mapping = Mapping::map(fd);
+  if (mapping) {
+    peer.mappings[id] = std::move(*mapping);
+    peer.lost.erase(id);
+  } else {
+    note_loss(peer, id, lost_mapping(mapping.error()), true);
+  }
+  return true;
+}
+
+bool UnixExchange::receive_file(Peer& peer, std::uint32_t id, int fd) {
+  if (fd < 0) {
+    note_loss(peer, id, lost_descriptor(), false);
+  } else if (peer.files.size() >= kMaxFilesPerPeer) {
+    close(fd);
+    note_loss(peer, id, {.why = fmt::format("{} files of it wait to be taken already", kMaxFilesPerPeer)}, false);
+  } else if (!peer.files.emplace(id, fd).second) {
+    close(fd);
+  }
+  return false;
+}
+
+// A peer has lost a mapping of this rank. One packet of it under way is enough, however often the peer asks.
+void UnixExchange::share_again(Peer& peer, std::uint32_t id) {
+  const auto found = shared_.find(id);
+  if (found == shared_.end()) return;
+  const auto number = static_cast<std::uint32_t>(&peer - peers_.data());
+  const std::vector<std::uint32_t>& audience = found->second.audience;
+  const bool invited = audience.empty() || std::find(audience.begin(), audience.end(), number) != audience.end();
+  const bool waits = std::any_of(peer.outbox.begin(), peer.outbox.end(), [&](const Notice& notice) {
+    return notice.operation == UnixOperation::kShare && notice.id == id;
+  });
+  auto mapping = found->second.mapping.lock();
+  if (!invited || waits || mapping == nullptr) return;
+  queue({.operation = UnixOperation::kShare, .id = id, .mapping = std::move(mapping)}, std::span(&number, 1));
+}
+
+std::optional<MemoryLoss> UnixExchange::loss(std::uint32_t peer, std::uint32_t id) {
+  const std::scoped_lock lock(mutex_);
+  const auto& lost = peers_.at(peer).lost;
+  const auto found = lost.find(id);
+  return found == lost.end() ? std::nullopt : std::optional(found->second.why);
+}
+
+// What was lost some time ago may well arrive now, so it is asked for before the loss is reported.
+std::optional<MemoryLoss> UnixExchange::take_loss(std::uint32_t peer, std::uint32_t id) {
+  const std::scoped_lock lock(mutex_);
+  auto& losses = peers_.at(peer).lost;
+  const auto found = losses.find(id);
+  if (found == losses.end()) return std::nullopt;
+  Lost& lost = found->second;
+  if (std::exchange(lost.again, false)) return lost.why;
+  if (!std::exchange(lost.asked, true) && getpid() == process_) {
+    queue({.operation = UnixOperation::kShareAgain, .id = id}, std::span(&peer, 1));
+  }
+  return std::nullopt;
+}
+
+// Takes the descriptor. True: a rank that sleeps may wait for what has come.
+bool UnixExchange::receive_one(Peer& peer, ReceivedPacket& received) {
+  const std::uint32_t id = received.packet.id;
+  const int fd = received.fd;
+  const bool has_file = fd >= 0 || received.fd_lost;
+  switch (received.packet.operation) {
+    case UnixOperation::kShare: return has_file && receive_mapping(peer, id, fd);
+    case UnixOperation::kShareFile: return has_file && receive_file(peer, id, fd);
+    default: break;
+  }
+  if (fd >= 0) close(fd);
+  switch (received.packet.operation) {
+    case UnixOperation::kUnshare:
+      peer.mappings.erase(id);
+      peer.lost.erase(id);
+      if (const auto file = peer.files.extract(id); !file.empty()) close(file.mapped());
+      break;
+    case UnixOperation::kNote: peer.notes.put(received.packet.channel, std::move(received.note)); break;
+    case UnixOperation::kPoke: pokes_.signal(id); break;
+    case UnixOperation::kShareAgain: share_again(peer, id); break;
+    default: break;  // a hello that comes twice
+  }
   return false;
 }
 
 void UnixExchange::receive_pending(Peer& peer) {
   std::uint32_t packets = 0;
   bool arrived = false;
+  ReceivedPacket received;
   while (!peer.gone) {
-    Packet packet;
-    std::array<char, kMostNoteBytes> note;  // written by the system as far as it is read
-    std::array<iovec, 2> parts{
-        {{.iov_base = &packet, .iov_len = sizeof(packet)}, {.iov_base = note.data(), .iov_len = note.size()}}};
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    const ssize_t bytes = recvmsg(peer.socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0 && errno == EAGAIN) break;
-    int fd = -1;
-    if (const cmsghdr* header = bytes > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-        header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
-      std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-    }
+    const UnixTransfer taken = receive_packet(peer.socket, spare_, received);
+    if (taken == UnixTransfer::kLater) break;
     ++packets;
-    constexpr auto kWhole = static_cast<ssize_t>(sizeof(packet));
-    const bool sound = packet.magic == kMagic && (message.msg_flags & MSG_TRUNC) == 0 &&
-                       (packet.operation == kNote ? bytes >= kWhole : bytes == kWhole);
-    if (sound && packet.operation == kNote) {
-      peer.notes.put(packet.channel, std::string(note.data(), static_cast<std::size_t>(bytes - kWhole)));
-      packets += kNeverFull;  // it is larger than the others
+    if (taken == UnixTransfer::kEnd) {
+      lose(peer);
+      break;
     }
-    if (sound) {
-      arrived |= receive_one(peer, packet, fd);
-    } else {
-      if (fd >= 0) close(fd);
-      lose(peer);  // end of file, or a peer that does not speak our protocol
-    }
+    if (received.packet.operation == UnixOperation::kNote) packets += kNeverFull;  // it is larger than the others
+    arrived |= receive_one(peer, received);
+    if (received.fd >= 0 || received.fd_lost) spare_.restore();  // a mapping has closed its descriptor again
   }
   // Whoever sleeps may wait for this mapping; and a poke that found the socket full was dropped.
   if (arrived || packets > kNeverFull) pokes_.signal_all();
@@ -373,7 +413,8 @@ bool UnixExchange::all_sent_to(std::span<const std::uint32_t> peers) {
 void UnixExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& note) {
   TUTTI_ASSERT(peer != rank_ && note.size() <= kMostNoteBytes);
   const std::scoped_lock lock(mutex_);
-  if (getpid() == process_) queue({.operation = kNote, .id = 0, .channel = channel, .note = note}, std::span(&peer, 1));
+  if (getpid() == process_)
+    queue({.operation = UnixOperation::kNote, .id = 0, .channel = channel, .note = note}, std::span(&peer, 1));
 }
 
 std::optional<std::string> UnixExchange::take_note(std::uint32_t peer, std::uint64_t channel) {
@@ -410,7 +451,7 @@ pid_t UnixExchange::process_of(std::uint32_t peer) {
 // that does not fit is dropped: the full socket is readable, and whoever empties it wakes all (receive_pending).
 void UnixExchange::poke(std::uint32_t peer, std::uint32_t segment) {
   if (peer == rank_) return pokes_.signal(segment);
-  const Packet packet{.operation = kPoke, .id = segment};
+  const UnixPacket packet{.operation = UnixOperation::kPoke, .id = segment};
   [[maybe_unused]] const ssize_t sent = send(peers_[peer].socket, &packet, sizeof(packet), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "transports/shm/exchange.h"
 #include "transports/shm/unix_address.h"
+#include "transports/shm/unix_packet.h"
 
 namespace tutti {
 
@@ -46,6 +47,8 @@ class UnixExchange final : public SegmentExchange {
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   std::uint32_t share_file(int fd, std::span<const std::uint32_t> audience) override;
   int take_file(std::uint32_t peer, std::uint32_t id) override;
+  std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
+  std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
   bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
@@ -56,9 +59,8 @@ class UnixExchange final : public SegmentExchange {
   std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  class Pokes;    // PokeReceiver
-  struct Packet;  // what travels
-  struct File {   // a descriptor, closed at the end
+  class Pokes;   // PokeReceiver
+  struct File {  // a descriptor, closed at the end
     explicit File(int given) : fd(given) {}
     ~File();
     File(const File&) = delete;
@@ -66,13 +68,18 @@ class UnixExchange final : public SegmentExchange {
     const int fd;
   };
   struct Notice {  // a packet still to be sent; mapping or file keep their descriptor open
-    std::uint32_t operation;
+    UnixOperation operation;
     std::uint32_t id;
     std::shared_ptr<Mapping> mapping{};
     std::shared_ptr<File> file{};  // shared by the notices to several peers
     std::uint64_t channel = 0;     // of a note
     std::string note{};
     int fd() const;  // that goes with it, or -1
+  };
+  struct Lost {
+    MemoryLoss why;
+    bool asked = false;  // its owner has been asked to share it again, and it has not come since
+    bool again = false;  // it was, and was lost again; of a file, which is not shared again: it was lost
   };
   struct Peer {
     int socket = -1;
@@ -84,6 +91,11 @@ class UnixExchange final : public SegmentExchange {
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
     NoteBox notes;
     std::map<std::uint32_t, int> files;  // descriptors that nobody has taken yet
+    std::map<std::uint32_t, Lost> lost;  // mappings and files that did not arrive
+  };
+  struct Shared {                         // a mapping of this rank, as long as it is shared
+    std::weak_ptr<Mapping> mapping;       // weak: its owner decides how long it lives
+    std::vector<std::uint32_t> audience;  // empty: all peers
   };
 
   UnixExchange(std::uint32_t rank, std::uint32_t ranks);
@@ -92,7 +104,11 @@ class UnixExchange final : public SegmentExchange {
   std::vector<std::uint32_t> awaited() const;
   void send_pending(Peer& peer);
   void receive_pending(Peer& peer);
-  bool receive_one(Peer& peer, const Packet& packet, int fd);
+  bool receive_one(Peer& peer, ReceivedPacket& received);
+  static void note_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask);
+  bool receive_mapping(Peer& peer, std::uint32_t id, int fd);
+  bool receive_file(Peer& peer, std::uint32_t id, int fd);
+  void share_again(Peer& peer, std::uint32_t id);
   void lose(Peer& peer);
   void receive_news();
   Status watch_news();
@@ -107,6 +123,8 @@ class UnixExchange final : public SegmentExchange {
   std::uint32_t last_id_ = 0;
   int news_ = -1;  // epoll over the peers' sockets and pidfds, from the first receive_pokes() on
   std::vector<Peer> peers_;
+  std::map<std::uint32_t, Shared> shared_;  // by number
+  SpareDescriptor spare_;
 };
 
 }  // namespace tutti

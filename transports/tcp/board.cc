@@ -244,7 +244,7 @@ bool PeerBoard::take(const FrameHeader& header, const StateRecord& record) {
                      header.bytes == sizeof(StateRecord) &&
                      record.life <= static_cast<std::uint32_t>(PeerLife::kAborted) &&
                      record.code <= static_cast<std::uint32_t>(kLastErrorCode) &&
-                     record.argument <= static_cast<std::uint32_t>(CallArgument::kDigest);
+                     record.argument <= static_cast<std::uint32_t>(kLastCallArgument);
   if (!sound) return false;
   if (header.tag.sequence != 0) note_call(header.tag);
   note_progress(record.entered, record.left);

@@ -57,7 +57,7 @@ Reply reply_of(const FrameHeader& frame) {
     Reply reply{.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
     const CallTag& tag = frame.tag;
     if (tag.type > 0 && tag.type - 1 <= static_cast<int>(kLastErrorCode) &&
-        tag.op <= static_cast<std::uint8_t>(CallArgument::kDigest)) {
+        tag.op <= static_cast<std::uint8_t>(kLastCallArgument)) {
       reply.failure = {.code = static_cast<ErrorCode>(tag.type - 1),
                        .culprit = static_cast<std::int32_t>(tag.root),
                        .argument = static_cast<CallArgument>(tag.op)};

@@ -1,0 +1,193 @@
+// Memory whose descriptor a rank cannot receive, or that it cannot map: what is lost is named, and shared again.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shm_ranks.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+// Lowers a limit of this process as long as it lives.
+class LowerLimit {
+ public:
+  LowerLimit(decltype(RLIMIT_NOFILE) which, rlim_t limit) : which_(which) {
+    EXPECT_EQ(getrlimit(which_, &before_), 0);
+    const rlimit lower{.rlim_cur = limit, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(which_, &lower), 0);
+  }
+  ~LowerLimit() { EXPECT_EQ(setrlimit(which_, &before_), 0); }
+  LowerLimit(const LowerLimit&) = delete;
+  LowerLimit& operator=(const LowerLimit&) = delete;
+
+ private:
+  decltype(RLIMIT_NOFILE) which_;
+  rlimit before_{};
+};
+
+// Even a descriptor that is closed leaves no free number below this limit.
+constexpr rlim_t kNoFiles = 3;
+
+// Takes every free descriptor, as long as it lives.
+class EveryDescriptor {
+ public:
+  EveryDescriptor() {
+    for (int fd = dup(STDIN_FILENO); fd >= 0; fd = dup(STDIN_FILENO)) taken_.push_back(fd);
+  }
+  ~EveryDescriptor() {
+    for (const int fd : taken_) close(fd);
+  }
+
+ private:
+  LowerLimit limit_{RLIMIT_NOFILE, 200};
+  std::vector<int> taken_;
+};
+
+rlim_t address_space() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * page_size();
+}
+constexpr std::size_t kFreeSpace = std::size_t{64} << 20;  // for what is not part of a test
+constexpr std::size_t kTooLong = 4 * kFreeSpace;
+constexpr std::size_t kAdopted = std::size_t{16} << 20;
+
+std::shared_ptr<Mapping> memory(const char* text, std::size_t bytes = 4096) {
+  auto mapping = Mapping::create(bytes, false).value();
+  std::strcpy(reinterpret_cast<char*>(mapping->data()), text);
+  return mapping;
+}
+
+std::string text_at(const std::shared_ptr<Mapping>& mapping) {
+  return mapping == nullptr ? "nothing" : reinterpret_cast<const char*>(mapping->data());
+}
+
+// The reader asks for what was lost before it reports that; the owner answers when it pumps.
+std::string text_when_shared_again(SegmentExchange& owner, SegmentExchange& reader, std::uint32_t id) {
+  EXPECT_TRUE(reader.loss(0, id));
+  EXPECT_FALSE(reader.take_loss(0, id)) << "it is asked for first";
+  owner.pump();
+  return text_at(reader.find(0, id));
+}
+
+TEST(LostMemory, ArrivesByTheSpareDescriptorWhenNoOtherIsFree) {
+  Exchanges ranks = unix_exchanges(2);
+  const auto first = memory("first");
+  const auto second = memory("second");
+  const EveryDescriptor taken;
+  for (const auto& mapping : {first, second}) {
+    const std::uint32_t id = ranks[0]->share(mapping, {});
+    EXPECT_EQ(text_at(ranks[1]->find(0, id)), text_at(mapping));
+    EXPECT_FALSE(ranks[1]->take_loss(0, id));
+  }
+}
+
+TEST(LostMemory, ADescriptorThatCouldNotBeReceivedIsNamedOnceAndSharedAgain) {
+  Exchanges ranks = unix_exchanges(2);
+  const auto mapping = memory("late");
+  std::uint32_t id = 0;
+  {
+    const LowerLimit none(RLIMIT_NOFILE, kNoFiles);
+    id = ranks[0]->share(mapping, {});
+    EXPECT_EQ(ranks[1]->find(0, id), nullptr);
+    for (int call = 0; call < 2; ++call) {
+      EXPECT_EQ(text_when_shared_again(*ranks[0], *ranks[1], id), "nothing");
+      const auto loss = ranks[1]->take_loss(0, id);
+      ASSERT_TRUE(loss);
+      EXPECT_EQ(loss->lacked, CallArgument::kDescriptors);
+      EXPECT_NE(loss->why.find("ulimit -n, now 3"), std::string::npos) << loss->why;
+    }
+  }
+  EXPECT_EQ(text_when_shared_again(*ranks[0], *ranks[1], id), "late");
+  EXPECT_FALSE(ranks[1]->loss(0, id));
+  EXPECT_FALSE(ranks[1]->take_loss(0, id));
+  EXPECT_FALSE(ranks[1]->peer_gone(0));
+}
+
+TEST(LostMemory, OfAMappingThatWasTakenBackNothingIsSaid) {
+  Exchanges ranks = unix_exchanges(2);
+  const auto mapping = memory("taken back");
+  const LowerLimit none(RLIMIT_NOFILE, kNoFiles);
+  const std::uint32_t id = ranks[0]->share(mapping, {});
+  ranks[1]->pump();
+  ranks[0]->unshare(id, {});
+  ranks[1]->pump();
+  EXPECT_FALSE(ranks[1]->loss(0, id));
+}
+
+TEST(LostMemory, WhatCannotBeMappedIsNamedOnceAndSharedAgain) {
+  Exchanges ranks = unix_exchanges(2);
+  const auto mapping = memory("long", kTooLong);
+  std::uint32_t id = 0;
+  {
+    const LowerLimit space(RLIMIT_AS, address_space() + kFreeSpace);
+    id = ranks[0]->share(mapping, {});
+    EXPECT_EQ(ranks[1]->find(0, id), nullptr);
+    EXPECT_EQ(text_when_shared_again(*ranks[0], *ranks[1], id), "nothing");
+    const auto loss = ranks[1]->take_loss(0, id);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->lacked, CallArgument::kMappings);
+    EXPECT_NE(loss->why.find("vm.max_map_count"), std::string::npos) << loss->why;
+  }
+  EXPECT_EQ(text_when_shared_again(*ranks[0], *ranks[1], id), "long");
+}
+
+// Adopted memory: each rank of the process has a view of its own.
+TEST(LostMemory, OfARankInTheSameProcessIsNamedAndMappedLater) {
+  Exchanges ranks = in_process_exchanges(2);
+  void* data = mmap(nullptr, kAdopted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(data, MAP_FAILED);
+  auto adopted = Mapping::adopt(data, kAdopted).value();
+  std::strcpy(static_cast<char*>(data), "adopted");
+  const std::uint32_t id = ranks[0]->share(adopted, {});
+  {
+    const LowerLimit space(RLIMIT_AS, address_space() + kAdopted / 2);
+    EXPECT_EQ(ranks[1]->find(0, id), nullptr);
+    const auto loss = ranks[1]->take_loss(0, id);
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->lacked, CallArgument::kMappings);
+  }
+  const LowerLimit files(RLIMIT_NOFILE, kNoFiles);
+  EXPECT_EQ(text_at(ranks[1]->find(0, id)), "adopted") << "needs no descriptor";
+  ranks[0]->unshare(id, {});
+  adopted.reset();
+  munmap(data, kAdopted);
+}
+
+TEST(LostMemory, AFileThatCouldNotBeReceivedIsNamed) {
+  Exchanges ranks = unix_exchanges(2);
+  const int fd = memfd_create("file", MFD_CLOEXEC);
+  const LowerLimit none(RLIMIT_NOFILE, kNoFiles);
+  const std::uint32_t id = ranks[0]->share_file(fd, {});
+  EXPECT_EQ(ranks[1]->take_file(0, id), -1);
+  const auto loss = ranks[1]->take_loss(0, id);
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->lacked, CallArgument::kDescriptors);
+}
+
+TEST(LostMemory, DuringSetUpIsAnErrorAtOnce) {
+  Exchanges ranks = unix_exchanges(2);
+  const auto mine = memory("mine");
+  const auto mapping = memory("peer's");
+  const LowerLimit none(RLIMIT_NOFILE, kNoFiles);
+  const std::uint32_t id = ranks[0]->share(mapping, {});
+  SteadyClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  const auto offers = collect_offers(*ranks[1], 1, {id, 1}, mine, clock, begin_ns + 600 * kSecond);
+  ASSERT_FALSE(offers.ok());
+  EXPECT_EQ(offers.error().code, ErrorCode::kSystem);
+  EXPECT_NE(offers.error().message.find("ulimit -n"), std::string::npos) << offers.error().message;
+}
+
+}  // namespace
+}  // namespace tutti

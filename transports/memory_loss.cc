@@ -1,0 +1,21 @@
+#include "transports/memory_loss.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+namespace tutti {
+
+MemoryLoss lost_descriptor() {
+  rlimit files{};
+  const bool known = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
+  return {.lacked = CallArgument::kDescriptors,
+          .why = fmt::format("no file descriptor was free to receive it; raise the limit of open files (ulimit -n{})",
+                             known ? fmt::format(", now {}", files.rlim_cur) : "")};
+}
+
+MemoryLoss lost_mapping(const Error& error) {
+  const bool by_system = error.code == ErrorCode::kSystem;
+  return {.lacked = by_system ? CallArgument::kMappings : CallArgument::kNone, .why = error.message};
+}
+
+}  // namespace tutti

@@ -1,0 +1,114 @@
+#include "transports/shm/unix_packet.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "transports/notes.h"
+#include "transports/shm/mapping.h"
+
+namespace tutti {
+namespace {
+
+// For one descriptor. Because of its alignment two fit as well.
+constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int));
+constexpr auto kWhole = static_cast<ssize_t>(sizeof(UnixPacket));
+
+// The state of the system, not of the peer: the socket is full or empty, too many descriptors are under way, or memory
+// is short.
+bool is_passing(int error) {
+  return error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM;
+}
+
+// The descriptor that came with a message, or -1. A sound packet has one at most: of several, none is kept.
+int descriptor_in(msghdr& message) {
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return -1;
+  std::array<int, kControlBytes / sizeof(int)> fds{};
+  const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  std::memcpy(fds.data(), CMSG_DATA(header), count * sizeof(int));
+  if (count == 1) return fds[0];
+  for (std::size_t i = 0; i < count; ++i) close(fds[i]);
+  return -1;
+}
+
+}  // namespace
+
+bool SpareDescriptor::release() {
+  if (fd_ < 0) return false;
+  close(std::exchange(fd_, -1));
+  return true;
+}
+
+void SpareDescriptor::restore() {
+  if (fd_ < 0) fd_ = above_standard(eventfd(0, EFD_CLOEXEC));
+}
+
+UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string& note, int fd) {
+  UnixPacket head = packet;
+  std::array<iovec, 2> parts{{{.iov_base = &head, .iov_len = sizeof(head)},
+                              {.iov_base = const_cast<char*>(note.data()), .iov_len = note.size()}}};  // NOLINT: read
+  alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  if (fd >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  }
+  if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return UnixTransfer::kDone;
+  return is_passing(errno) ? UnixTransfer::kLater : UnixTransfer::kEnd;
+}
+
+// A look with MSG_PEEK brings a descriptor as well, and leaves the packet on the socket if that fails. The second call
+// takes the packet off and lets the kernel drop its own copy of the descriptor.
+UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& received) {
+  received.fd = -1;
+  received.fd_lost = false;
+  std::array<char, kMostNoteBytes> note;  // written by the system as far as it is read
+  std::array<iovec, 2> parts{{{.iov_base = &received.packet, .iov_len = sizeof(received.packet)},
+                              {.iov_base = note.data(), .iov_len = note.size()}}};
+  ssize_t bytes = -1;
+  while (true) {
+    alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    bytes = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && is_passing(errno)) return UnixTransfer::kLater;
+    if (bytes <= 0) return UnixTransfer::kEnd;
+    received.fd = descriptor_in(message);
+    received.fd_lost = (message.msg_flags & MSG_CTRUNC) != 0;
+    if ((message.msg_flags & MSG_TRUNC) != 0) bytes = -1;  // longer than any packet of ours
+    if (received.fd >= 0 || !received.fd_lost || !spare.release()) break;
+  }
+  if (received.fd_lost && received.fd >= 0) close(std::exchange(received.fd, -1));  // one of several
+  char byte = 0;
+  while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) < 0 && errno == EINTR) {
+  }
+  const UnixPacket& packet = received.packet;
+  const bool sound = bytes >= kWhole && packet.magic == UnixPacket::kMagic &&
+                     (packet.operation == UnixOperation::kNote || bytes == kWhole);
+  if (!sound) {
+    if (received.fd >= 0) close(received.fd);
+    return UnixTransfer::kEnd;
+  }
+  received.note.assign(note.data(), static_cast<std::size_t>(bytes - kWhole));
+  return UnixTransfer::kDone;
+}
+
+}  // namespace tutti
