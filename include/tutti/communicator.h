@@ -403,6 +403,9 @@ class TUTTI_API Communicator {
   // the like, have the messages before that one. Errors: kInvalidArgument (a communicator of one rank), kTimeout
   // (nobody has sent), kPeerLost (a peer's process ended, or all peers have left), kAborted.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
+  // The sender of such a message if one is there; does not wait for one. Errors: kInvalidArgument (a communicator of
+  // one rank), that the communicator is unusable.
+  Result<std::optional<std::int32_t>> try_next_sender();
 
   // Any of the collectives above, blocking or not. start() returns at once; argument errors, and that the communicator
   // is unusable, are returned here, all others by Work::wait(). The buffers belong to the operation until it has ended.

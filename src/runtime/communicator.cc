@@ -344,31 +344,6 @@ Result<Work> CommunicatorImpl::start_transfer(Direction direction, const void* d
   return submit_work(*prepared);
 }
 
-Result<std::int32_t> CommunicatorImpl::next_sender(const CallOptions& options) {
-  if (ranks_ == 1) return invalid_argument("a communicator of one rank has nobody who could send");
-  CheckedExchange exchange;
-  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    if (peer == rank_) continue;
-    Transfer transfer;
-    transfer.direction = Direction::kReceive;
-    transfer.peer = peer;
-    transfer.tag.kind = static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
-    exchange.transfers.push_back(transfer);
-  }
-  std::shared_ptr<Operation> operation;  // shared with the engine's queue
-  {
-    const std::scoped_lock lock(mutex_);
-    TUTTI_TRY(refuse_in_group());
-    auto prepared = prepare_exchange(std::move(exchange), {.timeout = options.timeout});
-    if (!prepared) return prepared.error();
-    operation = std::move(*prepared);
-    operation->probes = true;
-    TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
-  }
-  TUTTI_TRY(engine_.wait(*operation));
-  return static_cast<std::int32_t>(operation->exchange->found());
-}
-
 Collective CommunicatorImpl::collective_of(CollectiveKind kind) const {
   Collective collective;
   collective.kind = kind;

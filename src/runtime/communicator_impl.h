@@ -116,6 +116,7 @@ class CommunicatorImpl {
   Result<Work> start_transfer(Direction direction, const void* data, std::size_t count, DataType type,
                               std::int32_t peer, const CallOptions& options);
   Result<std::int32_t> next_sender(const CallOptions& options);
+  Result<std::optional<std::int32_t>> try_next_sender();
   Status use_plan(const UserPlan& plan, const PlanUse& use);
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type);
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
@@ -157,6 +158,7 @@ class CommunicatorImpl {
   Result<std::shared_ptr<Operation>> prepare_transfer(Direction direction, const void* data, std::size_t count,
                                                       DataType type, std::int32_t peer, const CallOptions& options);
   Result<Work> submit_work(const std::shared_ptr<Operation>& operation);
+  Result<std::vector<Transfer>> probes() const;
   struct PlanKey {
     CollectiveKind kind = CollectiveKind::kAllReduce;
     Algorithm algorithm = Algorithm::kAuto;

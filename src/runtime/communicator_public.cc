@@ -58,9 +58,6 @@ Status Communicator::receive(void* data, std::size_t count, DataType type, std::
                              const CallOptions& options) {
   return impl_->guarded([&] { return impl_->transfer(Direction::kReceive, data, count, type, peer, options); });
 }
-Result<std::int32_t> Communicator::next_sender(const CallOptions& options) {
-  return impl_->guarded([&] { return impl_->next_sender(options); });
-}
 Result<Memory> Communicator::allocate(std::size_t bytes) {
   return guarded("allocate", [&] { return impl_->allocate(bytes); });
 }

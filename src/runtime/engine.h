@@ -121,6 +121,9 @@ class Engine {
   std::optional<Status> run_short(Way way, BoundPlan& plan, Call& call, std::int64_t timeout_ns,
                                   std::unique_lock<std::mutex>& order);
   bool test(Operation& operation);
+  // The peer whose message is there for one of `probes` (receives, one from each peer at most); nothing if there is
+  // none. Waits for other drivers only. Errors: the one that broke the communicator; those of opening connections.
+  Result<std::optional<std::uint32_t>> look_for_message(std::vector<Transfer> probes);
 
   // From any thread.
   void abort() noexcept;

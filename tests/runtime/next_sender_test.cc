@@ -174,6 +174,27 @@ TEST_P(NextSender, EndsWhenNobodyCanSendAnyMore) {
   EXPECT_EQ(alone.error().code, ErrorCode::kPeerLost);
 }
 
+TEST_P(NextSender, IsFoundWithoutWaitingForIt) {
+  Communicators ranks = world(3);
+  const Result<std::optional<std::int32_t>> none = ranks[0]->try_next_sender();
+  ASSERT_TRUE(none.ok()) << to_string(none.error());
+  EXPECT_FALSE(*none);
+  const int text = 7;
+  ASSERT_TRUE(ranks[2]->send(&text, 1, DataType::kInt32, 0).ok());
+  std::optional<std::int32_t> sender;
+  EXPECT_TRUE(eventually([&] {
+    sender = ranks[0]->try_next_sender().value();
+    return sender.has_value();
+  }));
+  EXPECT_EQ(sender, 2);
+  int got = 0;
+  ASSERT_TRUE(ranks[0]->receive(&got, 1, DataType::kInt32, 2).ok());
+  EXPECT_EQ(got, text);
+  EXPECT_FALSE(*ranks[0]->try_next_sender());
+  ranks[0]->abort();
+  EXPECT_EQ(ranks[0]->try_next_sender().error().code, ErrorCode::kAborted);
+}
+
 TEST_P(NextSender, IsEndedByAbort) {
   Communicators ranks = world(2);
   auto sender = std::async(std::launch::async, [&] { return ranks[0]->next_sender(); });
