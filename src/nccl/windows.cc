@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/assert.h"
@@ -13,9 +15,13 @@
 namespace tutti::nccl {
 namespace {
 
-// Of puts under way from one rank; a further put then waits for the oldest.
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-constexpr std::size_t kMostPuts = 4096;
+// Between two looks at what this rank waits for: at first no pause, so that short waits stay short.
+constexpr int kLooksWithoutPause = 200;
+// How often a rank looks for what others have put: one that waits for a signal mostly finds that first.
+constexpr int kLooksPerProbe = 16;
+constexpr int kMessagesPerProbe = 64;
+constexpr std::chrono::microseconds kShortestPause{20};
+constexpr std::chrono::microseconds kLongestPause{1000};
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -95,8 +101,12 @@ Result<std::byte*> Windows::data_of(ncclWindow_t handle) {
 
 Result<Windows::Put> Windows::prepare(const Signal& to, ncclWindow_t handle, std::uint64_t offset, const void* data,
                                       std::size_t bytes, void* stream) {
-  Put put{.header = std::make_unique<Header>(), .payload = std::vector<std::byte>(bytes), .work = {}};
-  *put.header = {.window = 0, .index = to.index, .context = to.context, .unused = 0, .offset = offset, .bytes = bytes};
+  Put put{.header = std::make_unique<Header>(), .payload = {}, .work = {}};
+  if (bytes > kInsideBytes || to.peer == rank_) put.payload.resize(bytes);
+  put.header->index = to.index;
+  put.header->context = to.context;
+  put.header->offset = offset;
+  put.header->bytes = bytes;
   if (handle != nullptr) {
     const std::scoped_lock lock(mutex_);
     const auto found = windows_.find(handle);
@@ -108,7 +118,8 @@ Result<Windows::Put> Windows::prepare(const Signal& to, ncclWindow_t handle, std
     }
     put.header->window = found->second->number;
   }
-  if (bytes > 0) TUTTI_TRY(read_in_stream(data, put.payload.data(), bytes, stream));
+  std::byte* const copy = put.payload.empty() ? put.header->inside.data() : put.payload.data();
+  if (bytes > 0) TUTTI_TRY(read_in_stream(data, copy, bytes, stream));
   return put;
 }
 
@@ -118,8 +129,11 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   if (channel == nullptr) return no_window();
   auto made = prepare(to, window, offset, data, bytes, stream);
   if (!made) return made.error();
-  const std::scoped_lock lock(mutex_);
-  if (to.peer != rank_) return send(*channel, to.peer, *std::move(made));
+  Lock lock(mutex_);
+  if (to.peer != rank_) {
+    TUTTI_TRY(make_room(lock, *channel, bytes));
+    return send(*channel, to.peer, *std::move(made));
+  }
   const auto found = windows_.find(window);
   if (bytes > 0 && found == windows_.end()) return invalid("the window was deregistered");
   if (bytes > 0) TUTTI_TRY(write_memory(found->second->data + offset, made->payload.data(), bytes));
@@ -128,12 +142,21 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   return {};
 }
 
-Status Windows::send(Communicator& channel, std::int32_t peer, Put put) {
-  forget_done();
-  while (!puts_.empty() && (puts_.size() >= kMostPuts || bytes_under_way_ + put.payload.size() > kMostBytes)) {
-    TUTTI_TRY(puts_.front().work.wait());
+Status Windows::make_room(Lock& lock, Communicator& channel, std::size_t bytes) {
+  TUTTI_TRY(take_until(lock, channel, 1, [&] {
     forget_done();
-  }
+    return puts_under_way_ == 0 || (puts_under_way_ < kMostPuts && bytes_under_way_ + bytes <= kMostBytes);
+  }));
+  return take_failure();
+}
+
+// Of a put whose work has failed since the last call that could say so.
+Status Windows::take_failure() {
+  const auto failed = std::exchange(lost_put_, std::nullopt);
+  return failed ? Status(*failed) : Status();
+}
+
+Status Windows::send(Communicator& channel, std::int32_t peer, Put put) {
   {
     const std::scoped_lock lock(channel_mutex_);
     Group both;
@@ -146,64 +169,115 @@ Status Windows::send(Communicator& channel, std::int32_t peer, Put put) {
     put.work = *std::move(work);
   }
   bytes_under_way_ += put.payload.size();
-  puts_.push_back(std::move(put));
+  ++puts_under_way_;
+  puts_[peer].push_back(std::move(put));
   return {};
 }
 
 void Windows::forget_done() {
-  std::erase_if(puts_, [&](Put& put) {
-    if (!put.work.test()) return false;
-    bytes_under_way_ -= put.payload.size();
-    return true;
-  });
+  for (auto& [peer, puts] : puts_) {
+    while (!puts.empty() && puts.front().work.test()) {
+      Put& put = puts.front();
+      if (const Status ended = put.work.wait(); !ended.ok() && !lost_put_) lost_put_ = ended.error();
+      bytes_under_way_ -= put.payload.size();
+      --puts_under_way_;
+      puts.pop_front();
+    }
+  }
 }
 
 Status Windows::wait(const Signal& from, std::uint64_t count) {
   const std::shared_ptr<Communicator> channel = this->channel();
   if (channel == nullptr) return no_window();
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (arrived_[from] < count) {
+    if (const auto refused = not_landed_.extract(from.peer); !refused.empty()) return refused.mapped();
     if (from.peer == rank_) {
       return invalid(fmt::format("{} signals of this rank itself are waited for, {} were sent", count, arrived_[from]));
     }
-    if (!receiving_.insert(from.peer).second) {
+    if (receiving_.contains(from.peer)) {
       changed_.wait(lock);
       continue;
     }
-    lock.unlock();
-    auto taken = take_one(*channel, from.peer);
-    lock.lock();
-    receiving_.erase(from.peer);
-    if (taken) ++arrived_[*taken];
-    changed_.notify_all();
-    if (!taken) return taken.error();
+    TUTTI_TRY(take(lock, *channel, from.peer, When::kMayBeLate));
   }
   arrived_[from] -= count;
   forget_done();
   return {};
 }
 
-Status Windows::receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer) {
-  Work work;
-  {
-    const std::scoped_lock lock(channel_mutex_);  // else a put's open group would have this refused
-    Group one;
-    TUTTI_TRY(one.receive(channel, to, bytes, DataType::kUint8, peer));
-    auto started = one.start();
-    if (!started) return started.error();
-    work = *std::move(started);
+// Takes the next message from `peer`, for which it waits; kMayBeLate: and takes what others put until it is there,
+// because `peer` may be held up by one of them. Not while another thread receives from that peer.
+Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, When when) {
+  receiving_.insert(peer);
+  Header& header = headers_[peer];
+  auto work = start_receive(channel, &header, sizeof(header), peer);
+  Status waited;
+  if (work && when == When::kMayBeLate)
+    waited = take_until(lock, channel, kLooksPerProbe, [&] { return work->test(); });
+  lock.unlock();
+  Status received = work ? work->wait() : Status(work.error());  // in any case: it writes into `header`
+  Status landed;
+  if (received.ok() && header.bytes > 0) received = land(channel, header, peer, landed);
+  lock.lock();
+  receiving_.erase(peer);
+  if (received.ok() && landed.ok()) ++arrived_[{.peer = peer, .index = header.index, .context = header.context}];
+  if (!landed.ok()) not_landed_.try_emplace(peer, landed.error());
+  changed_.notify_all();
+  return received.ok() ? waited : received;
+}
+
+// Takes a message that is there, of whichever peer. False: there is none that no other thread takes.
+Result<bool> Windows::take_any(Lock& lock, Communicator& channel) {
+  lock.unlock();
+  const auto sender = channel.try_next_sender();
+  lock.lock();
+  if (!sender) return sender.error();
+  if (!*sender || receiving_.contains(**sender)) return false;
+  TUTTI_TRY(take(lock, channel, **sender, When::kIsThere));
+  return true;
+}
+
+// Until done() is true, which is called under the lock. Peers that wait for room themselves get it by what is taken,
+// and so several messages are taken at once.
+Status Windows::take_until(Lock& lock, Communicator& channel, int looks_per_probe, const std::function<bool()>& done) {
+  auto pause = kShortestPause;
+  for (int looks = 1; !done(); ++looks) {
+    bool taken = looks % looks_per_probe == 0;
+    for (int messages = 0; taken && messages < kMessagesPerProbe; ++messages) {
+      const auto one = take_any(lock, channel);
+      if (!one) return one.error();
+      taken = *one;
+      if (taken) looks = 0;
+      if (taken) pause = kShortestPause;
+    }
+    if (looks == 0) continue;
+    lock.unlock();
+    if (looks < kLooksWithoutPause) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+    lock.lock();
   }
-  return work.wait();
+  return {};
 }
 
-Result<Signal> Windows::take_one(Communicator& channel, std::int32_t peer) {
-  Header header;
-  TUTTI_TRY(receive(channel, &header, sizeof(header), peer));
-  if (header.bytes > 0) TUTTI_TRY(land(channel, header, peer));
-  return Signal{.peer = peer, .index = header.index, .context = header.context};
+Result<Work> Windows::start_receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer) {
+  const std::scoped_lock lock(channel_mutex_);  // else a put's open group would have this refused
+  Group one;
+  TUTTI_TRY(one.receive(channel, to, bytes, DataType::kUint8, peer));
+  return one.start();
 }
 
-Status Windows::land(Communicator& channel, const Header& header, std::int32_t peer) {
+Status Windows::receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer) {
+  auto work = start_receive(channel, to, bytes, peer);
+  return work ? work->wait() : Status(work.error());
+}
+
+// Errors: of the way here. `landed`: that it could not be written.
+Status Windows::land(Communicator& channel, const Header& header, std::int32_t peer, Status& landed) {
   std::shared_ptr<Window> window;
   {
     const std::scoped_lock lock(mutex_);
@@ -214,24 +288,30 @@ Status Windows::land(Communicator& channel, const Header& header, std::int32_t p
   const bool fits =
       window != nullptr && header.offset <= window->bytes && header.bytes <= window->bytes - header.offset;
   std::byte* to = fits ? window->data + header.offset : nullptr;
-  if (fits && is_host_memory(to)) return receive(channel, to, header.bytes, peer);
-  std::vector<std::byte> payload(
-      header.bytes);  // what cannot land is taken all the same: the next message is behind it
-  TUTTI_TRY(receive(channel, payload.data(), header.bytes, peer));
-  if (fits) return write_memory(to, payload.data(), header.bytes);
-  return invalid(
-      fmt::format("rank {} has put {} bytes at offset {} into window {}, which this rank has deregistered or "
-                  "which is shorter here",
-                  peer, header.bytes, header.offset, header.window));
+  const bool inside = header.bytes <= kInsideBytes;
+  if (fits && !inside && is_host_memory(to)) return receive(channel, to, header.bytes, peer);
+  // What cannot land is taken all the same: the next message is behind it.
+  std::vector<std::byte> payload(inside ? 0 : header.bytes);
+  if (!inside) TUTTI_TRY(receive(channel, payload.data(), header.bytes, peer));
+  landed = fits ? write_memory(to, inside ? header.inside.data() : payload.data(), header.bytes)
+                : invalid(fmt::format("rank {} has put {} bytes at offset {} into window {}, which this rank has "
+                                      "deregistered or which is shorter here",
+                                      peer, header.bytes, header.offset, header.window));
+  return {};
 }
 
 Status Windows::finish() {
-  const std::scoped_lock lock(mutex_);
-  for (Put& put : puts_) TUTTI_TRY(put.work.wait());
-  puts_.clear();
-  bytes_under_way_ = 0;
   const std::shared_ptr<Communicator> channel = this->channel();
-  return channel == nullptr ? Status() : channel->finalize();
+  if (channel == nullptr) return {};
+  {
+    Lock lock(mutex_);
+    TUTTI_TRY(take_until(lock, *channel, 1, [&] {
+      forget_done();
+      return puts_under_way_ == 0;
+    }));
+    TUTTI_TRY(take_failure());
+  }
+  return channel->finalize();
 }
 
 void Windows::abort() {

@@ -2,19 +2,28 @@
 //
 // ncclCommWindowRegister() is collective; a window has the same number on all ranks. Puts and signals travel as
 // messages between the two ranks, over a communicator of their own, so that they do not mix with the program's sends
-// and receives. A put copies what it sends and returns; it lands, and a signal counts, when the target waits for
-// signals of that rank (ncclWaitSignal()), which is also when NCCL promises to show it.
+// and receives. A put copies what it sends and returns. It lands while the target is in a one-sided call that waits:
+// for a signal of any rank, for room for a put, or for its last puts when the communicator is finalized. NCCL promises
+// to show it after ncclWaitSignal() only.
+//
+// Limits: a rank has at most kMostPuts puts and kMostBytes bytes of them under way. A further put waits until targets
+// have taken some of them, and takes meanwhile what has been put here, so that ranks which put to each other without
+// waiting for signals go on. A rank that puts beyond these limits needs a target that is in a call which waits: a
+// target that only computes, or that the same thread drives, holds it up until the deadline.
 //
 // Threads: any.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -43,6 +52,10 @@ struct Signal {
 
 class Windows {
  public:
+  // Of puts under way from one rank.
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  static constexpr std::size_t kMostPuts = 1024;  // each costs time whenever one of them moves
+
   explicit Windows(std::int32_t rank) : rank_(rank) {}
   ~Windows();
   Windows(const Windows&) = delete;
@@ -59,40 +72,56 @@ class Windows {
              void* stream);
   // Until `count` more signals have come.
   Status wait(const Signal& from, std::uint64_t count);
-  Status finish();  // waits until all puts have gone
+  Status finish();  // waits until all puts have gone, and takes meanwhile what has been put here
   void abort();     // from any thread, while others are in the functions above
 
  private:
-  struct Header {              // of a message; ranks of one job run the same build
+  // Of a message; ranks of one job run the same build. A short payload travels inside: one message instead of two.
+  static constexpr std::size_t kInsideBytes = 224;
+  struct Header {
     std::uint32_t window = 0;  // 0: a signal alone
     std::int32_t index = 0;
     std::int32_t context = 0;
     std::uint32_t unused = 0;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
+    std::array<std::byte, kInsideBytes> inside{};
   };
+  static_assert(sizeof(Header) == 256);
   struct Put {
     std::unique_ptr<Header> header;  // stays where it is while it is sent
-    std::vector<std::byte> payload;
+    std::vector<std::byte> payload;  // empty: it is inside the header
     Work work;
   };
   std::shared_ptr<Communicator> channel();
   Result<Put> prepare(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
                       void* stream);
+  enum class When : std::uint8_t { kIsThere, kMayBeLate };  // a message
+  using Lock = std::unique_lock<std::mutex>;                // of mutex_; let go while peers are waited for
   Status send(Communicator& channel, std::int32_t peer, Put put);
+  Status make_room(Lock& lock, Communicator& channel, std::size_t bytes);
   Status receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer);
-  Result<Signal> take_one(Communicator& channel, std::int32_t peer);
-  Status land(Communicator& channel, const Header& header, std::int32_t peer);
+  Result<Work> start_receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer);
+  Status take(Lock& lock, Communicator& channel, std::int32_t peer, When when);
+  Result<bool> take_any(Lock& lock, Communicator& channel);
+  Status take_until(Lock& lock, Communicator& channel, int looks_per_probe, const std::function<bool()>& done);
+  Status land(Communicator& channel, const Header& header, std::int32_t peer, Status& landed);
   void forget_done();
+  Status take_failure();
 
   const std::int32_t rank_;
-  std::mutex mutex_;  // not held while peers are waited for, but for room for a put
+  std::mutex mutex_;  // not held while peers are waited for
   std::condition_variable changed_;
   std::uint32_t last_number_ = 0;
   std::map<ncclWindow_t, std::shared_ptr<Window>> windows_;  // shared with what lands in them
   std::map<Signal, std::uint64_t> arrived_;                  // and not yet waited for
   std::set<std::int32_t> receiving_;                         // from these peers some thread receives
-  std::deque<Put> puts_;                                     // under way; ends after the channel that sends them
+  std::map<std::int32_t, Header> headers_;                   // by peer, of the message that is received
+  std::map<std::int32_t, Error> not_landed_;                 // by the peer whose put could not; for the next wait()
+  std::optional<Error> lost_put_;                            // of this rank's; for its next put() or finish()
+  // Under way, by target; they end after the channel that sends them. Those to one target end in their order.
+  std::map<std::int32_t, std::deque<Put>> puts_;
+  std::size_t puts_under_way_ = 0;
   std::size_t bytes_under_way_ = 0;
   std::mutex channel_mutex_;               // held around what is put into the channel, and where it is made
   std::shared_ptr<Communicator> channel_;  // made with the first window; shared by who uses it

@@ -99,6 +99,60 @@ TEST(NcclWindows, TakePutsAmongThreads) { as_threads(3, check_puts); }
 TEST(NcclWindows, TakePutsAmongProcesses) { as_processes(4, check_puts); }
 TEST(NcclWindows, TakePutsOfARankToItself) { as_threads(1, check_puts); }
 
+std::string make_window(ncclComm_t comm, std::size_t bytes, void** data, ncclWindow_t* window) {
+  TUTTI_NCCL_TRY(ncclMemAlloc(data, bytes));
+  TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, *data, bytes, window, NCCL_WIN_DEFAULT));
+  return {};
+}
+
+// More puts than may be under way at once, by ranks none of which waits for a signal before it has put all.
+std::string check_many_puts(ncclComm_t comm, int rank, int ranks) {
+  constexpr int kPuts = 1500;
+  void* data = nullptr;
+  ncclWindow_t window = nullptr;
+  const auto slots = static_cast<std::size_t>(ranks);
+  TUTTI_NCCL_WANT(make_window(comm, slots * sizeof(int), &data, &window).empty());
+  for (int put = 1; put <= kPuts; ++put) {
+    for (int peer = 0; peer < ranks; ++peer) {
+      if (peer == rank) continue;
+      const std::size_t offset = static_cast<std::size_t>(rank) * sizeof(int);
+      TUTTI_NCCL_TRY(ncclPutSignal(&put, 1, ncclInt32, peer, window, offset, 0, 0, 0, comm, nullptr));
+    }
+  }
+  for (int peer = 0; peer < ranks; ++peer) {
+    ncclWaitSignalDesc_t wanted{.opCnt = kPuts, .peer = peer, .sigIdx = 0, .ctx = 0};
+    if (peer != rank) TUTTI_NCCL_TRY(ncclWaitSignal(1, &wanted, comm, nullptr));
+    if (peer != rank) TUTTI_NCCL_WANT(static_cast<int*>(data)[peer] == kPuts);
+  }
+  TUTTI_NCCL_TRY(ncclCommWindowDeregister(comm, window));
+  TUTTI_NCCL_TRY(ncclMemFree(data));
+  return {};
+}
+
+TEST(NcclWindows, RanksThatPutToEachOtherWithoutWaitingGoOn) { as_processes(2, check_many_puts); }
+
+// Each rank waits for the signal of the one before it, which comes behind more puts than the connection holds, and
+// these go to a rank that waits for another one. The last has signalled before.
+std::string check_ring_of_waits(ncclComm_t comm, int rank, int ranks) {
+  constexpr int kPuts = 1500;
+  void* data = nullptr;
+  ncclWindow_t window = nullptr;
+  TUTTI_NCCL_WANT(make_window(comm, 4096, &data, &window).empty());
+  const int next = (rank + 1) % ranks;
+  const int before = (rank + ranks - 1) % ranks;
+  for (int put = 0; put < kPuts; ++put) TUTTI_NCCL_TRY(ncclSignal(next, 1, 0, 0, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclSignal(before, 2, 0, 0, comm, nullptr));
+  ncclWaitSignalDesc_t last{.opCnt = 1, .peer = next, .sigIdx = 2, .ctx = 0};
+  TUTTI_NCCL_TRY(ncclWaitSignal(1, &last, comm, nullptr));
+  ncclWaitSignalDesc_t all{.opCnt = kPuts, .peer = before, .sigIdx = 1, .ctx = 0};
+  TUTTI_NCCL_TRY(ncclWaitSignal(1, &all, comm, nullptr));
+  TUTTI_NCCL_TRY(ncclCommWindowDeregister(comm, window));
+  TUTTI_NCCL_TRY(ncclMemFree(data));
+  return {};
+}
+
+TEST(NcclWindows, AWaitForOneRankTakesWhatOthersPut) { as_processes(3, check_ring_of_waits); }
+
 TEST(NcclWindows, AWaitForASignalThatNeverComesIsAborted) {
   as_threads(2, [](ncclComm_t comm, int rank, int) -> std::string {
     alignas(4096) static std::byte pages[2][4096];
