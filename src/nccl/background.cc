@@ -5,8 +5,9 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace tutti::nccl {
 namespace {
@@ -60,7 +61,7 @@ void run_in_background(std::function<void()> body, std::vector<CommPtr> comms) {
     working().threads[number] = std::move(comms);
   }
   try {
-    std::thread([number, work = std::move(body)]() mutable {
+    start_thread([number, work = std::move(body)]() mutable {
       work();
       work = nullptr;  // with the communicators that it holds
       forget(number);

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <shared_mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/thread.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
 #include "nccl/background.h"
@@ -74,22 +74,6 @@ ncclResult_t run_lane(const std::vector<Job>& lane) noexcept {
   }
   return first;
 }
-
-// Threads of the library's take none of the program's signals.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 // How often this process was forked since a communicator was first made: asking the system for the process's number
 // would cost each call more than all else that is looked at here.
@@ -305,10 +289,9 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
       here = i;
       continue;
     }
-    const SignalsBlocked blocked;
     try {
       if (blocking) {
-        threads.emplace_back([&, i] { run(i); });
+        threads.push_back(start_thread([&, i] { run(i); }));
       } else {
         run_in_background([lane = lanes[i]] { run_lane(lane); }, comms_of(lanes[i]));
       }

@@ -19,6 +19,7 @@
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "base/thread.h"
 #include "runtime/bootstrap.h"
 #include "runtime/communicator_impl.h"
 #include "runtime/data_paths.h"
@@ -305,7 +306,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
       if (!made) errors[rank] = made.error();
     };
     try {
-      threads.emplace_back(body);
+      threads.push_back(start_thread(body));
     } catch (const std::system_error& error) {
       meeting.give_up(Error{
           ErrorCode::kSystem, ErrorScope::kCall, static_cast<std::int32_t>(rank),
@@ -324,6 +325,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
 class PendingImpl {
  public:
   explicit PendingImpl(const CommunicatorOptions& options) {
+    const SignalsBlocked blocked;  // the new thread inherits it
     try {
       result_ = std::async(std::launch::async, [options] { return Communicator::create(options); });
     } catch (const std::system_error& error) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/thread.h"
 #include "executor/device_arena.h"
 #include "runtime/device_failure.h"
 #include "runtime/device_team.h"
@@ -77,7 +78,7 @@ Status DeviceTeam::start_watchdog() {
   changed_.notify_all();
   if (watchdog_.joinable()) return {};
   try {
-    watchdog_ = std::thread([this] { watch(); });
+    watchdog_ = start_thread([this] { watch(); });
     return {};
   } catch (const std::system_error& error) {
     const Error failed = broken_error(call_error(

@@ -27,6 +27,7 @@
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "base/thread.h"
 #include "runtime/create.h"
 #include "tutti/unique_id.h"
 
@@ -44,7 +45,7 @@ class Watch {
  public:
   Watch(int fd, std::shared_ptr<std::atomic<bool>> stop) {
     try {
-      thread_ = std::thread([this, fd, stop = std::move(stop)] {
+      thread_ = start_thread([this, fd, stop = std::move(stop)] {
         pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
         while (!over_.load()) {
           if (::poll(&entry, 1, kLookEveryMs) <= 0) continue;

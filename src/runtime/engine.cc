@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
+#include "base/thread.h"
 #include "plan/collective.h"
 
 namespace tutti {
@@ -74,7 +75,7 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
   }
   if (progress == Progress::kInBackground && !progress_thread_.joinable()) {
     try {
-      progress_thread_ = std::thread([this] { background(); });
+      progress_thread_ = start_thread([this] { background(); });
     } catch (const std::system_error& error) {
       return Error{
           ErrorCode::kSystem, ErrorScope::kCall, -1,

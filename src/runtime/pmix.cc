@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "base/assert.h"
+#include "base/thread.h"
 
 namespace tutti {
 namespace {
@@ -127,6 +128,7 @@ Status Library::open() {
   if (!initialise || !put || !commit || !fence || !get || !finalise) {
     return fail(ErrorCode::kUnsupported, "libpmix.so.2 lacks a function of the PMIx standard");
   }
+  const SignalsBlocked blocked;  // it starts a thread
   const int status = initialise(&self, nullptr, 0);
   if (status != 0) return fail(ErrorCode::kSystem, fmt::format("PMIx_Init fails: {}", status));
   pid = getpid();

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/thread.h"
 #include "runtime/bootstrap.h"
 #include "runtime/hub_core.h"
 
@@ -452,19 +452,15 @@ RendezvousHub::~RendezvousHub() {
 
 Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, const HubOptions& options) {
   TUTTI_ASSERT(options.job_id.size() <= wire::kMaxJobIdBytes);
-  sigset_t all, before;  // signals are the program's affair, never this thread's
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   std::string failure;
   std::unique_ptr<RendezvousHub> hub;
   try {
     auto core = std::make_shared<Core>(std::move(listener), options);
-    std::thread thread([core] { core->run(); });
+    std::thread thread = start_thread([core] { core->run(); });
     hub.reset(new RendezvousHub(std::move(core), std::move(thread)));
   } catch (const std::exception& error) {  // Asio's own set-up, or no thread: out of descriptors or threads
     failure = error.what();
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (hub == nullptr) {
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, fmt::format("set-up failed: {}", failure)};
   }

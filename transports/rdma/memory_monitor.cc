@@ -3,15 +3,14 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
-#include <thread>
+
+#include "base/thread.h"
 
 namespace tutti {
 namespace {
@@ -42,17 +41,12 @@ std::shared_ptr<MemoryMonitor> MemoryMonitor::shared() {
     const int fd = open_descriptor();
     if (fd < 0) return nullptr;
     std::shared_ptr<MemoryMonitor> made(new MemoryMonitor(fd));  // private constructor
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the thread takes no signals of the program's
     try {
-      std::thread([made] { made->run(); }).detach();
+      start_thread([made] { made->run(); }).detach();
     } catch (const std::system_error&) {
       close(fd);
       made = nullptr;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return made;
   }());
   return getpid() == process ? monitor : nullptr;  // a forked child has no such thread, and its memory is not watched

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "base/thread.h"
 #include "transports/sim/sim_network.h"
 
 namespace tutti {
@@ -286,7 +287,7 @@ void SimWorld::run(const std::function<void(std::uint32_t rank)>& body) {
   std::vector<std::thread> threads;
   turn_ = static_cast<std::uint32_t>(draw(ranks_.size()));
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    threads.emplace_back([this, rank, &body] {
+    threads.push_back(start_thread([this, rank, &body] {
       current_world = this;
       current_world_rank = rank;
       {
@@ -298,7 +299,7 @@ void SimWorld::run(const std::function<void(std::uint32_t rank)>& body) {
       ranks_[rank].state = State::kEnded;
       wake_all();  // what it did last may be what the others wait for
       hand_on();
-    });
+    }));
   }
   for (std::thread& thread : threads) thread.join();
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread.h"
 #include "transports/ucx/slots.h"
 #include "transports/ucx/ways.h"
 
@@ -131,6 +132,7 @@ Result<ucp_context_h> make_context(const UcxLibrary& ucx, bool puts) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0);
   params.mt_workers_shared = 1;  // ranks may be threads
   ucp_context_h context = nullptr;
+  const SignalsBlocked blocked;  // UCX may start a thread of its own
   status = ucx.init_version(kMajor, kLeastMinor, &params, config, &context);
   ucx.config_release(config);
   if (status != UCS_OK) return ucx_error(ucx, "starting it (are UCX_TLS and UCX_NET_DEVICES right?)", status);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/thread.h"
 #include "transports/ucx/ways.h"
 
 namespace tutti {
@@ -58,6 +59,7 @@ Status UcxWorker::set_up() {
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_AM_ALIGNMENT;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   params.am_alignment = 64;
+  const SignalsBlocked blocked;  // UCX starts a thread of its own
   ucs_status_t status = ucx_.worker_create(context_->handle(), &params, &worker_);
   if (status != UCS_OK) {
     worker_ = nullptr;
