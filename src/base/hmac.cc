@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace tutti {
 namespace {
@@ -14,6 +15,9 @@ constexpr std::size_t kBlockBytes = 64;  // of SHA-256, as HMAC counts them
 class Sha256 {
  public:
   Sha256() { SHA256_Init(&context_); }
+  ~Sha256() { explicit_bzero(&context_, sizeof(context_)); }  // it may have read a key
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
   void add(std::string_view bytes) { SHA256_Update(&context_, bytes.data(), bytes.size()); }
   Digest end() {
     Digest digest{};
@@ -34,9 +38,9 @@ Digest sha256(std::initializer_list<std::string_view> parts) {
 }
 
 Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts) {
-  const Digest short_key = key.size() > kBlockBytes ? sha256({key}) : Digest{};
+  const Wiped<Digest> short_key = key.size() > kBlockBytes ? sha256({key}) : Digest{};
   if (key.size() > kBlockBytes) key = bytes_of(short_key);
-  std::array<char, kBlockBytes> pad{};
+  Wiped<std::array<char, kBlockBytes>> pad;
   const auto fill = [&](char with) {
     for (std::size_t i = 0; i < pad.size(); ++i) pad[i] = static_cast<char>((i < key.size() ? key[i] : 0) ^ with);
   };
@@ -44,13 +48,18 @@ Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view>
   fill(0x36);
   inner.add(bytes_of(pad));
   for (const std::string_view part : parts) inner.add(part);
-  const Digest inside = inner.end();
+  const Wiped<Digest> inside = inner.end();
   fill(0x5c);
   return sha256({bytes_of(pad), bytes_of(inside)});
 }
 
+Key hmac_key(std::string_view key, std::initializer_list<std::string_view> parts) {
+  const Wiped<Digest> digest = hmac_sha256(key, parts);
+  return Key(digest);
+}
+
 Key derive_key(const Key& from, std::string_view label, std::string_view context) {
-  return hmac_sha256(bytes_of(from), {label, std::string_view("\0", 1), context});
+  return hmac_key(bytes_of(from), {label, std::string_view("\0", 1), context});
 }
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {

@@ -10,15 +10,18 @@
 #include <string_view>
 #include <type_traits>
 
+#include "base/key.h"
+
 namespace tutti {
 
-using Digest = std::array<std::uint8_t, 32>;
-using Key = std::array<std::uint8_t, 32>;
 using Tag = std::array<std::uint8_t, 16>;  // the first half of a Digest, which RFC 2104 allows
 
 // Of the parts one after the other, as if they were one text. Where their lengths are not fixed, the caller tells them.
 Digest sha256(std::initializer_list<std::string_view> parts);
 Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts);
+
+// The same as a key, of which no copy stays behind.
+Key hmac_key(std::string_view key, std::initializer_list<std::string_view> parts);
 
 // A key for one purpose out of another key: HMAC over `label`, a zero byte and `context`.
 Key derive_key(const Key& from, std::string_view label, std::string_view context = {});
@@ -34,6 +37,11 @@ template <class T>
 std::string_view bytes_of(const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
+}
+
+template <class T>
+std::string_view bytes_of(const Wiped<T>& value) {
+  return bytes_of(static_cast<const T&>(value));
 }
 
 inline Tag tag_of(const Digest& digest) {

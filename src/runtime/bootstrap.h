@@ -47,7 +47,7 @@ struct RendezvousOptions {
 
   // In place of host, ports, job id and key: an id that some process made, or a launcher's store through which rank 0
   // passes one that it makes on `host` and a port of `port_range`.
-  std::optional<UniqueId> unique_id;
+  std::optional<Wiped<UniqueId>> unique_id;
   std::optional<int> pmi_fd;
   bool pmix = false;
   PortRange port_range;

@@ -70,14 +70,14 @@ Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const 
 }
 
 Key tls_key(const Key& key, const Hello& hello, const Nonce& nonce) {
-  return hmac_sha256(bytes_of(key), {"tutti set-up tls", bytes_of(hello), bytes_of(nonce)});
+  return hmac_key(bytes_of(key), {"tutti set-up tls", bytes_of(hello), bytes_of(nonce)});
 }
 
 Key meeting_key(const Key& key, const Nonce& meeting) { return derive_key(key, "tutti meeting", bytes_of(meeting)); }
 
 Seal::Seal(const Key& key, const Hello& hello, const Nonce& nonce, Direction direction)
-    : key_(hmac_sha256(bytes_of(key), {direction == Direction::kToHub ? "tutti seals to hub" : "tutti seals to rank",
-                                       bytes_of(hello), bytes_of(nonce)})) {}
+    : key_(hmac_key(bytes_of(key), {direction == Direction::kToHub ? "tutti seals to hub" : "tutti seals to rank",
+                                    bytes_of(hello), bytes_of(nonce)})) {}
 
 Tag Seal::next(const Digest& body) {
   const std::uint64_t number = count_++;

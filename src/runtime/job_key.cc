@@ -35,7 +35,7 @@ class Fd {
   int fd_;
 };
 
-Key hashed(std::string_view material) { return hmac_sha256("tutti job key", {material}); }
+Key hashed(std::string_view material) { return hmac_key("tutti job key", {material}); }
 
 // The bytes of a file that is this user's and that others cannot read. At most kMostKeyBytes + 1.
 Result<std::string> read_private(int folder, const char* path, std::string_view name) {
@@ -100,7 +100,8 @@ Result<JobKey> machine_key_in(const std::string& path) {
   }
   auto bytes = read_private(folder.get(), kKeyFile, name);
   if (!bytes) return bytes.error();
-  if (bytes->size() != sizeof(Key)) return config_error(fmt::format("{} is no key of this machine: remove it", name));
+  const WipesText wipes(*bytes);
+  if (bytes->size() != Key::kBytes) return config_error(fmt::format("{} is no key of this machine: remove it", name));
   return JobKey{.key = hashed(*bytes), .kind = wire::KeyKind::kMachine, .origin = "this machine's, " + name};
 }
 
@@ -124,6 +125,7 @@ Result<JobKey> key_of_file(const std::string& path, std::string_view variable) {
   const std::string name = fmt::format("the key file {} ({})", path, variable);
   auto bytes = read_private(AT_FDCWD, path.c_str(), name);
   if (!bytes) return bytes.error();
+  const WipesText wipes(*bytes);
   if (bytes->size() < kLeastKeyBytes || bytes->size() > kMostKeyBytes) {
     return config_error(fmt::format("{} has {} bytes: a key has {} to {}, random ones (head -c 32 /dev/urandom)", name,
                                     bytes->size() > kMostKeyBytes ? "too many" : std::to_string(bytes->size()),
@@ -134,6 +136,8 @@ Result<JobKey> key_of_file(const std::string& path, std::string_view variable) {
 
 Result<JobKey> key_of_text(std::string_view hexadecimal) {
   std::string bytes;
+  const WipesText wipes(bytes);
+  bytes.reserve(hexadecimal.size() / 2);
   for (std::size_t i = 0; i + 1 < hexadecimal.size(); i += 2) {
     int byte = 0;
     for (const char c : hexadecimal.substr(i, 2)) {
@@ -171,7 +175,7 @@ Result<JobKey> find_job_key(const std::string& file, std::string_view variable, 
 }
 
 JobKey key_of_secret(std::string_view secret) {
-  return {.key = hmac_sha256("tutti unique id", {secret}), .kind = wire::KeyKind::kUniqueId, .origin = "the unique id"};
+  return {.key = hmac_key("tutti unique id", {secret}), .kind = wire::KeyKind::kUniqueId, .origin = "the unique id"};
 }
 
 std::string job_id_of_secret(std::string_view secret) {

@@ -167,11 +167,15 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
 
   const bool explicit_root = !options.root.empty() || !options.interface.empty();
   if (options.unique_id || (!explicit_root && !config.unique_id.empty())) {
-    auto id = options.unique_id ? Result<UniqueId>(*options.unique_id) : UniqueId::from_text(config.unique_id);
-    if (!id) return id.error();
-    auto parts = unpack_unique_id(*id);
+    if (options.unique_id) {
+      rendezvous.unique_id = *options.unique_id;
+    } else {
+      auto id = UniqueId::from_text(config.unique_id);
+      if (!id) return id.error();
+      rendezvous.unique_id = *id;
+    }
+    auto parts = unpack_unique_id(*rendezvous.unique_id);
     if (!parts) return parts.error();
-    rendezvous.unique_id = *id;
     return rendezvous;
   }
   const std::string interface = first_of(options.interface, config.interface);

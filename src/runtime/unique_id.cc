@@ -63,8 +63,8 @@ std::vector<std::uint16_t> ports_to_try(const PortRange& range) {
 }
 
 Result<UniqueIdParts> unpack_unique_id(const UniqueId& id) {
-  Layout layout;
-  std::memcpy(&layout, id.bytes.data(), sizeof(layout));
+  Wiped<Layout> layout;
+  std::memcpy(static_cast<Layout*>(&layout), id.bytes.data(), sizeof(Layout));
   if (layout.magic != kMagic) {
     return invalid("the unique id is none of Tutti's: take what UniqueId::create() or ncclGetUniqueId() gave");
   }
@@ -84,7 +84,7 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id) {
 
 Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports,
                                  std::chrono::milliseconds patience) {
-  Layout layout;
+  Wiped<Layout> layout;
   layout.family = inet_pton(AF_INET, address.c_str(), layout.address.data()) == 1    ? 4
                   : inet_pton(AF_INET6, address.c_str(), layout.address.data()) == 1 ? 6
                                                                                      : 0;
@@ -109,7 +109,7 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
   if (!hub) return hub.error();
   RendezvousHub::detach(std::move(*hub));
   UniqueId id;
-  std::memcpy(id.bytes.data(), &layout, sizeof(layout));
+  std::memcpy(id.bytes.data(), static_cast<const Layout*>(&layout), sizeof(Layout));
   return id;
 }
 

@@ -9,7 +9,7 @@ namespace tutti::faults {
 namespace {
 
 constexpr std::int64_t kSetUpNs = 30'000'000'000;                                // longer than every fault that ends
-constexpr Key kKey = {1};                                                        // of the job, known to all
+const Key kKey = {1};                                                            // of the job, known to all
 constexpr const char* kNobody = "127.0.0.1:1/00000000000000000000000000000000";  // nobody listens there
 
 }  // namespace

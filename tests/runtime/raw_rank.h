@@ -18,7 +18,7 @@
 namespace tutti::test {
 
 inline JobKey key_for_tests(std::string_view name = "key") {
-  return {.key = sha256({name}), .kind = wire::KeyKind::kGiven, .origin = "the test"};
+  return {.key = Key(sha256({name})), .kind = wire::KeyKind::kGiven, .origin = "the test"};
 }
 
 // A new connection to a port of loopback; -1: nobody listens there.

@@ -409,7 +409,7 @@ TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
   constexpr int kChildren = 8;
   struct Shared {
     std::atomic<int> there[kRounds];
-    Key seen[kChildren][kRounds];
+    Digest seen[kChildren][kRounds];
   };
   auto* shared =
       new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
@@ -422,7 +422,7 @@ TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
         while (shared->there[round] < kChildren) sched_yield();
         auto key = machine_key(folders);
         if (!key || key->kind != wire::KeyKind::kMachine) return 1;
-        shared->seen[child][round] = key->key;
+        std::ranges::copy(key->key, shared->seen[child][round].begin());
       }
       return 0;
     }));
