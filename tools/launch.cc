@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -144,6 +145,10 @@ Status Job::start() {
   Result<JobIdentity> identity = JobIdentity::create(options_.ranks, root_);
   if (!identity) return identity.error();
   identity_ = *identity;
+  if (elastic_) {  // the ids that this process makes for the ranks must have the ranks' key mixed in
+    ::setenv("TUTTI_JOB_KEY", identity_.key.c_str(), 1);
+    ::unsetenv("TUTTI_JOB_KEY_FILE");
+  }
   for (std::int32_t rank = 0; rank < options_.ranks; ++rank) {
     pids_.push_back(0);
     if (!start_rank(rank)) break;

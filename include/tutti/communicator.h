@@ -86,7 +86,8 @@ struct CommunicatorOptions {
   std::string root;                   // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
   std::string job_id;                 // ranks with another job id are refused; at most 128 bytes; default "default"
   std::string job_key_file;           // 16 to 4096 random bytes by which the job's ranks know each other, mode 600;
-                                      // default: TUTTI_JOB_KEY_FILE, TUTTI_JOB_KEY, then one of this machine and user
+                                      // default: TUTTI_JOB_KEY_FILE, TUTTI_JOB_KEY, then one of this machine and user.
+                                      // With a unique id: in addition to the id, for the process that makes it, too
   std::string interface;              // network interface for this rank's data, and for meeting when `root` has no
                                       // host; default: lo, and for data the one that leads to rank 0
   std::optional<UniqueId> unique_id;  // where to meet, in place of root, job_id, key, interface

@@ -1,6 +1,6 @@
 // UniqueId: where the ranks of one communicator meet, and the secret word by which they know each other, in 128 bytes
 // that any channel may carry that others cannot read (a file, a key-value store, an environment variable, another
-// communicator).
+// communicator). Where others can read it, give a job key as well.
 //
 // Any process makes one, a rank or not. create() opens a listening socket and serves one communicator's set-up from a
 // thread in the background; every rank, that process's own included, then passes the same id in
@@ -29,6 +29,10 @@ struct UniqueIdOptions {
   std::uint16_t first_port = 0;
   std::uint16_t last_port = 0;
   std::chrono::milliseconds patience = std::chrono::minutes(10);  // for the first rank; at most a day
+  // 16 to 4096 random bytes that every rank must have as well (CommunicatorOptions::job_key_file or
+  // TUTTI_JOB_KEY_FILE), mode 600: then the id alone, which others may read on its way, lets nobody in. Empty:
+  // TUTTI_JOB_KEY_FILE, TUTTI_JOB_KEY, and where neither is set, the id is the only secret.
+  std::string job_key_file = {};
 };
 
 struct TUTTI_API UniqueId {

@@ -254,8 +254,9 @@ int auto_algorithm(const PyCommunicator& self, int kind, std::size_t count, int 
 }
 
 nb::object new_unique_id(std::string interface, std::uint16_t first_port, std::uint16_t last_port,
-                         std::int64_t patience_ms) {
-  const UniqueIdOptions options{std::move(interface), first_port, last_port, Milliseconds(patience_ms)};
+                         std::int64_t patience_ms, std::string job_key_file) {
+  const UniqueIdOptions options{std::move(interface), first_port, last_port, Milliseconds(patience_ms),
+                                std::move(job_key_file)};
   const UniqueId id = value_or_raise(unlocked([&] { return UniqueId::create(options); }));
   return nb::bytes(id.bytes.data(), id.bytes.size());
 }
@@ -344,7 +345,7 @@ void add_communicator(nb::module_& module) {
   type.def("predicted_us", &predicted_us, arg("kind"), arg("count"), arg("dtype"), arg("algorithm") = 0);
   type.def("auto_algorithm", &auto_algorithm, arg("kind"), arg("count"), arg("dtype"));
   module.def("create_unique_id", &new_unique_id, arg("interface") = "", arg("first_port") = 0, arg("last_port") = 0,
-             arg("patience_ms") = 600000);
+             arg("patience_ms") = 600000, arg("job_key_file") = "");
   module.def("unique_id_from_text", &unique_id_from_text, arg("text"));
   module.def("unique_id_to_text", &unique_id_to_text, arg("unique_id"));
 }

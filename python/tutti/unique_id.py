@@ -24,16 +24,20 @@ class UniqueId:
             raise InvalidArgumentError(f"a unique id has 128 bytes, this one {len(self.bytes)}")
 
     @staticmethod
-    def create(*, interface: str = "", ports: Tuple[int, int] = (0, 0), patience: float = 600.0) -> "UniqueId":
+    def create(
+        *, interface: str = "", ports: Tuple[int, int] = (0, 0), patience: float = 600.0, job_key_file: str = ""
+    ) -> "UniqueId":
         """A new one, with a socket in this process by which the ranks meet.
 
         interface  where it listens: names, subnets or addresses, a comma between; "": TUTTI_INTERFACE, else this
                    machine alone
         ports      to choose from, both included; (0, 0): TUTTI_PORT_RANGE, else any
         patience   seconds that it waits for the first rank, at most a day
+        job_key_file   a secret that every rank must have as well, so that the id alone lets nobody in; "":
+                   TUTTI_JOB_KEY_FILE, TUTTI_JOB_KEY, else the id is the only secret
         Raises ConfigError (no such interface), SystemCallError (no free port).
         """
-        return UniqueId(_core.create_unique_id(interface, ports[0], ports[1], round(patience * 1000)))
+        return UniqueId(_core.create_unique_id(interface, ports[0], ports[1], round(patience * 1000), job_key_file))
 
     @staticmethod
     def from_text(text: str) -> "UniqueId":

@@ -50,6 +50,7 @@ struct RendezvousOptions {
   std::optional<Wiped<UniqueId>> unique_id;
   std::optional<int> pmi_fd;
   bool pmix = false;
+  std::optional<JobKey> configured_key;  // beside an id or a store; mixed into the id's key
   PortRange port_range;
 
   std::shared_ptr<const std::atomic<bool>> stop{};  // set by another thread: give up; shared with it. Null: none does

@@ -46,7 +46,7 @@ inline constexpr std::size_t kMaxFrameBytes = 64u << 20;  // all ranks' blobs at
 using Nonce = std::array<std::uint8_t, 32>;
 
 // Where a key comes from; both sides tell, so that each can say what is wrong.
-enum class KeyKind : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3 };
+enum class KeyKind : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3, kUniqueIdAndKey = 4 };
 
 // Of what follows the handshake. kMissing: this rank is to encrypt, and cannot; for the others' error.
 enum class Encryption : std::uint32_t { kOff = 0, kOn = 1, kMissing = 2 };

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <condition_variable>
 #include <cstdint>
@@ -65,6 +66,7 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.checksum) config->checksum = *options.checksum;
   if (!options.node_id.empty()) config->node_id = options.node_id;
   if (!options.interface.empty()) config->interface = options.interface;
+  if (!options.job_key_file.empty()) config->job_key_file = options.job_key_file;
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;
@@ -122,16 +124,42 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
       rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices), *id));
 }
 
-// By which ranks and hub know each other. A unique id, given or out of a launcher's store, brings its own.
+bool meets_by_id(const RendezvousOptions& rendezvous) {
+  return rendezvous.unique_id || rendezvous.pmi_fd || rendezvous.pmix;
+}
+
+// By which ranks and hub know each other. A unique id, given or out of a launcher's store, brings its own, and a key
+// that is configured is mixed into it.
 Status add_key(const CommunicatorOptions& options, const Config& config, RendezvousOptions& rendezvous) {
-  if (rendezvous.unique_id || rendezvous.pmi_fd || rendezvous.pmix) return {};
-  const bool by_option = !options.job_key_file.empty();
-  auto key = find_job_key(by_option ? options.job_key_file : config.job_key_file,
-                          by_option ? "CommunicatorOptions::job_key_file" : "TUTTI_JOB_KEY_FILE", config.job_key);
+  const char* const variable =
+      options.job_key_file.empty() ? "TUTTI_JOB_KEY_FILE" : "CommunicatorOptions::job_key_file";
+  if (meets_by_id(rendezvous)) {
+    auto configured = configured_key(config.job_key_file, variable, config.job_key);
+    if (!configured) return configured.error();
+    if (*configured) rendezvous.origin += "; key: the unique id and " + (*configured)->origin;
+    rendezvous.configured_key = *std::move(configured);
+    return {};
+  }
+  auto key = find_job_key(config.job_key_file, variable, config.job_key);
   if (!key) return key.error();
   rendezvous.origin += "; key: " + key->origin;
   rendezvous.key = *std::move(key);
   return {};
+}
+
+// Once in a process: ranks of several machines encrypt, but the secret has travelled through a store that Tutti knows
+// nothing of, and nothing else protects it.
+void warn_of_store(const RendezvousOptions& rendezvous, const JobFabric& fabric) {
+  static std::atomic<bool> warned{false};
+  const std::vector<std::uint32_t>& machines = fabric.machines;
+  const bool several = std::ranges::any_of(machines, [&](std::uint32_t machine) { return machine != machines[0]; });
+  if (!rendezvous.encrypt || !meets_by_id(rendezvous) || rendezvous.configured_key || !several) return;
+  if (rendezvous.rank != 0 || warned.exchange(true)) return;
+  Log(fabric.config.log_level, rendezvous.rank)
+      .write(LogLevel::kWarn,
+             "encryption is on, but its only secret is in the unique id: whoever can read the store through which the "
+             "id went (torch's, the launcher's) can join the job or come between its ranks; {}",
+             how_to_give_a_key());
 }
 
 Error no_random_bytes() { return {ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random bytes"}; }
@@ -253,6 +281,7 @@ Result<std::unique_ptr<Communicator>> create_with(const Config& config, const Co
   auto fabric = make_fabric(config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
                             detail::RankDevice::find(options.device));
   if (!fabric) return fabric.error();
+  warn_of_store(*rendezvous, **fabric);
   return first_communicator(*fabric, rank, ranks, gather);
 }
 

@@ -168,14 +168,29 @@ Result<JobKey> machine_key(std::span<const std::string> folders) {
       fmt::format("no key is given, and this machine's cannot be made ({}): {}", troubles, how_to_give_a_key()));
 }
 
+Result<std::optional<JobKey>> configured_key(const std::string& file, std::string_view variable,
+                                             const std::string& hexadecimal) {
+  if (file.empty() && hexadecimal.empty()) return std::optional<JobKey>();
+  auto key = file.empty() ? key_of_text(hexadecimal) : key_of_file(file, variable);
+  if (!key) return key.error();
+  return std::optional(*std::move(key));
+}
+
 Result<JobKey> find_job_key(const std::string& file, std::string_view variable, const std::string& hexadecimal) {
-  if (!file.empty()) return key_of_file(file, variable);
-  if (!hexadecimal.empty()) return key_of_text(hexadecimal);
-  return machine_key(machine_folders());
+  auto configured = configured_key(file, variable, hexadecimal);
+  if (!configured) return configured.error();
+  return *configured ? Result<JobKey>(**configured) : machine_key(machine_folders());
 }
 
 JobKey key_of_secret(std::string_view secret) {
   return {.key = hmac_key("tutti unique id", {secret}), .kind = wire::KeyKind::kUniqueId, .origin = "the unique id"};
+}
+
+JobKey key_of_id(const JobKey& of_id, const std::optional<JobKey>& configured) {
+  if (!configured) return of_id;
+  return {.key = hmac_key(bytes_of(configured->key), {"tutti unique id and key", bytes_of(of_id.key)}),
+          .kind = wire::KeyKind::kUniqueIdAndKey,
+          .origin = fmt::format("the unique id and {}", configured->origin)};
 }
 
 std::string job_id_of_secret(std::string_view secret) {
@@ -190,9 +205,12 @@ std::string words_of_other_key(wire::KeyKind here, wire::KeyKind there, std::str
     return fmt::format("{} has another machine's key (or another user's, or another container's) and no job key: {}",
                        who, how_to_give_a_key());
   }
-  if (there == KeyKind::kMachine)
+  const auto lacks_key = [](KeyKind kind) { return kind == KeyKind::kMachine || kind == KeyKind::kUniqueId; };
+  if (here != there && lacks_key(there)) {
     return fmt::format("{} has no job key, and here is one: {}", who, how_to_give_a_key());
-  if (here == KeyKind::kMachine) return fmt::format("{} has a job key, and here is none: {}", who, how_to_give_a_key());
+  }
+  if (here != there && lacks_key(here))
+    return fmt::format("{} has a job key, and here is none: {}", who, how_to_give_a_key());
   return fmt::format("{} has another job key: give all ranks the same", who);
 }
 

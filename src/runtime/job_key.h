@@ -1,7 +1,8 @@
 // The key by which the ranks of a job know each other: at least 16 bytes that nobody else has. Looked for in this
 // order:
 //
-//   1. a unique id, which carries one
+//   1. a unique id, which carries one; if 2 or 3 is given as well, it is mixed in, because an id travels through stores
+//      that others may read
 //   2. a file: CommunicatorOptions::job_key_file, then TUTTI_JOB_KEY_FILE
 //   3. TUTTI_JOB_KEY, hexadecimal; `tutti run` makes one for each job
 //   4. this machine's: a file of this user's, made when it is first needed. Who can read it is a process of this user
@@ -11,6 +12,7 @@
 // Whatever is given is hashed into 32 bytes. No message, log or recording ever shows a key. Any thread.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +37,10 @@ inline constexpr std::size_t kMostKeyBytes = 4096;
 // key).
 Result<JobKey> find_job_key(const std::string& file, std::string_view variable, const std::string& hexadecimal);
 
+// The one of 2 and 3 that find_job_key() would take; nothing if neither is given. Errors: kConfig, as above.
+Result<std::optional<JobKey>> configured_key(const std::string& file, std::string_view variable,
+                                             const std::string& hexadecimal);
+
 // 2. alone, 3. alone.
 Result<JobKey> key_of_file(const std::string& path, std::string_view variable);
 Result<JobKey> key_of_text(std::string_view hexadecimal);
@@ -44,6 +50,8 @@ Result<JobKey> machine_key(std::span<const std::string> folders);
 
 // The key that the secret of a unique id gives, and the job id, which may be seen.
 JobKey key_of_secret(std::string_view secret);
+// The key of the ranks of a unique id, whose own key is `of_id`: both, if a key is configured.
+JobKey key_of_id(const JobKey& of_id, const std::optional<JobKey>& configured);
 std::string job_id_of_secret(std::string_view secret);
 
 // "set TUTTI_JOB_KEY_FILE ...": how a key is given to all ranks.

@@ -195,7 +195,8 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
   if (options.rank == 0) {
     auto round = taken(text);
     if (!round) return round.error();
-    auto id = serve_unique_id(options.host, options.port_range, std::chrono::milliseconds(options.timeout_ms));
+    auto id = serve_unique_id(options.host, options.port_range, std::chrono::milliseconds(options.timeout_ms),
+                              options.configured_key);
     if (!id) return id.error();
     TUTTI_TRY(client->put(name(*round), id->to_text()));
   }

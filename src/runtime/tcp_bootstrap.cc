@@ -111,7 +111,8 @@ Status TcpBootstrap::meet() {
 
 Result<UniqueId> TcpBootstrap::share_by_pmix() const {
   const auto make = [this]() -> Result<std::string> {
-    auto id = serve_unique_id(options_.host, options_.port_range, milliseconds(options_.timeout_ms));
+    auto id =
+        serve_unique_id(options_.host, options_.port_range, milliseconds(options_.timeout_ms), options_.configured_key);
     if (!id) return id.error();
     return id->to_text();
   };
@@ -126,7 +127,7 @@ Status TcpBootstrap::take_unique_id(const UniqueId& id) {
   options_.host = parts->address;
   options_.ports = {parts->port};
   options_.job_id = parts->job_id;
-  options_.key = parts->key;
+  options_.key = key_of_id(parts->key, options_.configured_key);
   return {};
 }
 

@@ -82,8 +82,8 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id) {
   return UniqueIdParts{address.data(), layout.port, job_id_of_secret(secret), key_of_secret(secret)};
 }
 
-Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports,
-                                 std::chrono::milliseconds patience) {
+Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports, std::chrono::milliseconds patience,
+                                 const std::optional<JobKey>& configured) {
   Wiped<Layout> layout;
   layout.family = inet_pton(AF_INET, address.c_str(), layout.address.data()) == 1    ? 4
                   : inet_pton(AF_INET6, address.c_str(), layout.address.data()) == 1 ? 6
@@ -103,7 +103,7 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
   layout.check = check_of(layout);
   auto hub =
       RendezvousHub::start(std::move(*listener), {.job_id = job_id_of_secret(bytes_of(layout.secret)),
-                                                  .key = key_of_secret(bytes_of(layout.secret)),
+                                                  .key = key_of_id(key_of_secret(bytes_of(layout.secret)), configured),
                                                   .size = std::nullopt,
                                                   .first_patience_ms = std::max<std::int64_t>(1, patience.count())});
   if (!hub) return hub.error();
@@ -124,11 +124,16 @@ Result<UniqueId> detail::create_unique_id(const UniqueIdOptions& options, const 
     }
   }
   if (options.patience.count() <= 0) return invalid("the patience of a unique id is not positive");
+  const bool by_option = !options.job_key_file.empty();
+  const auto configured =
+      configured_key(by_option ? options.job_key_file : config->job_key_file,
+                     by_option ? "UniqueIdOptions::job_key_file" : "TUTTI_JOB_KEY_FILE", config->job_key);
+  if (!configured) return configured.error();
   auto address = interface_address(!options.interface.empty()   ? options.interface
                                    : !config->interface.empty() ? config->interface
                                                                 : "lo");
   if (!address) return address.error();
-  return serve_unique_id(*address, ports, options.patience);
+  return serve_unique_id(*address, ports, options.patience, *configured);
 }
 
 Result<UniqueId> UniqueId::create(const UniqueIdOptions& options) { return detail::create_unique_id(options, {}); }

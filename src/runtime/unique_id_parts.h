@@ -24,9 +24,10 @@ struct UniqueIdParts {
 // Errors: kInvalidArgument (no id of this version, garbled).
 Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 
-// UniqueId::create() for a numeric address of this machine. Errors: kConfig (a link-local one), kSystem.
-Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports,
-                                 std::chrono::milliseconds patience);
+// UniqueId::create() for a numeric address of this machine. With a `configured` key only ranks that have it, too, are
+// let in. Errors: kConfig (a link-local one), kSystem.
+Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports, std::chrono::milliseconds patience,
+                                 const std::optional<JobKey>& configured);
 
 // The ports to try in a range, in an order that differs from process to process, at most 256; {0} where any will do.
 std::vector<std::uint16_t> ports_to_try(const PortRange& range);

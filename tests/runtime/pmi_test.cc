@@ -121,6 +121,35 @@ TEST(Pmi, RanksMeetThroughTheStoreAgainAndAgain) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+// The launcher's store holds the id in clear: who reads it there has not the job's key.
+TEST(Pmi, ARankThatKnowsTheStoreAloneIsRefusedIfAKeyIsConfigured) {
+  Launcher launcher(2);
+  const auto options_of = [&](std::int32_t rank) {
+    RendezvousOptions options;
+    options.rank = rank;
+    options.size = 2;
+    options.host = "127.0.0.1";
+    options.job_id = "hydra";
+    options.pmi_fd = launcher.clients[std::size_t(rank)];
+    options.timeout_ms = test::patience().count();
+    return options;
+  };
+  const auto over = std::make_shared<std::atomic<bool>>(false);
+  std::thread root([&] {
+    RendezvousOptions options = options_of(0);
+    options.configured_key = key_of_text(std::string(64, 'a')).value();
+    options.stop = over;
+    EXPECT_FALSE(tcp_bootstrap(options).ok());
+  });
+  const auto refused = tcp_bootstrap(options_of(1));
+  *over = true;
+  root.join();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kRefused);
+  const std::string words = to_string(refused.error());
+  EXPECT_NE(words.find("rank 1 has no job key, and here is one"), std::string::npos) << words;
+}
+
 TEST(Pmi, StoreTakesWhatFitsAndKnowsWhatIsMissing) {
   Launcher launcher(1);
   auto client = PmiClient::open(launcher.clients[0], soon());
