@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -105,16 +106,21 @@ Result<JobKey> machine_key_in(const std::string& path) {
   return JobKey{.key = hashed(*bytes), .kind = wire::KeyKind::kMachine, .origin = "this machine's, " + name};
 }
 
-// Found by the user's number alone: ranks of one job may have environments that differ.
-std::vector<std::string> machine_folders() {
+}  // namespace
+
+std::vector<std::string> machine_key_folders(uid_t user, const Environment& environment) {
   std::vector<std::string> folders;
-  const std::string runtime = fmt::format("/run/user/{}", geteuid());
+  const std::string runtime = fmt::format("/run/user/{}", user);
   if (access(runtime.c_str(), W_OK) == 0) folders.push_back(runtime + "/tutti");
-  folders.push_back(fmt::format("{}/tutti-{}", P_tmpdir, geteuid()));
+  for (const char* const common : {P_tmpdir, "/dev/shm"}) folders.push_back(fmt::format("{}/tutti-{}", common, user));
+  for (const char* const name : {"TMPDIR", "XDG_CACHE_HOME"}) {
+    const auto found = environment.find(name);
+    if (found == environment.end() || !found->second.starts_with('/')) continue;
+    const std::string folder = fmt::format("{}/tutti-{}", found->second, user);
+    if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(folder);
+  }
   return folders;
 }
-
-}  // namespace
 
 std::string_view how_to_give_a_key() {
   return "give all ranks one key: TUTTI_JOB_KEY_FILE, a file with at least 16 random bytes (head -c 32 /dev/urandom), "
@@ -179,7 +185,8 @@ Result<std::optional<JobKey>> configured_key(const std::string& file, std::strin
 Result<JobKey> find_job_key(const std::string& file, std::string_view variable, const std::string& hexadecimal) {
   auto configured = configured_key(file, variable, hexadecimal);
   if (!configured) return configured.error();
-  return *configured ? Result<JobKey>(**configured) : machine_key(machine_folders());
+  return *configured ? Result<JobKey>(**configured)
+                     : machine_key(machine_key_folders(geteuid(), process_environment()));
 }
 
 JobKey key_of_secret(std::string_view secret) {

@@ -6,17 +6,20 @@
 //   2. a file: CommunicatorOptions::job_key_file, then TUTTI_JOB_KEY_FILE
 //   3. TUTTI_JOB_KEY, hexadecimal; `tutti run` makes one for each job
 //   4. this machine's: a file of this user's, made when it is first needed. Who can read it is a process of this user
-//   on
-//      this machine, and so are all ranks of a job that has no other key.
+//      on this machine, and so are all ranks of a job that has no other key.
 //
 // Whatever is given is hashed into 32 bytes. No message, log or recording ever shows a key. Any thread.
 #pragma once
+
+#include <sys/types.h>
 
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/config.h"
 #include "base/hmac.h"
 #include "runtime/bootstrap_wire.h"
 #include "tutti/result.h"
@@ -47,6 +50,11 @@ Result<JobKey> key_of_text(std::string_view hexadecimal);
 
 // 4. alone, in the first of these folders that serves; all ranks of a user must be given the same ones.
 Result<JobKey> machine_key(std::span<const std::string> folders);
+
+// The folders that find_job_key() gives it. Folders that depend on the user's number alone come first, because the
+// environments of a job's ranks may differ. TMPDIR and XDG_CACHE_HOME are asked only if those cannot be used: for
+// example if the system's temporary files are read-only, or if another user has taken the name there.
+std::vector<std::string> machine_key_folders(uid_t user, const Environment& environment);
 
 // The key that the secret of a unique id gives, and the job id, which may be seen.
 JobKey key_of_secret(std::string_view secret);

@@ -403,6 +403,17 @@ TEST(JobKey, FilesThatOthersMayReadOrThatAreShortAreRefused) {
   TUTTI_EXPECT_WORDS(to_string(key_of_text("abcd").error()), "has 4 hexadecimal digits");
 }
 
+TEST(JobKey, FoldersOfThisMachinesKeyThatTheEnvironmentNamesComeLast) {
+  constexpr uid_t kNobody = 4'000'000;  // has no folder in /run/user
+  const std::vector<std::string> everywhere = {std::string(P_tmpdir) + "/tutti-4000000", "/dev/shm/tutti-4000000"};
+  EXPECT_EQ(machine_key_folders(kNobody, {}), everywhere);
+  std::vector<std::string> all = everywhere;
+  all.push_back("/scratch/tutti-4000000");
+  all.push_back("/cache/tutti-4000000");
+  EXPECT_EQ(machine_key_folders(kNobody, {{"TMPDIR", "/scratch"}, {"XDG_CACHE_HOME", "/cache"}}), all);
+  EXPECT_EQ(machine_key_folders(kNobody, {{"TMPDIR", P_tmpdir}, {"XDG_CACHE_HOME", "not/absolute"}}), everywhere);
+}
+
 TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
   const Place place;
   constexpr int kRounds = 40;  // folders, for each of which all come anew
