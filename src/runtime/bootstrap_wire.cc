@@ -54,6 +54,13 @@ std::optional<std::string_view> read_refusal(std::string_view greeting) {
 
 std::optional<Answer> read_answer(std::string_view body) { return read_whole<Answer>(body); }
 
+std::string can_encrypt(bool can) { return {'\3', can ? '\1' : '\0'}; }
+
+std::optional<bool> read_can_encrypt(std::string_view body) {
+  if (body.size() != 2 || body[0] != '\3' || body[1] < 0 || body[1] > 1) return std::nullopt;
+  return body[1] == 1;
+}
+
 std::optional<Nonce> read_meeting(std::string_view welcome) {
   return welcome.starts_with('\1') ? read_whole<Nonce>(welcome.substr(1)) : std::nullopt;
 }
@@ -61,8 +68,7 @@ std::optional<Nonce> read_meeting(std::string_view welcome) {
 Tag job_tag(std::string_view job_id) { return tag_of(sha256({"tutti job id", job_id})); }
 
 Digest hub_proof(const Key& key, const Hello& hello, const Challenge& challenge) {
-  const std::array<std::uint32_t, 1> can_encrypt = {challenge.can_encrypt};
-  return hmac_sha256(bytes_of(key), {"tutti hub", bytes_of(hello), bytes_of(challenge.nonce), bytes_of(can_encrypt)});
+  return hmac_sha256(bytes_of(key), {"tutti hub", bytes_of(hello), bytes_of(challenge.nonce)});
 }
 
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction) {

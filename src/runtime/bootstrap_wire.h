@@ -2,8 +2,7 @@
 // bytes. K is the job's key, see runtime/job_key.h; | puts bytes one after the other.
 //
 //   rank to hub   Hello                              which job, what kind of key, a nonce
-//   hub to rank   2 | Challenge                      a nonce of its own, whether it can encrypt,
-//                                                    HMAC(K, "hub", Hello | nonce | that): it has the key
+//   hub to rank   2 | Challenge                      a nonce of its own, HMAC(K, "hub", Hello | nonce): it has the key
 //                 or 0 | the reason, and the end     not sealed: anybody can say that
 //   rank to hub   Introduction | HMAC(K, "rank", Hello | nonce | Introduction): it has the key, too
 //                 or nothing, in a frame of no bytes: the challenge's proof is wrong
@@ -12,10 +11,14 @@
 // its body, by a key that K and both nonces give, one for each direction. What was altered, left out, repeated or comes
 // from elsewhere does not fit its seal.
 //
-// Where the hello says that this rank encrypts, and the challenge that the hub can, all of it goes by TLS 1.3, the hub
-// being the server, by the key HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK, see
-// transports/tcp/tls.h. Both words are in the hub's proof: nobody on the way can take them out. Ranks elsewhere that
-// differ, or an end that cannot, fail round 0, in which nothing is told yet.
+// If the hello says that this rank encrypts, the hub first answers whether it can:
+//
+//   hub to rank   3 | 1 or 0                         it can encrypt, or has no TLS library
+//
+// Only now, when the rank has proved that it has the key, does the hub load the library. After a 1 everything goes by
+// TLS 1.3, the hub being the server, by the key HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK, see
+// transports/tcp/tls.h. The hello is in the hub's proof and the answer has a seal, so nobody on the way can take either
+// out. Ranks elsewhere that differ, or an end that cannot, fail round 0, in which nothing is told yet.
 //
 //   hub to rank   1 | Meeting: welcome, and a nonce that all ranks of the set-up get     0 | the reason, and the end
 //   rank to hub   'b' | a blob: this rank's part of the next round       'q': this rank leaves set-up
@@ -37,7 +40,7 @@
 namespace tutti::wire {
 
 inline constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
-inline constexpr std::uint32_t kProtocol = 4;
+inline constexpr std::uint32_t kProtocol = 5;
 inline constexpr std::size_t kMaxJobIdBytes = 128;
 inline constexpr std::size_t kMaxHelloBytes = 256;        // of any protocol: magic and protocol stand first in all
 inline constexpr std::size_t kMaxGreetingBytes = 1024;    // from the hub before its seals
@@ -64,10 +67,9 @@ static_assert(sizeof(Hello) == 68);
 
 struct Challenge {
   Nonce nonce{};
-  std::uint32_t can_encrypt = 0;  // or 1
   Digest proof{};
 };
-static_assert(sizeof(Challenge) == 68);
+static_assert(sizeof(Challenge) == 64);
 
 struct Introduction {
   std::uint32_t version = 0;  // of the library: major * 1,000,000 + minor * 1,000 + patch
@@ -94,7 +96,11 @@ std::optional<std::uint32_t> read_protocol(std::string_view body);  // of a hell
 std::optional<Challenge> read_challenge(std::string_view greeting);
 std::optional<std::string_view> read_refusal(std::string_view greeting);  // the reason
 std::optional<Answer> read_answer(std::string_view body);
+std::optional<bool> read_can_encrypt(std::string_view body);
 std::optional<Nonce> read_meeting(std::string_view welcome);
+
+// The hub's word whether it can encrypt.
+std::string can_encrypt(bool can);
 
 // What strangers see of a job id.
 Tag job_tag(std::string_view job_id);

@@ -49,6 +49,8 @@ class RendezvousHub::Core {
   std::optional<Error> fault_of_encryption() const;
   void refuse(const LinePtr& line, const std::string& reason);
   void make_room();
+  void begin_tls(const LinePtr& line);
+  void take_introduction(const LinePtr& line, const wire::Introduction& introduction);
   void admit(const LinePtr& line, const wire::Introduction& introduction);
   void take_word(const LinePtr& line);
   void give_up(const LinePtr& line);

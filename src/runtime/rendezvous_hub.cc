@@ -228,8 +228,7 @@ void RendezvousHub::Core::take_hello(const LinePtr& line) {
   const std::string fault = fault_of_hello(line);
   if (!fault.empty()) return refuse(line, fault);
   if (!random_bytes(line->nonce)) return end(line);
-  const bool asked = line->hello.encryption == wire::Encryption::kOn;  // else the library stays closed
-  wire::Challenge challenge{.nonce = line->nonce, .can_encrypt = asked && TlsLibrary::open() ? 1u : 0u};
+  wire::Challenge challenge{.nonce = line->nonce};
   challenge.proof = wire::hub_proof(options_.key.key, line->hello, challenge);
   send(line, '\2' + std::string(bytes_of(challenge)));
   read_frame(line, sizeof(wire::Answer), &Core::take_answer);
@@ -246,12 +245,25 @@ void RendezvousHub::Core::take_answer(const LinePtr& line) {
   }
   line->to_hub.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToHub);
   line->to_rank.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToRank);
-  const bool encrypts = line->hello.encryption == wire::Encryption::kOn && TlsLibrary::open();
-  if (encrypts && !line->encrypt(wire::tls_key(key, line->hello, line->nonce))) return end(line);
-  const std::string fault = fault_of_rank(answer.introduction);
+  if (line->hello.encryption != wire::Encryption::kOn) return take_introduction(line, answer.introduction);
+  // The library is loaded for whoever has the key, and for nobody else.
+  line->proved = answer.introduction;
+  send(line, wire::can_encrypt(TlsLibrary::open().ok()));
+}
+
+// Once the rank's way has the word that tells whether TLS begins behind it.
+void RendezvousHub::Core::begin_tls(const LinePtr& line) {
+  const wire::Introduction introduction = *std::exchange(line->proved, std::nullopt);
+  const auto key = [&] { return wire::tls_key(options_.key.key, line->hello, line->nonce); };
+  if (TlsLibrary::open() && !line->encrypt(key())) return end(line);
+  take_introduction(line, introduction);
+}
+
+void RendezvousHub::Core::take_introduction(const LinePtr& line, const wire::Introduction& introduction) {
+  const std::string fault = fault_of_rank(introduction);
   if (failure_ && !fault.empty()) return end(line);  // one that tries again: it is to look for the next hub
   if (!fault.empty()) return refuse(line, fault);
-  admit(line, answer.introduction);
+  admit(line, introduction);
 }
 
 void RendezvousHub::Core::admit(const LinePtr& line, const wire::Introduction& introduction) {
@@ -344,6 +356,9 @@ void RendezvousHub::Core::write_next(const LinePtr& line) {
     error_code ignored;
     if (!line->outbox.empty()) {
       write_next(line);
+    } else if (line->proved) {
+      if (error) return end(line);
+      begin_tls(line);
     } else if (line->refused) {
       line->socket.shutdown(tcp::socket::shutdown_send, ignored);
     }

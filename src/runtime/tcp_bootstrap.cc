@@ -86,6 +86,7 @@ class TcpBootstrap final : public Bootstrap {
   std::unique_ptr<Line> line_;
   std::optional<Error> no_tls_;  // why this rank cannot encrypt
   std::optional<wire::Seal> to_hub_, to_rank_;
+  std::optional<Key> awaited_tls_;  // until the hub has said whether it can encrypt
   Key meeting_key_{};
   std::string local_address_;
   // By port, what answered there in place of our hub, for the error when that does not come.
@@ -221,9 +222,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   }
   answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.introduction);
   if (!line.write(std::string(bytes_of(answer)), patience)) return Attempt::kNobody;
-  if (hello.encryption == wire::Encryption::kOn && challenge->can_encrypt != 0) {
-    TUTTI_TRY(line.encrypt(wire::tls_key(key, hello, challenge->nonce)));
-  }
+  awaited_tls_.reset();
+  if (hello.encryption == wire::Encryption::kOn) awaited_tls_ = wire::tls_key(key, hello, challenge->nonce);
   to_hub_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToHub);
   to_rank_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToRank);
   return take_welcome(line, port, patience);
@@ -238,6 +238,13 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16
     return Attempt::kStranger;
   }
   const auto welcome = to_rank_->open(*sealed);
+  if (awaited_tls_) {  // the hub says first whether it can encrypt
+    const auto can_encrypt = welcome ? wire::read_can_encrypt(*welcome) : std::nullopt;
+    if (!can_encrypt) return refused(port, "what it said was altered on its way");
+    if (*can_encrypt) TUTTI_TRY(line.encrypt(*awaited_tls_));
+    awaited_tls_.reset();
+    return take_welcome(line, port, patience);
+  }
   if (const auto meeting = welcome ? wire::read_meeting(*welcome) : std::nullopt) {
     meeting_key_ = wire::meeting_key(options_.key.key, *meeting);
     return Attempt::kJoined;

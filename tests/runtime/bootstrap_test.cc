@@ -151,7 +151,7 @@ TEST(Hub, StrangersAreToldWhyAndTheRealOnesMeet) {
   Rank protocol(port, 1, 3), version(port, 1, 3), other(port, 1, 3), more(port, 1, 4), high(port, 3, 3),
       low(port, -1, 3);
   protocol.hello.protocol = 77;
-  refused(protocol, "protocol 4 is spoken here, not 77");
+  refused(protocol, "protocol 5 is spoken here, not 77");
   version.introduction.version = 9'008'007;
   refused(version, "rank 1 runs Tutti 9.8.7, the hub " + wire::version_text(wire::library_version()));
   other.hello.job = wire::job_tag("Bootstrap-test");

@@ -1,9 +1,11 @@
 // Set-up of encrypted jobs, of real processes: somebody between a rank and the hub reads nothing but the handshake, and
 // can change nothing.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -12,6 +14,8 @@
 #include "runtime/hostile.h"
 #include "runtime/interfaces.h"
 #include "runtime/process_support.h"
+#include "runtime/raw_rank.h"
+#include "runtime/rendezvous_hub.h"
 
 namespace tutti::test {
 
@@ -231,6 +235,32 @@ TEST(EncryptedSetUp, OfAUniqueIdGoesByItsRanks) {
   for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 0) << ends.all();
   kill(maker, SIGKILL);
   EXPECT_EQ(status_of(maker), 128 + SIGKILL);
+}
+
+// A stranger may know the job's id and ask for TLS. Only a rank that has the key makes the hub load a library.
+TEST(EncryptedSetUp, ARankMustShowTheKeyBeforeTheHubLoadsTheLibrary) {
+  const pid_t hub_process = start([] {  // nothing else has loaded it there
+    const auto loaded = [] { return dlopen("libssl.so.3", RTLD_NOW | RTLD_NOLOAD) != nullptr; };
+    auto listener = Listener::open("127.0.0.1", std::array<std::uint16_t, 1>{0});
+    if (!listener) return 3;
+    const std::uint16_t port = listener->port();
+    auto hub = RendezvousHub::start(
+        std::move(*listener),
+        {.job_id = "job", .key = key_for_tests(), .size = 2, .first_patience_ms = patience().count()});
+    if (!hub) return 3;
+    RawRank stranger(port, 1, 2, "job", key_for_tests("made up"));
+    stranger.hello.encryption = wire::Encryption::kOn;
+    if (stranger.greet()) return 4;
+    stranger.say(wire::frame(stranger.answer()));
+    if (stranger.hear().find("another job key") == std::string::npos) return 5;
+    if (loaded()) return 6;
+    RawRank rank(port, 1, 2, "job");
+    rank.hello.encryption = wire::Encryption::kOn;
+    rank.join();
+    if (rank.heard != wire::can_encrypt(true)) return 7;
+    return loaded() ? 0 : 8;
+  });
+  EXPECT_EQ(status_of(hub_process), 0);
 }
 
 }  // namespace
