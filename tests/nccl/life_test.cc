@@ -2,6 +2,8 @@
 // nothing of them stays behind.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -307,6 +309,36 @@ TEST(NcclLife, AThousandOfThemLeaveNothing) {
     _exit(0);
   }
   EXPECT_EQ(status_of(child), 0) << "5: descriptors, 6: threads, 7: memory were left";
+}
+
+// The first byte of the IPv4 address at which a new id of a process with these variables is served; 0: none.
+int first_byte_of_address(const std::vector<std::pair<const char*, const char*>>& environment) {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const char* const name : {"TUTTI_INTERFACE", "NCCL_SOCKET_IFNAME"}) unsetenv(name);
+    for (const auto& [name, value] : environment) setenv(name, value, 1);
+    ncclUniqueId id;
+    if (ncclGetUniqueId(&id) != ncclSuccess || id.internal[9] != 4) _exit(0);
+    _exit(static_cast<unsigned char>(id.internal[12]));  // src/runtime/unique_id_parts.h
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+TEST(NcclIds, AreOnLoopbackIfTheLauncherSaysThatAllRanksAreOnThisMachine) {
+  EXPECT_EQ(first_byte_of_address(
+                {{"TUTTI_RANK", "0"}, {"TUTTI_WORLD_SIZE", "2"}, {"TUTTI_LOCAL_RANK", "0"}, {"TUTTI_LOCAL_SIZE", "2"}}),
+            127);
+  EXPECT_EQ(first_byte_of_address({{"TORCHELASTIC_RUN_ID", "1"},
+                                   {"RANK", "0"},
+                                   {"WORLD_SIZE", "2"},
+                                   {"LOCAL_RANK", "0"},
+                                   {"LOCAL_WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "some-machine"},
+                                   {"MASTER_PORT", "29500"}}),
+            127);
+  EXPECT_EQ(first_byte_of_address({{"NCCL_SOCKET_IFNAME", "lo"}}), 127);
 }
 
 }  // namespace
