@@ -11,6 +11,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "base/boot_id.h"
 #include "base/config.h"
 
 #if defined(__x86_64__)
@@ -68,10 +69,8 @@ std::uint64_t own_pid_namespace() {
 }
 
 std::string own_boot() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string line;
-  std::getline(file, line);
-  return line;
+  const auto boot = boot_id();
+  return boot ? boot->substr(0, sizeof(Header::boot) - 1) : std::string();
 }
 
 bool has_cpu_counter() {

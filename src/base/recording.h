@@ -117,7 +117,7 @@ struct alignas(4096) Header {
   std::int32_t pid;
   std::uint64_t process_start;  // field 22 of /proc/PID/stat: tells a number that was used again
   std::uint64_t pid_namespace;  // inode of /proc/self/ns/pid; 0: not known
-  std::array<char, 40> boot;    // /proc/sys/kernel/random/boot_id
+  std::array<char, 40> boot;    // boot_id()
   std::array<char, 64> host;
   std::array<char, 32> program;
   std::array<char, 32> release;  // of Tutti: its version

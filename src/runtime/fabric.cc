@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/boot_id.h"
 #include "base/crc32c.h"
 #include "base/recording.h"
 #include "runtime/data_paths.h"
@@ -32,22 +32,12 @@ Error set_up_error(ErrorCode code, std::string message, std::int32_t rank = -1) 
 
 std::int64_t margin_ns(std::int64_t timeout_ms) { return std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000; }
 
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
-// What must be equal for two ranks to try whether they can share memory.
+// Two ranks try to share memory if their machine names are equal. A name that is equal on two machines does no harm:
+// the ranks then find out that they cannot reach each other's Unix sockets, whose names are random.
 Result<std::string> machine_name(const Config& config) {
-  const std::string here = boot_id();
-  if (here.empty()) {
-    return set_up_error(
-        ErrorCode::kSystem,
-        "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted, and are descriptors left (ulimit -n)?");
-  }
-  return here + "/" + config.node_id;
+  auto boot = boot_id();
+  if (!boot) return boot.error();
+  return *boot + "/" + config.node_id;
 }
 
 // What must be the same on all ranks of a job.

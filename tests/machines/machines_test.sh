@@ -187,6 +187,17 @@ neighbours_share_memory_and_others_do_not() {
   grep -q 'TUTTI_TRANSPORT=shm, but the ranks cannot all share memory' "$here/1" || fail 'shm alone goes'
 }
 
+# gVisor has no boot id, and containers may mask it. Ranks that share memory find each other nevertheless.
+without_a_boot_id_neighbours_share_memory() {
+  mount -t tmpfs none /proc/sys/kernel/random || fail 'the boot id cannot be hidden'
+  variables+=(TUTTI_LOG=info)
+  start '0 1 1' "$rank_program" bytes ring
+  join
+  all_right 3
+  grep -q 'rank 0 of 3, transport tcp; on this machine: 1 of the 3 ranks, itself included' "$here/0" || fail 'rank 0'
+  grep -q 'rank 1 of 3, transport mixed; on this machine: 2 of the 3 ranks, itself included' "$here/1" || fail 'rank 1'
+}
+
 # bytes_by ALGORITHM: what all machines sent for one all_reduce of 4 MiB, ranks dealt in turn. Two ranks a machine:
 # each reads its machine's counter, so the sum counts all twice.
 bytes_by() {
