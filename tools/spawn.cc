@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "base/assert.h"
+#include "base/loopback.h"
 #include "tools/system_error.h"
 
 namespace tutti::tool {
@@ -53,7 +54,7 @@ std::vector<std::string> rank_environment(const JobIdentity& job, std::int32_t r
   environment.push_back(fmt::format("TUTTI_WORLD_SIZE={}", job.ranks));
   environment.push_back(fmt::format("TUTTI_LOCAL_RANK={}", rank));
   environment.push_back(fmt::format("TUTTI_LOCAL_SIZE={}", job.ranks));
-  environment.push_back(fmt::format("TUTTI_ROOT=127.0.0.1:{}", job.root_port));
+  environment.push_back(fmt::format("TUTTI_ROOT={}", job.root));
   environment.push_back(fmt::format("TUTTI_JOB_ID={}", job.id));
   environment.push_back(fmt::format("TUTTI_JOB_KEY={}", job.key));
   if (elastic_fd >= 0) {
@@ -116,19 +117,30 @@ int read_failure(int fd) {
 
 Result<RootSocket> RootSocket::create() {
   RootSocket root;
-  root.fd = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  TUTTI_TRY(check_loopback());
+  root.host = loopback_address();
+  const bool v4 = root.host.find(':') == std::string::npos;
+  root.fd = Fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!root.fd.valid()) return system_error("cannot make the job's socket", errno);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  sockaddr_in6 address6 = {};
+  address6.sin6_family = AF_INET6;
+  address6.sin6_addr = in6addr_loopback;
+  socklen_t length = v4 ? sizeof address : sizeof address6;
+  auto* generic = v4 ? reinterpret_cast<sockaddr*>(&address) : reinterpret_cast<sockaddr*>(&address6);
   if (::bind(root.fd.get(), generic, length) != 0 || ::listen(root.fd.get(), kListenBacklog) != 0 ||
       ::getsockname(root.fd.get(), generic, &length) != 0) {
-    return system_error("cannot listen on 127.0.0.1 for the job", errno);
+    return system_error(fmt::format("cannot listen on {} for the job", root.host), errno);
   }
-  root.port = ntohs(address.sin_port);
+  root.port = ntohs(v4 ? address.sin_port : address6.sin6_port);
   return root;
+}
+
+std::string RootSocket::text() const {
+  const bool v4 = host.find(':') == std::string::npos;
+  return fmt::format("{}:{}", v4 ? host : "[" + host + "]", port);
 }
 
 Result<JobIdentity> JobIdentity::create(std::int32_t ranks, const RootSocket& root) {
@@ -136,7 +148,7 @@ Result<JobIdentity> JobIdentity::create(std::int32_t ranks, const RootSocket& ro
   if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
     return system_error("getrandom", errno);
   }
-  JobIdentity job{.ranks = ranks, .id = {}, .key = {}, .root_port = root.port, .root_fd = root.fd.get()};
+  JobIdentity job{.ranks = ranks, .id = {}, .key = {}, .root = root.text(), .root_fd = root.fd.get()};
   for (std::size_t i = 0; i < random.size(); ++i) (i < 16 ? job.id : job.key) += fmt::format("{:02x}", random[i]);
   return job;
 }

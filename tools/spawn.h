@@ -12,20 +12,24 @@
 
 namespace tutti::tool {
 
-// A listening TCP socket on a free port of 127.0.0.1: rank 0 inherits it, so the port is taken from the first moment.
+// A listening TCP socket on a free port of the loopback address: rank 0 inherits it, so the port is taken from the
+// first moment.
 struct RootSocket {
   Fd fd;
+  std::string host;  // 127.0.0.1, or ::1 if the loopback interface has no IPv4 address
   std::uint16_t port = 0;
 
+  std::string text() const;  // for TUTTI_ROOT
+  // Errors: kSystem; the message names the loopback interface if it is down.
   static Result<RootSocket> create();
 };
 
 // What all ranks of one job share.
 struct JobIdentity {
   std::int32_t ranks = 1;
-  std::string id;   // 128 random bits in hexadecimal
-  std::string key;  // 256 others; in the ranks' environment, which only this user and root can read
-  std::uint16_t root_port = 0;
+  std::string id;    // 128 random bits in hexadecimal
+  std::string key;   // 256 others; in the ranks' environment, which only this user and root can read
+  std::string root;  // TUTTI_ROOT
   int root_fd = -1;  // for rank 0
 
   static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);

@@ -20,6 +20,7 @@
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "base/loopback.h"
 #include "base/thread.h"
 #include "runtime/bootstrap.h"
 #include "runtime/communicator_impl.h"
@@ -190,7 +191,7 @@ Status listen_for_all(JobFabric& fabric, std::uint32_t ranks) {
   Key key{};
   if (!random_bytes(key)) return no_random_bytes();
   const PortRange& ports = fabric.config.port_range;
-  auto endpoint = TcpEndpoint::listen({.address = "127.0.0.1",
+  auto endpoint = TcpEndpoint::listen({.address = loopback_address(),
                                        .first_port = ports.first,
                                        .last_port = ports.last,
                                        .key = key,
@@ -263,7 +264,7 @@ Result<std::unique_ptr<Communicator>> create_with(const Config& config, const Co
   Log(config.log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
   std::unique_ptr<Bootstrap> bootstrap;
   Gather gather = gather_alone;
-  std::string address = "127.0.0.1";
+  std::string address = loopback_address();
   Key key{};
   if (ranks == 1 && !random_bytes(key)) return no_random_bytes();
   if (ranks > 1) {

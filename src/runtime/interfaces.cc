@@ -93,6 +93,20 @@ Result<std::string> select_one(const std::string& wanted, std::span<const Interf
   return v6;
 }
 
+// A sentence about the interfaces among `wanted` that exist and are down; empty if there are none.
+std::string words_of_down(std::string_view wanted) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
+  const std::string list = fmt::format(",{},", wanted);
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    const std::string name = entry->ifa_name;
+    if ((entry->ifa_flags & IFF_UP) != 0 || list.find("," + name + ",") == std::string::npos) continue;
+    return fmt::format("network interface \"{0}\" is down: bring it up (ip link set {0} up); ", name);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<InterfaceAddress>> interface_addresses() {
@@ -136,7 +150,9 @@ Result<std::string> select_address(std::string_view wanted, std::span<const Inte
 Result<std::string> interface_address(std::string_view wanted) {
   auto there = interface_addresses();
   if (!there) return there.error();
-  return select_address(wanted, *there);
+  auto selected = select_address(wanted, *there);
+  if (selected) return selected;
+  return config_error(words_of_down(wanted) + selected.error().message);
 }
 
 bool is_own_address(const std::string& address) {

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/assert.h"
+#include "base/loopback.h"
 #include "runtime/bootstrap_wire.h"
 #include "runtime/interfaces.h"
 #include "runtime/launcher.h"
@@ -119,7 +120,7 @@ Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, 
     rendezvous.pmix = launch.pmix;
     if (rendezvous.rank != 0) return {};
     auto address = !interface.empty()   ? interface_address(interface)
-                   : launch.one_machine ? Result<std::string>("127.0.0.1")
+                   : launch.one_machine ? Result<std::string>(loopback_address())
                                         : outward_address();
     if (!address) return address.error();
     rendezvous.host = *address;
@@ -131,7 +132,8 @@ Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, 
                     "TUTTI_ROOT=host:port, rank 0's, on all ranks (mpirun -x, -genv); found: {}",
                     launch.launcher, describe(launch)));
   }
-  auto address = resolve_host(launch.root_host);
+  auto address = launch.one_machine && launch.root_host == "127.0.0.1" ? Result<std::string>(loopback_address())
+                                                                       : resolve_host(launch.root_host);
   if (!address) return address.error();
   rendezvous.host = *address;
   rendezvous.ports = launch.root_ports;

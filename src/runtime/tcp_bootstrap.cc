@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/assert.h"
+#include "base/loopback.h"
 #include "runtime/bootstrap.h"
 #include "runtime/bootstrap_wire.h"
 #include "runtime/interfaces.h"
@@ -104,6 +105,7 @@ Status TcpBootstrap::meet() {
   } else if (options_.rank == 0) {
     TUTTI_TRY(start_hub());
   }
+  if (is_own_address(options_.host)) TUTTI_TRY(check_loopback());
   TUTTI_TRY(join());
   auto all_there = all_gather("");
   if (!all_there) return no_tls_ ? *no_tls_ : all_there.error();

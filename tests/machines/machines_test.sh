@@ -198,6 +198,57 @@ without_a_boot_id_neighbours_share_memory() {
   grep -q 'rank 1 of 3, transport mixed; on this machine: 2 of the 3 ranks, itself included' "$here/1" || fail 'rank 1'
 }
 
+# Set-up fails at once, since nothing can arrive: `tutti run`, and ranks that anybody else has started.
+a_loopback_that_is_down_is_named() {
+  local start_ms took_ms name=${names[0]} whole=30000
+  variables+=(TUTTI_SETUP_TIMEOUT_MS=$whole TUTTI_INTERFACE=lo)
+  root=127.0.0.1:29477
+  ip -n "$name" link set lo down
+  start_ms=$(now_ms)
+  ip netns exec "$name" env TUTTI_SETUP_TIMEOUT_MS=$whole "$tutti" run -n 2 -- "$rank_program" bytes ring \
+    >"$here/run" 2>&1 && fail 'tutti run needs no loopback'
+  grep -q 'the loopback interface "lo" is down' "$here/run" || fail 'tutti run does not name it'
+  start '0 0' "$rank_program" bytes ring
+  join
+  [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
+  for rank in 0 1; do grep -q '"lo" is down' "$here/$rank" || fail "rank $rank does not name it"; done
+  variables=(TUTTI_SETUP_TIMEOUT_MS=$whole)
+  root=10.77.0.1:29477 # to an address of the own machine, packets go over loopback, too
+  start '0 0' "$rank_program" bytes ring
+  join
+  [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
+  for rank in 0 1; do grep -q '"lo" is down' "$here/$rank" || fail "rank $rank does not name it"; done
+  took_ms=$(($(now_ms) - start_ms))
+  [ "$took_ms" -lt $whole ] || fail "that took $took_ms ms"
+  echo "all three have ended after $took_ms ms"
+}
+
+# Everything of one machine that has no IPv4 address at all.
+a_loopback_with_ipv6_alone_serves() {
+  local name=${names[0]}
+  ip -n "$name" addr del 127.0.0.1/8 dev lo
+  ip -n "$name" addr del 10.77.0.1/24 dev eth0
+  variables=()
+  for transport in auto tcp; do
+    ip netns exec "$name" env TUTTI_TRANSPORT=$transport "$tutti" run -n 2 -- "$rank_program" bytes ring \
+      >"$here/run" 2>&1 || fail "tutti run over $transport"
+    ip netns exec "$name" env TUTTI_TRANSPORT=$transport "$tutti" perf all_reduce --threads --ranks 2 -b 8 -e 8 -n 1 \
+      >"$here/threads" 2>&1 || fail "threads of one process over $transport"
+  done
+  root=:29477 # on the default interface
+  start '0 0' "$rank_program" bytes ring
+  join
+  all_right 2
+  pids=()
+  for rank in 0 1; do # a launcher that only says that all ranks are on one machine
+    ip netns exec "$name" env SLURM_PROCID=$rank SLURM_NTASKS=2 SLURM_LOCALID=$rank SLURM_JOB_ID=7 SLURM_STEP_ID=0 \
+      SLURM_NNODES=1 "$rank_program" bytes ring >"$here/$rank" 2>&1 &
+    pids+=($!)
+  done
+  join
+  all_right 2
+}
+
 # bytes_by ALGORITHM: what all machines sent for one all_reduce of 4 MiB, ranks dealt in turn. Two ranks a machine:
 # each reads its machine's counter, so the sum counts all twice.
 bytes_by() {
