@@ -25,6 +25,8 @@ class Bootstrap {
   virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
   // This rank's own address on its connection to the hub, numeric: an address under which the hub's machine reaches it.
   virtual std::string local_address() const = 0;
+  // The hub runs on this rank's machine, so that local_address() need not be one that other machines reach.
+  virtual bool hub_is_here() const = 0;
   // Drawn for this meeting: all its ranks have it, and nobody else.
   virtual Key key() const = 0;
 
@@ -34,11 +36,14 @@ class Bootstrap {
 struct RendezvousOptions {
   std::int32_t rank = 0;
   std::int32_t size = 1;
-  std::string host;                  // numeric address where rank 0 is met
+  // The host where rank 0 is met: a name or a numeric address. A name is looked up until the set-up deadline. Rank 0
+  // listens on all of its addresses, and the others try them in turn. Numeric with `pmi_fd` and `pmix`.
+  std::string host;
   std::vector<std::uint16_t> ports;  // where it may listen: it takes the first free one, the others try them in turn
-  // Where rank 0 listens if `host` is not an address of its machine (another name for it, a forwarded one); empty:
-  // an error then.
+  // A numeric address on which rank 0 listens as well if the hosts file turns `host` into a loopback address, which
+  // other machines cannot reach. Empty: there is none, or all ranks are on one machine.
   std::string other_host;
+  bool may_be_forwarded = false;     // rank 0 listens on `other_host` alone if no address of `host` is its machine's
   int listening_fd = -1;             // rank 0: an inherited socket that listens there already; stays the caller's
   std::string job_id;                // at most 128 bytes; no secret
   JobKey key;                        // by which ranks and hub know each other
@@ -55,6 +60,7 @@ struct RendezvousOptions {
 
   std::shared_ptr<const std::atomic<bool>> stop{};  // set by another thread: give up; shared with it. Null: none does
 
+  LogLevel log_level = LogLevel::kOff;
   std::string origin;  // which variables and options gave what, for the log
 };
 

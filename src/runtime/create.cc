@@ -258,6 +258,7 @@ Result<std::unique_ptr<Communicator>> create_with(const Config& config, const Co
   auto rendezvous = resolve_rendezvous(options, config, process_environment());
   if (!rendezvous) return rendezvous.error();
   rendezvous->stop = std::move(stop);
+  rendezvous->log_level = config.log_level;
   if (rendezvous->size > 1) TUTTI_TRY(add_key(options, config, *rendezvous));
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
@@ -277,7 +278,7 @@ Result<std::unique_ptr<Communicator>> create_with(const Config& config, const Co
     // An interface that does not exist must fail all ranks alike.
     auto agreed = gather_or_fail(gather, listen_at);
     if (!agreed) return agreed.error();
-    address = *listen_at;
+    address = bootstrap->hub_is_here() && config.interface.empty() ? route_to_others(*listen_at, *agreed) : *listen_at;
   }
   auto fabric = make_fabric(config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
                             detail::RankDevice::find(options.device));

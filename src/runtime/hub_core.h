@@ -7,6 +7,7 @@
 
 #include <boost/asio.hpp>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,7 +25,7 @@ namespace tutti {
 // All of it belongs to the hub's thread, but for run() and leave().
 class RendezvousHub::Core {
  public:
-  Core(Listener listener, const HubOptions& options);
+  Core(std::vector<Listener> listeners, const HubOptions& options);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -38,8 +39,15 @@ class RendezvousHub::Core {
   using Body = Line::Body;
   using LinePtr = std::shared_ptr<Line>;
   using Next = void (Core::*)(const LinePtr&);
+  struct Door {  // one of the addresses that the hub listens on
+    explicit Door(boost::asio::io_context& io) : acceptor(io), retry(io) {}
+    boost::asio::ip::tcp::acceptor acceptor;
+    boost::asio::steady_timer retry;
+  };
 
-  void accept_next();
+  void accept_next(Door& door);
+  bool listens() const { return doors_.front().acceptor.is_open(); }
+  void close_doors();
   void greet(const LinePtr& line);
   void read_frame(const LinePtr& line, std::size_t longest, Next next);
   void take_hello(const LinePtr& line);
@@ -73,8 +81,8 @@ class RendezvousHub::Core {
 
   const HubOptions options_;
   boost::asio::io_context io_;
-  boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::steady_timer retry_, deadline_, farewell_;
+  std::deque<Door> doors_;  // at least one; all are open, or none
+  boost::asio::steady_timer deadline_, farewell_;
   std::int64_t deadline_ms_ = 0;  // as told in messages
   std::optional<std::int32_t> size_;
   std::vector<LinePtr> lines_;                  // by rank

@@ -213,4 +213,13 @@ Result<std::string> data_address(const Config& config, const std::string& toward
   return config_error(fmt::format("there is no route to {}, where the ranks met: set TUTTI_INTERFACE", towards));
 }
 
+std::string route_to_others(const std::string& own, const std::vector<std::string>& addresses) {
+  for (const std::string& address : addresses) {
+    if (is_own_address(address)) continue;
+    const std::string route = route_address(address);
+    return route.empty() ? own : route;
+  }
+  return own;
+}
+
 }  // namespace tutti

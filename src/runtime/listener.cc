@@ -85,6 +85,30 @@ Result<Listener> Listener::open(const std::string& address, std::span<const std:
                                               ports.front(), ports.back(), ports.size(), std::strerror(reason)));
 }
 
+Result<std::vector<Listener>> Listener::open_all(const std::vector<std::string>& addresses,
+                                                 std::span<const std::uint16_t> ports) {
+  TUTTI_ASSERT(!addresses.empty() && !ports.empty());
+  constexpr std::array<std::uint16_t, 1> kAnyPort{0};
+  std::vector<Listener> best;
+  std::size_t own = 0;  // how many of the addresses are this machine's
+  for (const std::string& address : addresses) own += open(address, kAnyPort).ok() ? 1 : 0;
+  for (const std::uint16_t port : ports) {
+    std::vector<Listener> listeners;
+    for (const std::string& address : addresses) {
+      const std::uint16_t wanted = port != 0 || listeners.empty() ? port : listeners.front().port();
+      auto listener = open(address, {&wanted, 1});
+      if (listener) listeners.push_back(std::move(*listener));
+    }
+    if (listeners.size() > best.size()) best = std::move(listeners);
+    if (!best.empty() && best.size() == own) return best;
+  }
+  if (!best.empty()) return best;
+  auto first = open(addresses.front(), ports);
+  if (!first) return first.error();
+  best.push_back(std::move(*first));
+  return best;
+}
+
 Result<Listener> Listener::inherit(int fd) {
   Listener copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (copy.fd_ < 0) {

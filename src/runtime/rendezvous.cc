@@ -1,13 +1,10 @@
 #include "runtime/rendezvous.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <memory>
 
 #include "base/assert.h"
 #include "base/loopback.h"
@@ -21,13 +18,6 @@ namespace {
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
-
-std::string numeric_address(const sockaddr* address) {
-  std::array<char, NI_MAXHOST> host{};
-  const socklen_t length = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  if (getnameinfo(address, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return {};
-  return host.data();
-}
 
 // "host:port", "[v6]:port", ":port", "port" or "host". Leaves alone what is not said.
 Status parse_root(const std::string& root, std::string& host, std::uint16_t& port) {
@@ -56,20 +46,11 @@ Status parse_root(const std::string& root, std::string& host, std::uint16_t& por
   return {};
 }
 
-// Names such as localhost become addresses.
-Result<std::string> resolve_host(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int status = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, [](addrinfo* info) {
-    if (info != nullptr) freeaddrinfo(info);
-  });
-  if (status != 0) return config_error(fmt::format("root host \"{}\" is unknown: {}", host, gai_strerror(status)));
-  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-    if (info->ai_family == AF_INET) return numeric_address(info->ai_addr);
-  }
-  return numeric_address(found->ai_addr);
+// Refuses only what cannot be a host's name or address. Whether the name resolves may change while the ranks wait.
+Status check_host(const std::string& host) {
+  const auto is_wrong = [](char c) { return c <= ' ' || c == '/' || c == '\x7f'; };
+  if (!host.empty() && host.size() < NI_MAXHOST && std::none_of(host.begin(), host.end(), is_wrong)) return {};
+  return config_error(fmt::format("root host \"{}\" is neither a name nor an address", host));
 }
 
 std::string first_of(const std::string& a, const std::string& b, const std::string& c = "") {
@@ -106,8 +87,8 @@ Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Confi
   return info.size == rendezvous.size ? info : LaunchInfo{};
 }
 
-// Another address for rank 0 to listen on, where the launcher's is not its own: a forwarded one, or one that a hosts
-// file turns to loopback though ranks of other machines are to come.
+// Another address for rank 0 to listen on if that of the root does not lead to it: a forwarded one, or one that a hosts
+// file turns into loopback though ranks of other machines are to come. Empty: there is none.
 std::string other_host(const std::string& interface) {
   auto address = !interface.empty() ? interface_address(interface) : outward_address();
   return address ? *address : std::string();
@@ -132,18 +113,12 @@ Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, 
                     "TUTTI_ROOT=host:port, rank 0's, on all ranks (mpirun -x, -genv); found: {}",
                     launch.launcher, describe(launch)));
   }
-  auto address = launch.one_machine && launch.root_host == "127.0.0.1" ? Result<std::string>(loopback_address())
-                                                                       : resolve_host(launch.root_host);
-  if (!address) return address.error();
-  rendezvous.host = *address;
+  TUTTI_TRY(check_host(launch.root_host));
+  const bool is_default = launch.one_machine && launch.root_host == "127.0.0.1";
+  rendezvous.host = is_default ? loopback_address() : launch.root_host;
   rendezvous.ports = launch.root_ports;
-  if (rendezvous.rank == 0 && !launch.one_machine) {
-    rendezvous.other_host = other_host(interface);
-    const bool hosts_file =
-        is_loopback_address(*address) && !is_loopback_address(launch.root_host) && launch.root_host != "localhost";
-    // Known to be of several machines only where the launcher counts the ranks of this one.
-    if (hosts_file && launch.local_size && !rendezvous.other_host.empty()) rendezvous.host = rendezvous.other_host;
-  }
+  rendezvous.may_be_forwarded = true;
+  if (rendezvous.rank == 0 && !launch.one_machine) rendezvous.other_host = other_host(interface);
   return {};
 }
 
@@ -188,9 +163,15 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
   std::string host;
   std::uint16_t port = 0;
   TUTTI_TRY(parse_root(first_of(options.root, config.root), host, port));
-  auto address = !host.empty() ? resolve_host(host) : interface_address(interface.empty() ? "lo" : interface);
-  if (!address) return address.error();
-  rendezvous.host = *address;
+  if (host.empty()) {
+    auto address = interface_address(interface.empty() ? "lo" : interface);
+    if (!address) return address.error();
+    rendezvous.host = *address;
+  } else {
+    TUTTI_TRY(check_host(host));
+    rendezvous.host = host;
+    if (rendezvous.rank == 0 && !launch->one_machine) rendezvous.other_host = other_host(interface);
+  }
   rendezvous.ports = port != 0                 ? std::vector<std::uint16_t>{port}
                      : config.port_range.any() ? std::vector<std::uint16_t>{kDefaultPort}
                                                : derived_ports(rendezvous.job_id, config.port_range);

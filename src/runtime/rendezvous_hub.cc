@@ -52,17 +52,13 @@ std::string words_of_altered(std::int32_t rank) {
 
 }  // namespace
 
-RendezvousHub::Core::Core(Listener listener, const HubOptions& options)
-    : options_(options),
-      acceptor_(io_),
-      retry_(io_),
-      deadline_(io_),
-      farewell_(io_),
-      size_(options.size),
-      job_(wire::job_tag(options.job_id)) {
+RendezvousHub::Core::Core(std::vector<Listener> listeners, const HubOptions& options)
+    : options_(options), deadline_(io_), farewell_(io_), size_(options.size), job_(wire::job_tag(options.job_id)) {
   if (!random_bytes(meeting_)) throw std::runtime_error("the system gives no random bytes");
-  const bool v6 = listener.is_v6();
-  acceptor_.assign(v6 ? tcp::v6() : tcp::v4(), listener.release());
+  for (Listener& listener : listeners) {
+    const auto family = listener.is_v6() ? tcp::v6() : tcp::v4();
+    doors_.emplace_back(io_).acceptor.assign(family, listener.release());
+  }
   if (size_) lines_.resize(index(*size_));
 }
 
@@ -75,7 +71,7 @@ RendezvousHub::Core::~Core() {  // what lines have yet to do holds them
 
 void RendezvousHub::Core::run() {
   set_deadline(options_.first_patience_ms);
-  accept_next();
+  for (Door& door : doors_) accept_next(door);
   try {
     io_.run();
   } catch (const std::exception& error) {  // out of memory, most likely: ranks see the closed connections
@@ -91,25 +87,30 @@ void RendezvousHub::Core::set_deadline(std::int64_t after_ms) {
   });
 }
 
-void RendezvousHub::Core::accept_next() {
-  if (!acceptor_.is_open()) return;  // a completion may still be queued when the acceptor is closed
-  acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+void RendezvousHub::Core::close_doors() {
+  error_code ignored;
+  for (Door& door : doors_) door.acceptor.close(ignored);
+}
+
+void RendezvousHub::Core::accept_next(Door& door) {
+  if (!door.acceptor.is_open()) return;  // a completion may still be queued when the acceptor is closed
+  door.acceptor.async_accept([this, &door](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (error) {  // out of descriptors, most likely: some may be closed soon
       starved_ = true;
       note_refusal(fmt::format("{} could not take a connection: {} (raise ulimit -n there)",
                                options_.size ? "rank 0" : "the process that made the unique id", error.message()));
       make_room();
-      retry_.expires_after(kRetryPause);
-      retry_.async_wait([this](error_code cancelled) {
-        if (!cancelled) accept_next();
+      door.retry.expires_after(kRetryPause);
+      door.retry.async_wait([this, &door](error_code cancelled) {
+        if (!cancelled) accept_next(door);
       });
       return;
     }
     starved_ = false;
     if (strangers_.size() >= kMaxStrangers) make_room();
     greet(std::make_shared<Line>(io_, std::move(socket)));
-    accept_next();
+    accept_next(door);
   });
 }
 
@@ -278,10 +279,7 @@ void RendezvousHub::Core::admit(const LinePtr& line, const wire::Introduction& i
   lines_[index(introduction.rank)] = line;
   ++joined_;
   ++alive_;
-  if (complete()) {
-    error_code ignored;
-    acceptor_.close(ignored);
-  }
+  if (complete()) close_doors();
   send(line, '\1' + std::string(bytes_of(meeting_)));
   if (failure_) send(line, "!" + wire::pack_failure(*failure_));
   read_frame(line, kMostWordBytes, &Core::take_word);
@@ -399,8 +397,7 @@ std::string RendezvousHub::Core::missing_text() const {
 
 void RendezvousHub::Core::deadline_passed() {
   if (joined_ == 0 && !options_.size) {  // nobody came
-    error_code ignored;
-    acceptor_.close(ignored);
+    close_doors();
     io_.stop();
   } else if (!complete()) {
     const auto absent = ranks_without(has_joined);
@@ -417,8 +414,7 @@ void RendezvousHub::Core::deadline_passed() {
 void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::string& message) {
   if (failure_) return;
   failure_ = Error{code, ErrorScope::kCommunicator, rank, message};
-  error_code ignored;
-  if (complete()) acceptor_.close(ignored);  // else there are some who have yet to hear of it
+  if (complete()) close_doors();  // else there are some who have yet to hear of it
   const auto body = std::make_shared<const Body>("!" + wire::pack_failure(*failure_));
   for (const LinePtr& line : lines_) {
     if (line != nullptr && line->socket.is_open()) send(line, body);
@@ -431,15 +427,14 @@ void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::str
 }
 
 void RendezvousHub::Core::owner_left() {
-  if (failure_ && acceptor_.is_open() && !std::exchange(late_, true)) {
+  if (failure_ && listens() && !std::exchange(late_, true)) {
     farewell_.expires_after(kLatecomers);
     farewell_.async_wait([this](error_code cancelled) {
       if (!cancelled) owner_left();
     });
     return;
   }
-  error_code ignored;
-  acceptor_.close(ignored);
+  close_doors();
   farewell_.expires_after(kFarewell);
   farewell_.async_wait([this](error_code cancelled) {
     if (!cancelled) io_.stop();
@@ -448,7 +443,7 @@ void RendezvousHub::Core::owner_left() {
 }
 
 void RendezvousHub::Core::stop_when_empty() {
-  if (!acceptor_.is_open() && alive_ == 0) io_.stop();
+  if (!listens() && alive_ == 0) io_.stop();
 }
 
 void RendezvousHub::Core::note_refusal(const std::string& reason) {
@@ -466,11 +461,18 @@ RendezvousHub::~RendezvousHub() {
 }
 
 Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, const HubOptions& options) {
-  TUTTI_ASSERT(options.job_id.size() <= wire::kMaxJobIdBytes);
+  std::vector<Listener> listeners;
+  listeners.push_back(std::move(listener));
+  return start(std::move(listeners), options);
+}
+
+Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(std::vector<Listener> listeners,
+                                                            const HubOptions& options) {
+  TUTTI_ASSERT(!listeners.empty() && options.job_id.size() <= wire::kMaxJobIdBytes);
   std::string failure;
   std::unique_ptr<RendezvousHub> hub;
   try {
-    auto core = std::make_shared<Core>(std::move(listener), options);
+    auto core = std::make_shared<Core>(std::move(listeners), options);
     std::thread thread = start_thread([core] { core->run(); });
     hub.reset(new RendezvousHub(std::move(core), std::move(thread)));
   } catch (const std::exception& error) {  // Asio's own set-up, or no thread: out of descriptors or threads

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/job_key.h"
 #include "tutti/result.h"
@@ -31,6 +32,11 @@ class Listener {
   static Result<Listener> open(const std::string& address, std::span<const std::uint16_t> ports);
   // An own copy of a descriptor that listens already. Errors: kConfig.
   static Result<Listener> inherit(int fd);
+  // One listener for each of the numeric `addresses` that can be listened on, all on the same port: the first of
+  // `ports` that is free on all of these addresses, or else on most of them. Errors: that of the first address, if
+  // there is none to listen on.
+  static Result<std::vector<Listener>> open_all(const std::vector<std::string>& addresses,
+                                                std::span<const std::uint16_t> ports);
 
   Listener(Listener&& other) noexcept;
   Listener& operator=(Listener&& other) noexcept;
@@ -61,7 +67,8 @@ struct HubOptions {
 
 class RendezvousHub {
  public:
-  // Errors: kSystem.
+  // With at least one listener. Errors: kSystem.
+  static Result<std::unique_ptr<RendezvousHub>> start(std::vector<Listener> listeners, const HubOptions& options);
   static Result<std::unique_ptr<RendezvousHub>> start(Listener listener, const HubOptions& options);
   // Ends the hub: where ranks are still connected, after at most 2 s in which they may take what was sent to them.
   ~RendezvousHub();

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/assert.h"
+#include "base/log.h"
 #include "base/loopback.h"
 #include "runtime/bootstrap.h"
 #include "runtime/bootstrap_wire.h"
@@ -24,6 +25,7 @@
 #include "runtime/pmix.h"
 #include "runtime/rank_line.h"
 #include "runtime/rendezvous_hub.h"
+#include "runtime/root_addresses.h"
 #include "runtime/unique_id_parts.h"
 
 namespace tutti {
@@ -40,6 +42,7 @@ constexpr milliseconds kRetryPause{20};
 constexpr milliseconds kHubFirst{100};    // where rank and hub have the same deadline, the hub says who is missing
 constexpr milliseconds kLastWords{2000};  // the hub tells at the deadline who is missing; that is worth a moment
 constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
+constexpr milliseconds kBrokenPatience{2000};     // for a connection where another address may work
 constexpr milliseconds kGonePatience{2000};  // a unique id's hub listens before the id exists: no use in waiting long
 
 Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
@@ -49,7 +52,7 @@ Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
 class TcpBootstrap final : public Bootstrap {
  public:
   explicit TcpBootstrap(const RendezvousOptions& options)
-      : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)) {}
+      : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)), root_(options.host) {}
   ~TcpBootstrap() override {
     if (line_ != nullptr) say("q", Clock::now() + kRetryPause);
     line_.reset();  // before the hub, which waits for its ranks to leave
@@ -58,6 +61,7 @@ class TcpBootstrap final : public Bootstrap {
   Status meet();
   Result<std::vector<std::string>> all_gather(const std::string& blob) override;
   std::string local_address() const override { return local_address_; }
+  bool hub_is_here() const override { return hub_ != nullptr || is_own_address(address_); }
   Key key() const override { return meeting_key_; }
 
  private:
@@ -65,10 +69,16 @@ class TcpBootstrap final : public Bootstrap {
   enum class Attempt : std::uint8_t { kJoined, kNobody, kStranger };
 
   Result<UniqueId> share_by_pmix() const;
+  Status resolve_root();
+  Result<std::vector<Listener>> open_listeners() const;
   Status start_hub();
   Status take_unique_id(const UniqueId& id);
   Status join();
+  Result<Attempt> try_all();
   Result<Attempt> try_to_join(std::uint16_t port);
+  error_code dial(Line& line, std::uint16_t port) const;
+  std::size_t places() const { return root_.list().size() * options_.ports.size(); }
+  void pause();
   Result<Attempt> introduce(Line& line, std::uint16_t port, TimePoint patience);
   Result<Attempt> refused(std::uint16_t port, const std::string& reason);
   Result<Attempt> take_welcome(Line& line, std::uint16_t port, TimePoint patience);
@@ -82,6 +92,8 @@ class TcpBootstrap final : public Bootstrap {
 
   RendezvousOptions options_;
   TimePoint deadline_;
+  RootAddresses root_;
+  std::string address_;                 // of these, the one that is tried, or by which this rank has joined
   std::unique_ptr<RendezvousHub> hub_;  // rank 0's
   asio::io_context io_;
   std::unique_ptr<Line> line_;
@@ -90,6 +102,7 @@ class TcpBootstrap final : public Bootstrap {
   std::optional<Key> awaited_tls_;  // until the hub has said whether it can encrypt
   Key meeting_key_{};
   std::string local_address_;
+  std::string network_trouble_;  // why no connection could be tried, in words
   // By port, what answered there in place of our hub, for the error when that does not come.
   std::map<std::uint16_t, std::string> strangers_;
 };
@@ -102,10 +115,12 @@ Status TcpBootstrap::meet() {
   }
   if (options_.unique_id) {
     TUTTI_TRY(take_unique_id(*options_.unique_id));
-  } else if (options_.rank == 0) {
-    TUTTI_TRY(start_hub());
+  } else {
+    TUTTI_TRY(resolve_root());
+    if (options_.rank == 0) TUTTI_TRY(start_hub());
   }
-  if (is_own_address(options_.host)) TUTTI_TRY(check_loopback());
+  const std::vector<std::string>& addresses = root_.list();
+  if (std::all_of(addresses.begin(), addresses.end(), is_own_address)) TUTTI_TRY(check_loopback());
   TUTTI_TRY(join());
   auto all_there = all_gather("");
   if (!all_there) return no_tls_ ? *no_tls_ : all_there.error();
@@ -128,50 +143,98 @@ Status TcpBootstrap::take_unique_id(const UniqueId& id) {
   auto parts = unpack_unique_id(id);
   if (!parts) return parts.error();
   options_.host = parts->address;
+  root_.fix({parts->address});
   options_.ports = {parts->port};
   options_.job_id = parts->job_id;
   options_.key = key_of_id(parts->key, options_.configured_key);
   return {};
 }
 
+// Waits until the root's name has an address: rank 0's container may not be known to the name server yet.
+Status TcpBootstrap::resolve_root() {
+  bool told = false;
+  while (true) {
+    root_.look_up();
+    if (!root_.list().empty()) return {};
+    if (stopped()) return given_up();
+    if (Clock::now() >= deadline_) {
+      return fail(ErrorCode::kConfig, fmt::format("root host \"{}\" could not be resolved within {} ms ({}): is the "
+                                                  "name of rank 0's host right (TUTTI_ROOT, MASTER_ADDR)?",
+                                                  options_.host, options_.timeout_ms, root_.trouble()));
+    }
+    if (!std::exchange(told, true)) {
+      Log(options_.log_level, options_.rank)
+          .write(LogLevel::kWarn, "root host \"{}\" has no address yet ({}): it is looked up again for up to {} ms",
+                 options_.host, root_.trouble(), options_.timeout_ms);
+    }
+    pause();
+  }
+}
+
+// Rank 0's, on every address of the root that is this machine's.
+Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
+  if (options_.listening_fd >= 0) {
+    auto inherited = Listener::inherit(options_.listening_fd);
+    if (!inherited) return inherited.error();
+    std::vector<Listener> one;
+    one.push_back(std::move(*inherited));
+    return one;
+  }
+  std::vector<std::string> addresses = root_.list();
+  if (root_.is_loopback_by_hosts_file() && !options_.other_host.empty()) addresses.push_back(options_.other_host);
+  auto listeners = Listener::open_all(addresses, options_.ports);
+  const bool forwarded = std::none_of(addresses.begin(), addresses.end(), is_own_address);
+  if (!listeners && forwarded && options_.may_be_forwarded && !options_.other_host.empty()) {
+    return Listener::open_all({options_.other_host}, options_.ports);
+  }
+  return listeners;
+}
+
 Status TcpBootstrap::start_hub() {
-  auto listener = options_.listening_fd >= 0 ? Listener::inherit(options_.listening_fd)
-                                             : Listener::open(options_.host, options_.ports);
-  if (!listener && options_.listening_fd < 0 && !options_.other_host.empty() && !is_own_address(options_.host)) {
-    listener = Listener::open(options_.other_host, options_.ports);
+  auto listeners = open_listeners();
+  if (!listeners) {
+    if (listeners.error().code == ErrorCode::kConfig) return listeners.error();
+    return fail(ErrorCode::kSystem, "rank 0 " + listeners.error().message + "; choose another TUTTI_ROOT", 0);
   }
-  if (!listener) {
-    if (listener.error().code == ErrorCode::kConfig) return listener.error();
-    return fail(ErrorCode::kSystem, "rank 0 " + listener.error().message + "; choose another TUTTI_ROOT", 0);
-  }
-  options_.host = listener->address();
-  options_.ports = {listener->port()};
-  auto hub = RendezvousHub::start(std::move(*listener), {.job_id = options_.job_id,
-                                                         .key = options_.key,
-                                                         .size = options_.size,
-                                                         .first_patience_ms = options_.timeout_ms});
+  options_.ports = {listeners->front().port()};
+  std::vector<std::string> addresses;
+  for (const Listener& listener : *listeners) addresses.push_back(listener.address());
+  root_.fix(std::move(addresses));
+  auto hub = RendezvousHub::start(std::move(*listeners), {.job_id = options_.job_id,
+                                                          .key = options_.key,
+                                                          .size = options_.size,
+                                                          .first_patience_ms = options_.timeout_ms});
   if (!hub) return hub.error();
   hub_ = std::move(*hub);
   return {};
 }
 
-// One try at one port. An error is final.
-Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
+// Connects to the present address.
+error_code TcpBootstrap::dial(Line& line, std::uint16_t port) const {
   error_code error;
-  const tcp::endpoint where(asio::ip::make_address(options_.host, error), port);
-  if (error) return fail(ErrorCode::kConfig, fmt::format("\"{}\" is not a numeric address of rank 0", options_.host));
+  const tcp::endpoint where(asio::ip::make_address(address_, error), port);
+  if (error) return error;
+  const milliseconds patience = root_.list().size() > 1 ? kBrokenPatience : kForeignPatience;
+  return line.connect(where, places() > 1 ? std::min(deadline_, Clock::now() + patience) : deadline_);
+}
+
+// One try at one place. An error is final.
+Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
   auto line = std::make_unique<Line>(io_, options_.stop.get());
-  // With several ports to try, one that swallows packets may not take all the time.
-  const bool many = options_.ports.size() > 1;
-  const TimePoint patience = many ? std::min(deadline_, Clock::now() + kForeignPatience) : deadline_;
-  error = line->connect(where, patience);
+  error_code error = dial(*line, port);
   if (error == boost::system::errc::too_many_files_open ||
       error == boost::system::errc::too_many_files_open_in_system) {
     return fail(ErrorCode::kSystem, "no socket can be opened: raise the limit of open files (ulimit -n)");
   }
   // A connection from a port to itself: what a client gets now and then on a free port of its own machine.
   if (!error && line->socket().local_endpoint(error) == line->socket().remote_endpoint(error)) return Attempt::kNobody;
-  if (error) return Attempt::kNobody;
+  if (error) {
+    const bool is_usual = error == asio::error::connection_refused || error == asio::error::timed_out;
+    network_trouble_ = is_usual ? "" : fmt::format(" ({})", error.message());
+    return Attempt::kNobody;
+  }
+  // With several places to try, one that swallows what is sent may not take all the time.
+  const TimePoint patience = places() > 1 ? std::min(deadline_, Clock::now() + kForeignPatience) : deadline_;
   auto attempt = introduce(*line, port, patience);
   if (!attempt || *attempt != Attempt::kJoined) return attempt;
   local_address_ = line->socket().local_endpoint(error).address().to_string();
@@ -253,19 +316,19 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16
   }
   if (const auto reason = welcome ? wire::read_refusal(*welcome) : std::nullopt) {
     return fail(ErrorCode::kRefused,
-                fmt::format("the hub at {}:{} refuses rank {}: {}", options_.host, port, options_.rank, *reason));
+                fmt::format("the hub at {}:{} refuses rank {}: {}", address_, port, options_.rank, *reason));
   }
   return refused(port, "what it said was altered on its way");
 }
 
-// A refusal without a seal. Anybody may have sent it: where there are several ports to try, it is no reason to give up,
-// unless this rank's key can be no other machine's hub's.
+// A refusal without a seal. Anybody may have sent it: where there are several places to try, it is no reason to give
+// up, unless this rank's key can be no other machine's hub's.
 Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const std::string& reason) {
   const bool another = reason.starts_with("this is another job");
-  const bool hopeless = options_.key.kind == wire::KeyKind::kMachine && !is_own_address(options_.host) && !another;
-  if (options_.ports.size() == 1 || hopeless) {
-    return fail(ErrorCode::kRefused, fmt::format("the hub at {}:{} refuses rank {}: {} (this rank's key: {})",
-                                                 options_.host, port, options_.rank, reason, options_.key.origin));
+  const bool hopeless = options_.key.kind == wire::KeyKind::kMachine && !is_own_address(address_) && !another;
+  if (places() == 1 || hopeless) {
+    return fail(ErrorCode::kRefused, fmt::format("the hub at {}:{} refuses rank {}: {} (this rank's key: {})", address_,
+                                                 port, options_.rank, reason, options_.key.origin));
   }
   strangers_[port] = another ? fmt::format("; on port {} another job of Tutti is being set up", port)
                              : fmt::format("; on port {}: {} (this rank's key: {})", port, reason, options_.key.origin);
@@ -274,8 +337,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const st
 
 Error TcpBootstrap::nobody_answered() const {
   const std::string place = options_.ports.size() == 1
-                                ? fmt::format("{}:{}", options_.host, options_.ports[0])
-                                : fmt::format("{}, ports {}", options_.host, fmt::join(options_.ports, ", "));
+                                ? fmt::format("{}:{}", root_.text(), options_.ports[0])
+                                : fmt::format("{}, ports {}", root_.text(), fmt::join(options_.ports, ", "));
   std::string strangers;
   for (const auto& [port, words] : strangers_) strangers += words;
   if (options_.unique_id) {
@@ -284,27 +347,44 @@ Error TcpBootstrap::nobody_answered() const {
                                                  place, strangers));
   }
   return fail(ErrorCode::kTimeout,
-              fmt::format("rank 0 did not answer at {} within {} ms{}: is it running, and is TUTTI_ROOT the same on "
+              fmt::format("rank 0 did not answer at {} within {} ms{}{}: is it running, and is TUTTI_ROOT the same on "
                           "all ranks?",
-                          place, options_.timeout_ms, strangers),
+                          place, options_.timeout_ms, network_trouble_, strangers),
               0);
+}
+
+void TcpBootstrap::pause() {
+  asio::steady_timer pause(io_, kRetryPause);
+  pause.async_wait([](error_code) {});
+  io_.restart();
+  io_.run();
+}
+
+// Each address at each port.
+Result<TcpBootstrap::Attempt> TcpBootstrap::try_all() {
+  Attempt most = Attempt::kNobody;
+  for (const std::uint16_t port : options_.ports) {
+    for (const std::string& address : root_.list()) {
+      address_ = address;
+      auto attempt = try_to_join(port);
+      if (!attempt || *attempt == Attempt::kJoined) return attempt;
+      if (*attempt == Attempt::kStranger) most = Attempt::kStranger;
+      if (Clock::now() >= deadline_ || stopped()) return most;
+    }
+  }
+  return most;
 }
 
 Status TcpBootstrap::join() {
   TUTTI_ASSERT(!options_.ports.empty());
   TimePoint last = options_.unique_id ? std::min(deadline_, Clock::now() + kGonePatience) : deadline_;
   do {
-    for (const std::uint16_t port : options_.ports) {
-      auto attempt = try_to_join(port);
-      if (!attempt) return attempt.error();
-      if (*attempt == Attempt::kJoined) return {};
-      if (*attempt == Attempt::kStranger) last = deadline_;  // it may just be too busy to greet us
-      if (Clock::now() >= deadline_ || stopped()) break;
-    }
-    asio::steady_timer pause(io_, kRetryPause);
-    pause.async_wait([](error_code) {});
-    io_.restart();
-    io_.run();
+    auto attempt = try_all();
+    if (!attempt) return attempt.error();
+    if (*attempt == Attempt::kJoined) return {};
+    if (*attempt == Attempt::kStranger) last = deadline_;  // it may just be too busy to greet us
+    pause();
+    if (Clock::now() < last) root_.look_up();  // the name may have got another address
   } while (Clock::now() < last && !stopped());
   return stopped() ? given_up() : nobody_answered();
 }
@@ -324,7 +404,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   const auto sealed = line_->read(wire::kMaxFrameBytes, last + kLastWords);
   if (stopped()) return given_up();
   const Error altered =
-      fail(ErrorCode::kRefused, fmt::format("what the hub at {} said was altered on its way", options_.host));
+      fail(ErrorCode::kRefused, fmt::format("what the hub at {} said was altered on its way", address_));
   if (!sealed) {
     if (line_->altered()) return altered;
     if (last != deadline_) {
@@ -332,7 +412,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
           ErrorCode::kTimeout,
           fmt::format("set-up did not end within {} ms, and {}, which leads it at {}, says nothing: it is stopped, "
                       "or the network to it is broken",
-                      options_.timeout_ms, hub_name(), options_.host),
+                      options_.timeout_ms, hub_name(), address_),
           options_.unique_id ? -1 : 0);
     }
     return ended();
@@ -346,7 +426,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
                    ? wire::unpack(std::string_view(*answer).substr(1), static_cast<std::size_t>(options_.size))
                    : std::nullopt;
   if (!blobs) {
-    return fail(ErrorCode::kRefused, fmt::format("the hub at {} sent something that cannot be read", options_.host));
+    return fail(ErrorCode::kRefused, fmt::format("the hub at {} sent something that cannot be read", address_));
   }
   return *blobs;
 }

@@ -249,6 +249,60 @@ a_loopback_with_ipv6_alone_serves() {
   all_right 2
 }
 
+# set_hosts LINE...: what this run's hosts file says.
+set_hosts() {
+  printf '%s\n' "$@" >"$here/hosts"
+  mount --bind "$here/hosts" /etc/hosts || fail 'the hosts file cannot be replaced'
+}
+
+# As in Kubernetes, where a name is published once its container runs: rank 0's own one, too.
+a_root_name_may_resolve_late() {
+  set_hosts '127.0.0.1 localhost'
+  root=rank-0.late:29477
+  start '0 1' "$rank_program" bytes ring
+  all_wait() { [ "$(grep -l 'host "rank-0.late" has no address yet' "$here/0" "$here/1" | wc -l)" = 2 ]; }
+  wait_until all_wait || fail 'the ranks do not wait for the name'
+  echo '10.77.0.1 rank-0.late' >>"$here/hosts"
+  join
+  all_right 2
+  variables+=(TUTTI_SETUP_TIMEOUT_MS=100)
+  root=rank-0.never:29477
+  start '0 1' "$rank_program" bytes ring
+  join
+  [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
+  local rank
+  for rank in 0 1; do
+    grep -q 'root host "rank-0.never" could not be resolved within 100 ms' "$here/$rank" || fail "rank $rank"
+  done
+}
+
+one_working_address_of_a_root_name_is_enough() {
+  variables=(TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
+  root=dual:29477
+  set_hosts '10.77.0.9 dual' 'fd00::1 dual' # the IPv4 address is nobody's
+  start '0 0 1' "$rank_program" bytes ring
+  join
+  all_right 3
+  set_hosts '10.77.0.1 dual' 'fd00::1 dual' # rank 0 alone has a route to its IPv4 address
+  ip -n "${names[1]}" route add blackhole 10.77.0.1/32
+  start '0 0 1' "$rank_program" bytes ring
+  join
+  all_right 3
+}
+
+# Some distributions turn a machine's own name into 127.0.1.1. Other machines resolve it to the real address.
+a_root_name_may_be_loopback_in_its_own_hosts_file() {
+  variables=(TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
+  root=first:29477
+  echo '127.0.1.1 first' >"$here/hosts.0"
+  cp "$here/hosts.0" "$here/hosts.1"
+  echo '10.77.0.1 first' >"$here/hosts.2"
+  # shellcheck disable=SC2016
+  start '0 0 1' bash -c 'mount --bind "$0.$TUTTI_RANK" /etc/hosts && exec "$@"' "$here/hosts" "$rank_program" bytes ring
+  join
+  all_right 3
+}
+
 # bytes_by ALGORITHM: what all machines sent for one all_reduce of 4 MiB, ranks dealt in turn. Two ranks a machine:
 # each reads its machine's counter, so the sum counts all twice.
 bytes_by() {

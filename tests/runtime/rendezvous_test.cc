@@ -89,6 +89,7 @@ TEST(Interfaces, DataGoesWhereTheRanksMetUnlessTold) {
   Config config;
   config.interface = "lo";
   EXPECT_EQ(data_address(config, "198.51.100.7").value(), "127.0.0.1");
+  EXPECT_EQ(route_to_others("127.0.0.1", {"127.0.0.1", "::1"}), "127.0.0.1");
   EXPECT_TRUE(is_own_address("127.0.0.1"));
   EXPECT_TRUE(is_own_address("127.1.2.3"));
   EXPECT_FALSE(is_own_address("198.51.100.7"));
@@ -115,6 +116,23 @@ TEST(Rendezvous, OptionsWinOverVariablesAndTheseOverTheLauncher) {
   EXPECT_EQ(given.rank, 2);
   EXPECT_EQ(given.host, "::1");
   EXPECT_EQ(given.ports, std::vector<std::uint16_t>{78});
+}
+
+// A name may resolve later than a rank starts, so it is looked up while the ranks meet.
+TEST(Rendezvous, NamesAreNotResolvedYet) {
+  for (const char* name : {"late-0.svc", "rank-0.job.example.com"}) {
+    EXPECT_EQ(resolve(ranks(1, 2), {{"TUTTI_ROOT", std::string(name) + ":77"}}).value().host, name);
+    Environment launched = kTorchrun;
+    launched["MASTER_ADDR"] = name;
+    EXPECT_EQ(resolve({}, launched).value().host, name);
+  }
+  for (const char* wrong : {"two words:77", "a/b:77", "tab\t:77"}) {
+    const auto refused = resolve(ranks(1, 2), {{"TUTTI_ROOT", wrong}});
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_EQ(refused.error().code, ErrorCode::kConfig);
+    EXPECT_NE(refused.error().message.find("is neither a name nor an address"), std::string::npos)
+        << refused.error().message;
+  }
 }
 
 // A communicator of another size than the launcher's job is another job: it does not meet at the launcher's place.

@@ -1,0 +1,79 @@
+// A hub that listens on several addresses, as for a name that has several.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/bootstrap.h"
+#include "runtime/raw_rank.h"
+#include "runtime/rendezvous_hub.h"
+#include "tests/support/patience.h"
+#include "tests/support/ports.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kListenerJob = "listener-test";
+
+// Joins by hand, since rank 0 would start a hub of its own otherwise, and goes through one round.
+void join_as_rank_0(std::uint16_t port) {
+  test::RawRank by_hand(port, 0, 4, kListenerJob);
+  EXPECT_TRUE(by_hand.join());
+  by_hand.say_sealed("b");
+  EXPECT_EQ(by_hand.hear_sealed().substr(0, 1), "+");
+}
+
+// Nobody can listen on an address of another machine, and the hub does without it.
+TEST(Listener, MeetsRanksOnEachOfSeveralAddresses) {
+  const std::vector<std::string> addresses = {"198.51.100.7", "127.0.0.1", "127.0.0.2", "127.0.0.3"};
+  auto listeners = Listener::open_all(addresses, std::vector<std::uint16_t>{0});
+  ASSERT_TRUE(listeners.ok()) << to_string(listeners.error());
+  ASSERT_EQ(listeners->size(), 3u);
+  const std::uint16_t port = listeners->front().port();
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ((*listeners)[i].port(), port);
+    EXPECT_EQ((*listeners)[i].address(), addresses[i + 1]);
+  }
+  auto hub = RendezvousHub::start(std::move(*listeners), {.job_id = std::string(kListenerJob),
+                                                          .key = test::key_for_tests(),
+                                                          .size = 4,
+                                                          .first_patience_ms = test::patience().count()})
+                 .value();
+  std::vector<std::thread> ranks;
+  for (std::int32_t rank = 1; rank < 4; ++rank) {
+    ranks.emplace_back([&, rank] {
+      RendezvousOptions options;
+      options.rank = rank;
+      options.size = 4;
+      options.host = addresses[static_cast<std::size_t>(rank)];
+      options.ports = {port};
+      options.job_id = kListenerJob;
+      options.key = test::key_for_tests();
+      options.timeout_ms = test::patience().count();
+      const auto bootstrap = tcp_bootstrap(options);
+      EXPECT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
+    });
+  }
+  join_as_rank_0(port);
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Listener, TakesThePortThatIsFreeOnEveryAddress) {
+  const std::uint16_t first = test::free_port(), second = test::free_port();
+  const auto taken = Listener::open("127.0.0.2", {&first, 1});
+  ASSERT_TRUE(taken.ok());
+  const std::vector<std::string> addresses = {"127.0.0.1", "127.0.0.2"};
+  auto both = Listener::open_all(addresses, std::vector<std::uint16_t>{first, second});
+  ASSERT_TRUE(both.ok());
+  ASSERT_EQ(both->size(), 2u);
+  EXPECT_EQ(both->front().port(), second);
+  auto one = Listener::open_all(addresses, {&first, 1});
+  ASSERT_TRUE(one.ok());
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ(one->front().address(), "127.0.0.1");
+  EXPECT_FALSE(Listener::open_all({"198.51.100.7", "198.51.100.8"}, {&first, 1}).ok());
+}
+
+}  // namespace
+}  // namespace tutti
