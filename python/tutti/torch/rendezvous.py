@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import ipaddress
 import os
 import socket
+import struct
 from datetime import timedelta
 from typing import Any, List, Optional
 
@@ -78,38 +81,98 @@ def _is_here(address: str) -> bool:
     return True
 
 
-def _address_towards(host: str) -> str:
-    """The address of this machine by which it reaches the host, or which the host's name has here. Sends nothing."""
-    for family, _, _, _, where in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
-        if _is_here(str(where[0])):
-            return str(where[0])
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+def _is_outward(address: str) -> bool:
+    """Whether other machines may reach the address: neither loopback nor link-local."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
+
+
+def _addresses(host: str) -> List[str]:
+    """The numeric addresses of a name on this machine, each once; none if it cannot be resolved."""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(where[0]) for *_, where in found))
+
+
+def _source_towards(address: str) -> Optional[str]:
+    """The address of this machine from which it reaches another one. Sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _interface_addresses() -> List[str]:
+    """The addresses of this machine's interfaces, IPv4 first."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
             try:
-                probe.connect(where)
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
             except OSError:
                 continue
-            return probe.getsockname()[0]
-    raise OSError(f"no way to {host}")
+            found.append(socket.inet_ntoa(answer[20:24]))
+    try:
+        with open("/proc/net/if_inet6") as file:
+            found += [str(ipaddress.IPv6Address(int(line.split()[0], 16))) for line in file]
+    except OSError:
+        pass
+    return found
 
 
-def _meeting_interface(options: Options, machines: List[str]) -> str:
+def _store_host(store: Any) -> str:
+    """The host of torch's store, as this rank was told; this machine's name if the store is a file."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return str(getattr(store, "host", "")) or os.environ.get("MASTER_ADDR") or socket.gethostname()
+
+
+def _outward_address(host: str, seen_by_others: List[str]) -> Optional[str]:
+    """The address of this machine, rank 0's, where ranks on other machines meet it. A name may be a loopback address
+    on the machine that has this name (127.0.1.1 in the hosts file of some distributions), so the addresses that the
+    others resolve it to count as well. The name may also be missing, as with a store in a file. Then this takes the
+    address on the default route, or else that of any interface."""
+    own = _addresses(host)
+    for address in own + seen_by_others:
+        if _is_outward(address) and _is_here(address):
+            return address
+    # Addresses for use in documents, which belong to nobody: the route to them is the default one.
+    routes = [_source_towards(address) for address in own + ["198.51.100.1", "2001:db8::1"]]
+    for source in routes + _interface_addresses():
+        if source is not None and _is_outward(source) and _is_here(source):
+            return source
+    return None
+
+
+def _meeting_interface(options: Options, host: str, ranks: List[str]) -> str:
+    """`ranks`: what _introduction() gave on each rank."""
     if options.interface:
         return options.interface
     if os.environ.get("TUTTI_INTERFACE"):
         return ""  # the runtime reads it
+    machines = [rank.split("|")[0] for rank in ranks]
     if machines.count(machines[0]) == len(machines):
         return "lo"
-    host = os.environ.get("MASTER_ADDR") or socket.gethostname()
-    try:
-        address = _address_towards(host)
-    except OSError as error:
-        raise _config(f"rank 0 has no address that leads to {host} ({error}): set TUTTI_INTERFACE") from error
-    if address.startswith("127.") or address == "::1":
+    others = [rank for rank, machine in zip(ranks, machines) if machine != machines[0]]
+    seen = [address for rank in others for address in rank.split("|")[1].split(",") if address]
+    address = _outward_address(host, list(dict.fromkeys(seen)))
+    if address is None:
         raise _config(
-            f"the ranks are on several machines, but {host} is {address}, which others do not reach: set "
-            "TUTTI_INTERFACE to the network interface that they do, or MASTER_ADDR to its address"
+            f"the ranks are on several machines, but rank 0 finds no address that others reach ({host} is "
+            f"{', '.join(_addresses(host)) or 'unknown'} here): set TUTTI_INTERFACE to the network interface that they do"
         )
     return address
+
+
+def _introduction(host: str) -> str:
+    """This rank's machine, and the addresses that it resolves the store's host to."""
+    return f"{_machine()}|{','.join(_addresses(host))}"
 
 
 def _config(words: str) -> Error:
@@ -135,6 +198,9 @@ class Meeting:
 
     def _key(self, name: str) -> str:
         return f"tutti/{self._size}/{self._round}/{name}"
+
+    def host(self) -> str:
+        return _store_host(self._store)
 
     def leave(self) -> None:
         """Not all have come: those that try again are the first of this round anew."""
@@ -165,18 +231,19 @@ class Meeting:
 
 
 def _unique_id(meeting: Meeting, rank: int, size: int, timeout: timedelta, options: Options) -> bytes:
+    host = meeting.host()
     if rank > 0:
-        meeting.tell(f"rank {rank}", _machine())
+        meeting.tell(f"rank {rank}", _introduction(host))
         (text,) = meeting.hear(["word of rank 0"])
         if text.startswith("!"):
             raise _config(f"rank 0 could not open a place to meet: {text[1:]}")
         return _core.unique_id_from_text(text)
-    machines = [_machine()] + meeting.hear([f"rank {other}" for other in range(1, size)])
+    ranks = [_introduction(host)] + meeting.hear([f"rank {other}" for other in range(1, size)])
     try:
-        interface = _meeting_interface(options, machines)
+        interface = _meeting_interface(options, host, ranks)
         unique_id = _core.create_unique_id(interface=interface, patience_ms=min(milliseconds(timeout), 86_400_000))
-    except Error as error:
-        meeting.tell("word of rank 0", f"!{error.message}")
+    except Exception as error:  # whatever it is, the others would wait until their deadline
+        meeting.tell("word of rank 0", f"!{getattr(error, 'message', str(error))}")
         raise
     meeting.tell("word of rank 0", _core.unique_id_to_text(unique_id))
     return unique_id
