@@ -167,7 +167,7 @@ enum class PeerLife : std::uint8_t {
   kLive,         // takes part
   kLeft,         // has destroyed its communicator
   kAborted,      // has called abort()
-  kLost,         // its process has ended without a word
+  kLost,         // its process has ended without a word, or its connections have: peer_loss() says how
   kUnreachable,  // messages to or from it cannot pass any more; peer_trouble() says why
 };
 
@@ -323,6 +323,8 @@ class Transport {
   virtual std::string peer_way(std::uint32_t /*peer*/) { return {}; }
   // Of a peer that is kUnreachable: which device, port and queue pair, and what they say, or how its connection ended.
   virtual std::string peer_trouble(std::uint32_t /*peer*/) { return {}; }
+  // Of a peer that is kLost: how its connection ended, if its process need not have ended; empty if it has.
+  virtual std::string peer_loss(std::uint32_t /*peer*/) { return {}; }
 
   // Tells all peers that this rank makes no more calls. By the driver, once; only the destructor may follow.
   virtual void announce_leave() = 0;

@@ -163,6 +163,10 @@ Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerL
         ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
         fmt::format("{}: rank {} cannot be reached any more: {}", what, peer, transport_.peer_trouble(peer)));
   }
+  if (const std::string loss = life == PeerLife::kLost ? transport_.peer_loss(peer) : ""; !loss.empty()) {
+    return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
+                     fmt::format("{}: rank {} cannot be reached any more: {}", what, peer, loss));
+  }
   const char* how = life == PeerLife::kLeft ? "has destroyed its communicator" : "is gone: its process has ended";
   return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
@@ -227,7 +231,8 @@ std::optional<Diagnosis> Diagnostician::bereft(const Call& call, const std::vect
     if (status.left < call.tag.sequence) continue;
     const auto failure = later_failure(call, peer);
     if (status.life == PeerLife::kLive && !failure) continue;
-    std::string how = "its process has ended";
+    std::string how = status.life == PeerLife::kLost ? transport_.peer_loss(peer) : "";
+    if (how.empty()) how = "its process has ended";
     if (failure) {
       how = fmt::format("it has given up a later call ({}{})", to_string(failure->code),
                         failure->culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure->culprit));

@@ -77,6 +77,7 @@ struct HubLine : std::enable_shared_from_this<HubLine> {
   std::optional<wire::Seal> to_hub, to_rank;  // once it has proved that it has the key
   std::int32_t rank = -1;                     // until it is admitted
   std::optional<wire::Introduction> proved;   // of a rank that waits for TLS to begin
+  bool comes_from_here = false;               // from this machine
   bool has_quit = false;
   bool refused = false;
   std::optional<std::string> blob;  // of the present round

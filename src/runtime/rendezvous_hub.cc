@@ -126,6 +126,9 @@ void RendezvousHub::Core::greet(const LinePtr& line) {
   error_code ignored;
   line->socket.set_option(tcp::no_delay(true), ignored);
   line->number = ++came_;
+  const auto from = line->socket.remote_endpoint(ignored);
+  line->comes_from_here =
+      from.address().is_loopback() || from.address() == line->socket.local_endpoint(ignored).address();
   strangers_[line->number] = line;
   line->patience.expires_after(milliseconds(options_.hello_patience_ms));
   line->patience.async_wait([this, line](error_code cancelled) {
@@ -374,7 +377,9 @@ void RendezvousHub::Core::end(const LinePtr& line) {
     if (line->altered()) {
       fail(ErrorCode::kRefused, line->rank, words_of_altered(line->rank));
     } else if (!line->has_quit) {
-      fail(ErrorCode::kPeerLost, line->rank, fmt::format("rank {} ended during set-up{}", line->rank, missing_text()));
+      const char* const or_cut = line->comes_from_here ? "" : ", or a firewall has cut its connection";
+      fail(ErrorCode::kPeerLost, line->rank,
+           fmt::format("rank {} ended during set-up{}{}", line->rank, or_cut, missing_text()));
     }
   }
   stop_when_empty();

@@ -392,7 +392,8 @@ Status TcpBootstrap::join() {
 Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blob) {
   TUTTI_ASSERT(blob.size() <= kMaxBlobBytes);
   const auto ended = [&] {
-    return fail(ErrorCode::kPeerLost, hub_name() + " ended during set-up", options_.unique_id ? -1 : 0);
+    const char* const or_cut = hub_is_here() ? "" : ", or a firewall has cut the connection to it";
+    return fail(ErrorCode::kPeerLost, hub_name() + " ended during set-up" + or_cut, options_.unique_id ? -1 : 0);
   };
   // A write fails when the hub has ended; what it said before that can still be read.
   const bool written = say("b" + blob, deadline_);

@@ -65,6 +65,7 @@ class ChecksumTransport final : public Transport {
   std::string troubles() override { return under_->troubles(); }
   std::string peer_way(std::uint32_t peer) override { return under_->peer_way(peer); }
   std::string peer_trouble(std::uint32_t peer) override { return under_->peer_trouble(peer); }
+  std::string peer_loss(std::uint32_t peer) override { return under_->peer_loss(peer); }
   void announce_leave() override { under_->announce_leave(); }
   void announce_abort() override { under_->announce_abort(); }
 

@@ -61,6 +61,9 @@ class MixedTransport final : public Transport {
   std::string peer_trouble(std::uint32_t peer) override {
     return options_.local_index[peer] < 0 ? remote_->peer_trouble(peer) : std::string();
   }
+  std::string peer_loss(std::uint32_t peer) override {
+    return options_.local_index[peer] < 0 ? remote_->peer_loss(peer) : std::string();
+  }
   void announce_leave() override;
   void announce_abort() override;
 

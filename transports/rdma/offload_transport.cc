@@ -49,7 +49,8 @@ Result<std::unique_ptr<ReceiveConnection>> OffloadTransport::open_receive(std::u
 
 PeerStatus OffloadTransport::peer_status(std::uint32_t peer) {
   PeerStatus status = tcp_->peer_status(peer);
-  if (status.life == PeerLife::kLive && path_->broken(peer)) unreachable_.insert(peer);
+  const bool live = status.life == PeerLife::kLive && !tcp_->links().is_probing(peer);
+  if (live && path_->broken(peer)) unreachable_.insert(peer);
   if (status.life == PeerLife::kLeft && path_->told_broken(peer)) unreachable_.insert(peer);
   const bool parted = status.life == PeerLife::kLive || status.life == PeerLife::kLeft;
   if (parted && unreachable_.contains(peer)) status.life = PeerLife::kUnreachable;

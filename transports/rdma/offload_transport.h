@@ -53,6 +53,7 @@ class OffloadTransport final : public Transport {
   }
   std::string peer_way(std::uint32_t peer) override { return path_->way(peer); }
   std::string peer_trouble(std::uint32_t peer) override;
+  std::string peer_loss(std::uint32_t peer) override { return tcp_->peer_loss(peer); }
   std::optional<std::byte*> peer_output(std::uint32_t, std::uint64_t, std::uint64_t) override { return nullptr; }
   WindowRef find_window(const void*, std::size_t) override { return {}; }
   Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override { return tcp_->allocate_window(bytes); }

@@ -245,7 +245,12 @@ void TcpEndpoint::greet(int fd) {
   const bool whole = greeting.have == greeting.bytes.size();
   if (!whole && !moved.ended && !wrong_start) return;
   Socket socket = std::move(greeting.socket);
+  const bool probe = moved.ended && greeting.have == 0;  // a peer's PeerProbe, which says nothing
   greetings_.erase(found);
+  if (probe) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);  // a forked child may keep a copy of the socket open
+    return;
+  }
   const Refusal fault = wrong_start ? Refusal::kProtocol : !whole ? Refusal::kSilence : fault_of(preamble);
   if (fault != Refusal::kNone) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);

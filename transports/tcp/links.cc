@@ -139,6 +139,7 @@ void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
 void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
   Peer& known = peers_[peer];
   if (reply.kind == Reply::Kind::kRefused) {
+    known.refused = true;
     known.trouble = fmt::format("rank {} refused a connection of this rank: {}", peer, to_string(reply.refusal));
     if (reply.refusal != Refusal::kNonce) known.tampering = known.trouble;  // that is another process, in its place
     return;
@@ -228,6 +229,33 @@ void TcpLinks::pump() {
   pusher_->flush();
 }
 
+// Of a peer that is lost. Whether its process has ended is found out first.
+void TcpLinks::judge(std::uint32_t peer, PeerStatus& status) {
+  Peer& known = peers_[peer];
+  if (!known.tampering.empty()) {
+    status.life = PeerLife::kUnreachable;
+    return;
+  }
+  if (known.refused || !addresses_[peer]) {
+    known.finding = PeerProbe::Finding::kEnded;
+  } else if (!known.probe) {
+    known.probe.emplace(addresses_[peer]->socket, clock_.now_ns());
+  }
+  if (known.probe) known.finding = known.probe->look(clock_.now_ns());
+  status.ended = known.finding == PeerProbe::Finding::kNone;
+  if (!status.ended) status.life = PeerLife::kLost;
+}
+
+bool TcpLinks::is_probing(std::uint32_t peer) const {
+  return peers_[peer].probe && peers_[peer].finding == PeerProbe::Finding::kNone;
+}
+
+std::string TcpLinks::loss(std::uint32_t peer) const {
+  const Peer& known = peers_[peer];
+  const std::string cause = words_of(known.finding);
+  return cause.empty() ? cause : fmt::format("{}, {}", known.trouble, cause);
+}
+
 PeerStatus TcpLinks::status(std::uint32_t peer) {
   const std::int64_t now_ns = clock_.now_ns();
   if (now_ns - pumped_ns_ >= kPumpEveryNs) pump();
@@ -246,14 +274,14 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
       wait |= unread == TcpLink::Unread::kMore ||
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
-    if (!wait) status.life = known.tampering.empty() ? PeerLife::kLost : PeerLife::kUnreachable;
+    if (!wait) judge(peer, status);
   } else if (known.silent_since_ns != 0 && now_ns - known.silent_since_ns >= kReadOnNs) {
-    status.life = PeerLife::kLost;
+    judge(peer, status);
   } else if (known.silent_since_ns != 0 || known.deaf_since_ns != 0) {
     status.ended = true;
     // Its connection may be here, and the first words on it under way.
     const bool late = known.deaf_since_ns != 0 && now_ns - known.deaf_since_ns >= kReadOnNs;
-    if (late && misses(peer)) status.life = PeerLife::kLost;
+    if (late && misses(peer)) judge(peer, status);
   }
   return status;
 }

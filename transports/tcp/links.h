@@ -18,6 +18,7 @@
 #include "transports/tcp/board.h"
 #include "transports/tcp/endpoint.h"
 #include "transports/tcp/epoll_doorbell.h"
+#include "transports/tcp/peer_probe.h"
 #include "transports/tcp/stream.h"
 #include "transports/tcp/wire.h"
 
@@ -136,6 +137,10 @@ class TcpLinks {
   PeerBoard& board(std::uint32_t peer) { return peers_[peer].board; }
   std::string troubles();
   const std::string& tampering(std::uint32_t peer) const { return peers_[peer].tampering; }
+  // Of a peer that is kLost: how its connection ended, if its process need not have ended; empty if it has.
+  std::string loss(std::uint32_t peer) const;
+  // Its connections have ended, and whether its process has is being found out.
+  bool is_probing(std::uint32_t peer) const;
   void say_goodbye();
 
  private:
@@ -147,6 +152,9 @@ class TcpLinks {
     std::int64_t deaf_since_ns = 0;    // it takes no state: it may also have ended well, and had no way to say so
     std::string trouble;               // why, in words
     std::string tampering;             // the same where it is no rank's doing
+    bool refused = false;              // by whoever listens at its address now
+    std::optional<PeerProbe> probe;    // from the end of its connections on
+    PeerProbe::Finding finding = PeerProbe::Finding::kNone;
   };
   struct Waiting {
     TcpStream socket;
@@ -162,6 +170,7 @@ class TcpLinks {
   void listen_to_boards();
   void describe_end(std::uint32_t peer, const Reply& reply);
   bool misses(std::uint32_t peer) const;
+  void judge(std::uint32_t peer, PeerStatus& status);
 
   const pid_t process_;
   TcpTransportOptions options_;

@@ -183,6 +183,17 @@ Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_byt
                            peer, address.text(), std::strerror(errno))};
 }
 
+Socket try_to_connect(const SocketAddress& address, int& error) {
+  Socket made(above_standard(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP)));
+  error = made.is_open() ? 0 : errno;
+  if (!made.is_open()) return made;
+  const int result = connect(made.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length);
+  if (result == 0 || errno == EINPROGRESS) return made;
+  error = errno;
+  made.close();
+  return made;
+}
+
 Moved send_some(int fd, std::span<iovec> parts) {
   msghdr message{};
   message.msg_iov = parts.data();

@@ -66,6 +66,8 @@ Error socket_error(const char* call, int error, std::int32_t rank = -1);
 // that connect_to() returned may still be under way: the first send tells.
 Result<Socket> listen_on(const SocketAddress& address);
 Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_bytes, std::int32_t peer);
+// The same, with the errno of a failure in place of words: 0, or the socket is closed.
+Socket try_to_connect(const SocketAddress& address, int& error);
 // No delay, keep-alive; `buffer_bytes` 0 leaves the buffers to the kernel, which tunes them.
 void tune(int fd, std::uint32_t buffer_bytes);
 

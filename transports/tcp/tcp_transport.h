@@ -49,6 +49,7 @@ class TcpTransport final : public Transport {
 
   std::string troubles() override { return links_->troubles(); }
   std::string peer_trouble(std::uint32_t peer) override { return links_->tampering(peer); }
+  std::string peer_loss(std::uint32_t peer) override { return links_->loss(peer); }
   TcpLinks& links() { return *links_; }  // for what carries messages in its place
 
  private:

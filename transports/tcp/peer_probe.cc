@@ -1,0 +1,68 @@
+#include "transports/tcp/peer_probe.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kAnswerNs = 500'000'000;  // longest wait for an answer
+// How long a new connection must stay open. A process that ends closes its listener within this time of its
+// connections, and the kernel resets what the listener had not accepted.
+constexpr std::int64_t kOpenNs = 100'000'000;
+
+// No word from the peer's machine.
+bool is_of_network(int error) {
+  return error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN || error == ETIMEDOUT;
+}
+
+}  // namespace
+
+PeerProbe::PeerProbe(const SocketAddress& listener, std::int64_t now_ns) : since_ns_(now_ns) {
+  int error = 0;
+  socket_ = try_to_connect(listener, error);
+  // Without a socket, for want of descriptors, the usual cause is assumed.
+  if (error != 0) settle(is_of_network(error) ? Finding::kSilence : Finding::kEnded);
+}
+
+PeerProbe::Finding PeerProbe::look(std::int64_t now_ns) {
+  if (finding_ != Finding::kNone) return finding_;
+  pollfd state{.fd = socket_.get(), .events = POLLIN | POLLOUT, .revents = 0};
+  poll(&state, 1, 0);
+  std::byte byte{};
+  if ((state.revents & (POLLIN | POLLERR | POLLHUP)) != 0) {
+    const Moved moved = peek_some(socket_.get(), &byte, 1);
+    if (moved.ended) settle(is_of_network(moved.error) ? Finding::kSilence : Finding::kEnded);
+  } else if ((state.revents & POLLOUT) != 0 && connected_ns_ == 0) {
+    connected_ns_ = std::max<std::int64_t>(now_ns, 1);
+  }
+  if (finding_ == Finding::kNone && connected_ns_ != 0 && now_ns - connected_ns_ >= kOpenNs) settle(Finding::kLives);
+  if (finding_ == Finding::kNone && now_ns - since_ns_ >= kAnswerNs) {
+    settle(connected_ns_ != 0 ? Finding::kLives : Finding::kSilence);
+  }
+  return finding_;
+}
+
+void PeerProbe::settle(Finding finding) {
+  finding_ = finding;
+  socket_.close();
+}
+
+std::string words_of(PeerProbe::Finding finding) {
+  switch (finding) {
+    case PeerProbe::Finding::kLives:
+      return "but its process still takes connections: a firewall or another device between the machines cuts or "
+             "resets connections, perhaps those that were idle";
+    case PeerProbe::Finding::kSilence:
+      return "and its machine does not answer: it is switched off, or the network or a firewall between the machines "
+             "stops the packets";
+    case PeerProbe::Finding::kNone:
+    case PeerProbe::Finding::kEnded: break;
+  }
+  return {};
+}
+
+}  // namespace tutti
