@@ -4,13 +4,19 @@
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "runtime/interfaces.h"
@@ -26,24 +32,7 @@ std::string numeric_text(const addrinfo& info) {
   return status == 0 ? text.data() : std::string();
 }
 
-}  // namespace
-
-RootAddresses::RootAddresses(std::string host) : host_(std::move(host)) {}
-
-void RootAddresses::look_up() {
-  const auto now = std::chrono::steady_clock::now();
-  if (fixed_ || now < next_) return;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int status = getaddrinfo(host_.c_str(), nullptr, &hints, &found);
-  const int reason = errno;
-  next_ = std::chrono::steady_clock::now() + kLookUpPause;
-  if (status != 0) {
-    trouble_ = status == EAI_SYSTEM ? std::strerror(reason) : gai_strerror(status);
-    return;
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+std::vector<std::string> numeric_addresses(const addrinfo* found) {
   std::vector<std::string> addresses;
   for (const int family : {AF_INET, AF_INET6}) {
     for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
@@ -52,10 +41,85 @@ void RootAddresses::look_up() {
       if (!address.empty() && !known) addresses.push_back(std::move(address));
     }
   }
-  trouble_ = addresses.empty() ? "it has neither an IPv4 nor an IPv6 address" : "";
-  if (addresses.empty()) return;
-  fixed_ = addresses.front() == host_;  // a numeric address
-  list_ = std::move(addresses);
+  return addresses;
+}
+
+}  // namespace
+
+// One question to the resolver, and its answer.
+struct RootAddresses::LookUp {
+  std::mutex mutex;  // guards what follows
+  std::condition_variable answered;
+  bool done = false;
+  std::vector<std::string> addresses;
+  std::string trouble;
+
+  // Any thread.
+  void ask(const std::string& host, int flags) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags;
+    addrinfo* found = nullptr;
+    const int status = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+    const int reason = errno;
+    const std::scoped_lock lock(mutex);
+    if (status != 0) {
+      trouble = status == EAI_SYSTEM ? std::strerror(reason) : gai_strerror(status);
+    } else {
+      const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+      addresses = numeric_addresses(found);
+      if (addresses.empty()) trouble = "it has neither an IPv4 nor an IPv6 address";
+    }
+    done = true;
+    answered.notify_all();
+  }
+
+  void ask_in_background(const std::string& host) {
+    try {
+      ask(host, 0);
+    } catch (const std::exception&) {
+      const std::scoped_lock lock(mutex);
+      trouble = "no memory";  // short: it takes none
+      done = true;
+      answered.notify_all();
+    }
+  }
+};
+
+RootAddresses::RootAddresses(std::string host) : host_(std::move(host)) {}
+
+void RootAddresses::look_up(std::chrono::milliseconds patience) {
+  if (fixed_ || (pending_ == nullptr && std::chrono::steady_clock::now() < next_)) return;
+  if (LookUp numeric; list_.empty()) {
+    numeric.ask(host_, AI_NUMERICHOST);
+    if (!numeric.addresses.empty()) return fix(std::move(numeric.addresses));
+  }
+  if (pending_ == nullptr) {
+    const auto asked = std::make_shared<LookUp>();
+    sigset_t all, before;  // signals are the program's affair, never this thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      std::thread([asked, host = host_] { asked->ask_in_background(host); }).detach();
+      pending_ = asked;
+      trouble_ = "the name server has not answered";
+    } catch (const std::system_error& error) {
+      trouble_ = fmt::format("no thread can be started to look it up: {}", error.what());
+      next_ = std::chrono::steady_clock::now() + kLookUpPause;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  if (pending_ == nullptr) return;
+  std::unique_lock lock(pending_->mutex);
+  if (!pending_->answered.wait_for(lock, patience, [this] { return pending_->done; })) return;
+  lock.unlock();
+  take(*std::exchange(pending_, nullptr));
+}
+
+void RootAddresses::take(LookUp& answer) {
+  next_ = std::chrono::steady_clock::now() + kLookUpPause;
+  trouble_ = std::move(answer.trouble);
+  if (!answer.addresses.empty()) list_ = std::move(answer.addresses);
 }
 
 void RootAddresses::fix(std::vector<std::string> addresses) {

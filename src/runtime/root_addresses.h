@@ -2,10 +2,12 @@
 //
 // A name may resolve late: container platforms publish the name of a container once it runs. A name may also have
 // several addresses of which only some work, or an old one at first. So the caller looks the name up again while nobody
-// answers. A look-up takes as long as the system's resolver does. One thread.
+// answers. The system's resolver may wait for a name server for half a minute and cannot be interrupted, so names are
+// looked up by a thread of its own, which is left alone if the caller's time is over. One thread may use an object.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,9 +18,9 @@ class RootAddresses {
   // `host`: a name, or a numeric address.
   explicit RootAddresses(std::string host = {});
 
-  // Looks the name up, at most every half second and never again if it is a numeric address. A look-up that fails
-  // leaves the addresses of an earlier one.
-  void look_up();
+  // Looks the name up, at most every half second and never again if it is a numeric address. Returns after `patience`
+  // even if there is no answer yet: a later call takes it. A look-up that fails leaves the addresses of an earlier one.
+  void look_up(std::chrono::milliseconds patience);
   // Replaces the addresses; look_up() has no effect from then on.
   void fix(std::vector<std::string> addresses);
 
@@ -33,7 +35,11 @@ class RootAddresses {
   std::string text() const;
 
  private:
+  struct LookUp;
+  void take(LookUp& answer);
+
   std::string host_;
+  std::shared_ptr<LookUp> pending_;  // shared with its thread
   std::vector<std::string> list_;
   std::string trouble_;
   bool fixed_ = false;

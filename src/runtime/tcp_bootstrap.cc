@@ -39,6 +39,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 constexpr milliseconds kRetryPause{20};
+constexpr milliseconds kLookUpTurn{200};  // for an answer about the root's name, before the deadline is looked at
 constexpr milliseconds kHubFirst{100};    // where rank and hub have the same deadline, the hub says who is missing
 constexpr milliseconds kLastWords{2000};  // the hub tells at the deadline who is missing; that is worth a moment
 constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
@@ -154,7 +155,7 @@ Status TcpBootstrap::take_unique_id(const UniqueId& id) {
 Status TcpBootstrap::resolve_root() {
   bool told = false;
   while (true) {
-    root_.look_up();
+    root_.look_up(kLookUpTurn);
     if (!root_.list().empty()) return {};
     if (stopped()) return given_up();
     if (Clock::now() >= deadline_) {
@@ -384,7 +385,7 @@ Status TcpBootstrap::join() {
     if (*attempt == Attempt::kJoined) return {};
     if (*attempt == Attempt::kStranger) last = deadline_;  // it may just be too busy to greet us
     pause();
-    if (Clock::now() < last) root_.look_up();  // the name may have got another address
+    if (Clock::now() < last) root_.look_up(milliseconds(0));  // the name may have got another address
   } while (Clock::now() < last && !stopped());
   return stopped() ? given_up() : nobody_answered();
 }

@@ -276,6 +276,26 @@ a_root_name_may_resolve_late() {
   done
 }
 
+# The system's resolver waits for a minute then, and cannot be interrupted.
+a_silent_name_server_does_not_outlast_the_deadline() {
+  local name start_ms took_ms
+  set_hosts '127.0.0.1 localhost'
+  printf 'nameserver 10.77.0.9\noptions timeout:30 attempts:2\n' >"$here/resolv"
+  mount --bind "$here/resolv" /etc/resolv.conf || fail 'the name server cannot be replaced'
+  for name in "${names[@]}"; do # packets to it are sent, and nobody takes them
+    ip -n "$name" neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev eth0
+  done
+  variables+=(TUTTI_SETUP_TIMEOUT_MS=500)
+  root=rank-0.silent:29477
+  start_ms=$(now_ms)
+  start '0 1' "$rank_program" bytes ring
+  join
+  took_ms=$(($(now_ms) - start_ms))
+  [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
+  grep -q 'could not be resolved within 500 ms (the name server has not answered)' "$here/0" || fail 'rank 0'
+  [ "$took_ms" -lt 25000 ] || fail "the ranks have ended after $took_ms ms"
+}
+
 one_working_address_of_a_root_name_is_enough() {
   variables=(TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
   root=dual:29477

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/interfaces.h"
+#include "tests/support/patience.h"
 
 namespace tutti {
 namespace {
@@ -15,7 +16,7 @@ TEST(RootAddresses, NumericOnesStayAsTheyAre) {
   for (const char* numeric : {"127.0.0.1", "::1", "198.51.100.7", "2001:db8::7"}) {
     RootAddresses root(numeric);
     EXPECT_TRUE(root.list().empty());
-    root.look_up();
+    root.look_up(test::patience());
     EXPECT_EQ(root.list(), Addresses{numeric});
     EXPECT_EQ(root.text(), numeric);
     EXPECT_EQ(root.trouble(), "");
@@ -25,7 +26,7 @@ TEST(RootAddresses, NumericOnesStayAsTheyAre) {
 
 TEST(RootAddresses, LocalhostIsLoopbackByItsName) {
   RootAddresses root("localhost");
-  root.look_up();
+  root.look_up(test::patience());
   ASSERT_FALSE(root.list().empty()) << root.trouble();
   for (const std::string& address : root.list()) EXPECT_TRUE(is_loopback_address(address)) << address;
   EXPECT_FALSE(root.is_loopback_by_hosts_file());
@@ -35,7 +36,7 @@ TEST(RootAddresses, LocalhostIsLoopbackByItsName) {
 TEST(RootAddresses, FixedOnesAreNotLookedUpAgain) {
   RootAddresses root("localhost");
   root.fix({"198.51.100.7", "198.51.100.8"});
-  root.look_up();
+  root.look_up(test::patience());
   EXPECT_EQ(root.list(), (Addresses{"198.51.100.7", "198.51.100.8"}));
 }
 
