@@ -201,7 +201,7 @@ without_a_boot_id_neighbours_share_memory() {
 # Set-up fails at once, since nothing can arrive: `tutti run`, and ranks that anybody else has started.
 a_loopback_that_is_down_is_named() {
   local start_ms took_ms name=${names[0]} whole=30000
-  variables+=(TUTTI_SETUP_TIMEOUT_MS=$whole TUTTI_INTERFACE=lo)
+  variables+=("TUTTI_SETUP_TIMEOUT_MS=$whole" TUTTI_INTERFACE=lo)
   root=127.0.0.1:29477
   ip -n "$name" link set lo down
   start_ms=$(now_ms)
@@ -212,7 +212,7 @@ a_loopback_that_is_down_is_named() {
   join
   [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
   for rank in 0 1; do grep -q '"lo" is down' "$here/$rank" || fail "rank $rank does not name it"; done
-  variables=(TUTTI_SETUP_TIMEOUT_MS=$whole)
+  variables=("TUTTI_SETUP_TIMEOUT_MS=$whole")
   root=10.77.0.1:29477 # to an address of the own machine, packets go over loopback, too
   start '0 0' "$rank_program" bytes ring
   join
@@ -258,7 +258,7 @@ set_hosts() {
 # As in Kubernetes, where a name is published once its container runs: rank 0's own one, too.
 a_root_name_may_resolve_late() {
   set_hosts '127.0.0.1 localhost'
-  root=rank-0.late:29477
+  root='rank-0.late:29477'
   start '0 1' "$rank_program" bytes ring
   all_wait() { [ "$(grep -l 'host "rank-0.late" has no address yet' "$here/0" "$here/1" | wc -l)" = 2 ]; }
   wait_until all_wait || fail 'the ranks do not wait for the name'
@@ -266,7 +266,7 @@ a_root_name_may_resolve_late() {
   join
   all_right 2
   variables+=(TUTTI_SETUP_TIMEOUT_MS=100)
-  root=rank-0.never:29477
+  root='rank-0.never:29477'
   start '0 1' "$rank_program" bytes ring
   join
   [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
@@ -286,7 +286,7 @@ a_silent_name_server_does_not_outlast_the_deadline() {
     ip -n "$name" neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev eth0
   done
   variables+=(TUTTI_SETUP_TIMEOUT_MS=500)
-  root=rank-0.silent:29477
+  root='rank-0.silent:29477'
   start_ms=$(now_ms)
   start '0 1' "$rank_program" bytes ring
   join
