@@ -14,6 +14,7 @@
 #include "base/crc32c.h"
 #include "base/recording.h"
 #include "runtime/data_paths.h"
+#include "runtime/memory_sharing.h"
 #include "topology/host.h"
 #include "transports/checksum/checksum_transport.h"
 #include "transports/mixed/mixed_transport.h"
@@ -364,10 +365,9 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
   const std::int64_t deadline_ns = fabric->clock->now_ns() + timeout_ms * 1'000'000;
   auto listening = UnixExchange::listen(rank, ranks);
   auto name = machine_name(config);
-  Result<std::string> introduction =
-      listening && name ? Result<std::string>(common_settings(config) + "|" + *name + "|" + (*listening)->address())
-      : name            ? Result<std::string>(listening.error())
-                        : Result<std::string>(name.error());
+  auto introduction = listening ? place_to_share_memory(config, **listening, rank) : listening.error();
+  if (!name) introduction = name.error();
+  if (introduction) *introduction = common_settings(config) + "|" + *name + "|" + *introduction;
   auto blobs = gather_or_fail(gather, introduction);
   if (!blobs) return blobs.error();
   TUTTI_TRY(compare_settings(*blobs));

@@ -46,8 +46,11 @@ class Descriptor {
   ~Descriptor() {
     if (fd_ >= 0) close(fd_);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   int get() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
 
@@ -55,9 +58,21 @@ class Descriptor {
   int fd_;
 };
 
+// Whether a system call failed because it is forbidden or missing. Nothing that the user can free or raise helps then.
+bool is_forbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
+
+int open_memfd() { return above_standard(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)); }
+
+const char* advice_for_memfd(int error) {
+  if (is_forbidden(error)) return "a sandbox (seccomp) forbids it, or this kernel is older than 3.17";
+  if (error == EMFILE || error == ENFILE) return "raise the limit of open files (ulimit -n)";
+  return "is memory left?";
+}
+
 Result<int> create_memfd(std::size_t bytes) {
-  Descriptor fd(above_standard(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
-  if (fd.get() < 0) return system_error("memfd_create", bytes, "raise the limit of open files (ulimit -n)");
+  if (Mapping::refusal()) return *Mapping::refusal();
+  Descriptor fd(open_memfd());
+  if (fd.get() < 0) return system_error("memfd_create", bytes, advice_for_memfd(errno));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("ftruncate", bytes, "ask for less memory");
   }
@@ -69,9 +84,11 @@ Result<int> create_memfd(std::size_t bytes) {
 }
 
 // Maps at an address that is a multiple of 2 MiB where the mapping is that large, so that huge pages can be used.
+// `fd`: -1 for memory without a file.
 std::byte* map_aligned(int fd, std::size_t bytes) {
+  const int flags = fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
   if (bytes < kHugePage) {
-    void* plain = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void* plain = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     return plain == MAP_FAILED ? nullptr : static_cast<std::byte*>(plain);
   }
   void* reserved = mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -79,7 +96,7 @@ std::byte* map_aligned(int fd, std::size_t bytes) {
   auto* start = static_cast<std::byte*>(reserved);
   const std::size_t skip = (kHugePage - reinterpret_cast<std::uintptr_t>(start) % kHugePage) % kHugePage;
   const std::size_t length = (bytes + page_size() - 1) / page_size() * page_size();
-  void* mapped = mmap(start + skip, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  void* mapped = mmap(start + skip, length, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);
   if (skip > 0) munmap(start, skip);
   munmap(start + skip + length, bytes + kHugePage - skip - length);
   if (mapped == MAP_FAILED) {
@@ -122,11 +139,24 @@ int above_standard(int fd) {
   return moved;
 }
 
+const std::optional<Error>& Mapping::refusal() {
+  static const std::optional<Error> kRefusal = []() -> std::optional<Error> {
+    const Descriptor fd(open_memfd());
+    if (fd.get() >= 0 || !is_forbidden(errno)) return std::nullopt;
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
+                 fmt::format("memfd_create failed: {}; {}", std::strerror(errno), advice_for_memfd(errno))};
+  }();
+  return kRefusal;
+}
+
 Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
   TUTTI_ASSERT(bytes > 0);
-  auto memfd = create_memfd(bytes);
-  if (!memfd) return memfd.error();
-  Descriptor fd(*memfd);
+  Descriptor fd(-1);
+  if (!refusal()) {
+    auto memfd = create_memfd(bytes);
+    if (!memfd) return memfd.error();
+    fd = Descriptor(*memfd);
+  }
   std::byte* data = map_aligned(fd.get(), bytes);
   if (data == nullptr) return system_error("mmap", bytes, "ask for less, or " + more_mappings());
   if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // refused by some kernels: then small pages it is

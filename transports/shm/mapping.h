@@ -1,10 +1,12 @@
 // Mapping: memory that other processes can map too (a memfd: nameless, gone with its last user, even after kill -9).
+// Some sandboxes forbid memfd_create. Ranks that are threads of one process still share mappings then; see refusal().
 // A resource: unmapped when destroyed. Shared ownership (shared_ptr<Mapping>) is used for mappings because ranks that
 // are threads of one process use the very same mapping and end in any order.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "tutti/result.h"
 
@@ -12,6 +14,10 @@ namespace tutti {
 
 class Mapping {
  public:
+  // Why no mapping of this process can be passed to another process: the system forbids memfd_create. It is asked once;
+  // the answer holds for the life of the process. create() then returns memory that only this process can map (fd() is
+  // -1), and adopt() fails with this error.
+  static const std::optional<Error>& refusal();
   // Zeroed pages; `huge` asks for huge pages (a wish). Errors: kSystem with what to raise (memory, descriptors).
   static Result<std::shared_ptr<Mapping>> create(std::size_t bytes, bool huge);
   // Maps the whole of a memfd received from a peer; takes the descriptor.
@@ -33,7 +39,7 @@ class Mapping {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
-  int fd() const { return fd_; }  // to pass on to peers; -1 for memory received from one
+  int fd() const { return fd_; }  // to pass on to peers; -1: it was received from one, or refusal() says why
 
  private:
   static Result<std::shared_ptr<Mapping>> map_open(int fd);  // leaves the descriptor to the caller

@@ -34,7 +34,8 @@ Result<int> PokeTable::open(std::uint64_t key) {
   const int event = above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (event < 0) {
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                 fmt::format("eventfd failed: {}; raise the limit of open files (ulimit -n)", std::strerror(errno))};
+                 fmt::format("eventfd failed: {}{}", std::strerror(errno),
+                             errno == EMFILE || errno == ENFILE ? "; raise the limit of open files (ulimit -n)" : "")};
   }
   const std::scoped_lock lock(mutex_);
   const bool is_new = events_.emplace(key, event).second;
