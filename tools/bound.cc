@@ -11,15 +11,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
-#include <limits>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/cpu/reduce.h"
 #include "tools/fd.h"
 #include "tools/perf_data.h"
+#include "topology/host.h"
+#include "topology/memory.h"
 
 namespace tutti::tool {
 namespace {
@@ -45,12 +44,10 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value 
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
 std::vector<int> usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
+  const std::vector<bool> usable = discover_host().cpus;
   std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {0};
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  for (std::size_t cpu = 0; cpu < usable.size(); ++cpu) {
+    if (usable[cpu]) cpus.push_back(static_cast<int>(cpu));
   }
   return cpus;
 }
@@ -62,29 +59,13 @@ bool pin_to(int cpu) {
   return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
 }
 
-// "MemAvailable" of the machine, or what the control group leaves where that is less.
-std::uint64_t available_bytes() {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string word; meminfo >> word;) {
-    std::uint64_t kib = 0;
-    if (word == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
-  }
-  std::uint64_t limit = 0;
-  std::uint64_t used = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
-    available = std::min(available, limit > used ? limit - used : 0);
-  }
-  return available;
-}
-
 // `ranks` buffers side by side in one shared mapping, in huge pages where the system gives them.
 class SharedBuffers {
  public:
   SharedBuffers(std::int32_t ranks, std::uint64_t bytes)
       : stride_(round_up(bytes, bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes)),
         total_(stride_ * static_cast<std::uint64_t>(ranks)) {
-    if (total_ > available_bytes() / 2) return;
+    if (total_ > available_memory().bytes() / 2) return;
     const Fd file(::memfd_create("tutti-bound", MFD_CLOEXEC));
     if (!file.valid() || ::ftruncate(file.get(), static_cast<off_t>(total_)) != 0) return;
     void* const address = ::mmap(nullptr, total_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);

@@ -25,6 +25,7 @@
 #include "tools/file.h"
 #include "tools/launch.h"
 #include "tools/perf_buffer.h"
+#include "tools/perf_memory.h"
 #include "tools/perf_options.h"
 #include "tools/perf_rank.h"
 #include "tools/perf_report.h"
@@ -86,7 +87,7 @@ Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& opt
 // One rank's work, report included. True if it went well and no element of any rank was wrong.
 bool run_rank(Communicator& communicator, const PerfOptions& options) {
   const Result<std::uint64_t> wrong = measure(communicator, options);
-  if (!wrong) print_error(communicator.rank(), wrong.error());
+  if (!wrong && !wrong.error().message.empty()) print_error(communicator.rank(), wrong.error());
   return wrong && *wrong == 0;
 }
 
@@ -188,6 +189,10 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
     if (const Status writable = check_writable(*path); !writable) return usage_error(writable.error().message);
   }
   if (is_rank) return run_as_rank(*options, *job);
+  if (const Status enough = check_memory_for_ranks(options->ranks); !enough) {
+    print_error(-1, enough.error());
+    return kExitFailure;
+  }
   return options->threads ? run_as_threads(*options) : run_as_processes(*options, arguments);
 }
 

@@ -214,14 +214,27 @@ Status check_ranks(const PerfOptions& options, std::int32_t ranks) {
   return {};
 }
 
+std::vector<std::uint64_t> sweep_sizes(const PerfOptions& options) {
+  std::vector<std::uint64_t> sizes;
+  std::uint64_t bytes = options.min_bytes;
+  while (bytes <= options.max_bytes && sizes.size() < kMaxSizes) {
+    sizes.push_back(bytes);
+    if (options.step_bytes > 0) {
+      bytes += options.step_bytes;
+      continue;
+    }
+    bytes = std::max<std::uint64_t>(1, bytes);
+    if (bytes > options.max_bytes / options.step_factor) break;  // the product may be more than 64 bits hold
+    bytes *= options.step_factor;
+  }
+  return sizes;
+}
+
 std::vector<std::uint64_t> sweep_elements(const PerfOptions& options, DataType type, std::int32_t ranks) {
   std::vector<std::uint64_t> elements;
-  std::uint64_t bytes = options.min_bytes;
-  while (bytes <= options.max_bytes && elements.size() < kMaxSizes) {
+  for (const std::uint64_t bytes : sweep_sizes(options)) {
     const std::uint64_t message = message_elements(options.collective, ranks, bytes, size_of(type));
     if (elements.empty() || elements.back() != message) elements.push_back(message);
-    bytes =
-        options.step_bytes > 0 ? bytes + options.step_bytes : std::max<std::uint64_t>(1, bytes) * options.step_factor;
   }
   return elements;
 }

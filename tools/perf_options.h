@@ -87,6 +87,9 @@ Result<PerfOptions> resolve(const PerfArguments& arguments);
 // as above.
 Status check_ranks(const PerfOptions& options, std::int32_t ranks);
 
+// The sizes of the sweep in bytes, in ascending order.
+std::vector<std::uint64_t> sweep_sizes(const PerfOptions& options);
+
 // The messages of the sweep in elements (message_elements()), none twice in a row.
 std::vector<std::uint64_t> sweep_elements(const PerfOptions& options, DataType type, std::int32_t ranks);
 

@@ -20,6 +20,7 @@
 #include "tools/perf_buffer.h"
 #include "tools/perf_collective.h"
 #include "tools/perf_data.h"
+#include "tools/perf_memory.h"
 #include "tutti/group.h"
 
 namespace tutti::tool {
@@ -61,6 +62,12 @@ struct Case {
   }
 };
 
+// What a rank's buffers take, without their guards.
+struct BufferBytes {
+  std::size_t input = 0;
+  std::size_t output = 0;
+};
+
 // The elements of an input that a call must leave as they are.
 struct Untouched {
   std::uint64_t first = 0;
@@ -88,6 +95,8 @@ class Sweep {
 
  private:
   Status open_device();
+  BufferBytes buffers_of(const PerfOptions& options) const;
+  Status leave_out_what_does_not_fit();
   Status allocate_buffers();
   Status run_row(DataType type, ReduceOp op, std::uint64_t elements);
   Algorithm algorithm_of(DataType type, std::uint64_t elements) const;
@@ -115,7 +124,7 @@ class Sweep {
   Status settle();
 
   Communicator& communicator_;
-  const PerfOptions& options_;
+  PerfOptions options_;  // max_bytes may be less than was asked for: what there is memory for
   PerfReport* const report_;
   BoundMeter bound_;
   std::unique_ptr<PerfDevice> device_;  // of memory that is a GPU's
@@ -132,21 +141,43 @@ Status Sweep::barrier() {
   return {};
 }
 
-Status Sweep::allocate_buffers() {
-  std::size_t input_bytes = 0;
-  std::size_t output_bytes = 0;
-  for (DataType type : options_.types) {
-    for (std::uint64_t elements : sweep_elements(options_, type, communicator_.size())) {
+BufferBytes Sweep::buffers_of(const PerfOptions& options) const {
+  BufferBytes bytes;
+  for (DataType type : options.types) {
+    for (std::uint64_t elements : sweep_elements(options, type, communicator_.size())) {
       for (const bool in_place : {false, true}) {
-        if (in_place && !options_.in_place) continue;
-        const Case one = make_case(type, options_.ops.front(), elements, in_place);
-        input_bytes = std::max(input_bytes, one.input_bytes());
-        output_bytes = std::max(output_bytes, one.output_bytes());
+        if (in_place && !options.in_place) continue;
+        const Case one = make_case(type, options.ops.front(), elements, in_place);
+        bytes.input = std::max(bytes.input, one.input_bytes());
+        bytes.output = std::max(bytes.output, one.output_bytes());
       }
     }
   }
+  return bytes;
+}
+
+Status Sweep::leave_out_what_does_not_fit() {
+  const auto needed = [this](std::uint64_t size) {
+    PerfOptions smaller = options_;
+    smaller.max_bytes = size;
+    const BufferBytes bytes = buffers_of(smaller);
+    return std::uint64_t{bytes.input} + bytes.output + 2 * kGuardBytes;
+  };
+  const Result<MemoryFit> fit = fit_in_memory(communicator_, sweep_sizes(options_), needed);
+  if (!fit) {
+    Error error = fit.error();
+    if (rank() != 0 && fit.error().code == ErrorCode::kSystem) error.message.clear();  // rank 0 says it for all
+    return error;
+  }
+  options_.max_bytes = fit->max_bytes;
+  if (report_ != nullptr) report_->leave_out(fit->left_out);
+  return {};
+}
+
+Status Sweep::allocate_buffers() {
+  const BufferBytes wanted = buffers_of(options_);
   for (Buffer* buffer : {&input_, &output_}) {
-    const std::size_t bytes = (buffer == &input_ ? input_bytes : output_bytes) + kGuardBytes;
+    const std::size_t bytes = (buffer == &input_ ? wanted.input : wanted.output) + kGuardBytes;
     Result<Buffer> made = Buffer::create(communicator_, options_.memory, device_.get(), bytes);
     if (!made) return made.error();
     *buffer = std::move(*made);
@@ -185,6 +216,7 @@ Status Sweep::open_device() {
 
 Result<std::uint64_t> Sweep::run() {
   TUTTI_TRY(open_device());
+  TUTTI_TRY(leave_out_what_does_not_fit());
   TUTTI_TRY(allocate_buffers());
   TUTTI_TRY(settle());
   if (report_ != nullptr) TUTTI_TRY(report_->print_header());

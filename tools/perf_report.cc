@@ -83,6 +83,7 @@ Status PerfReport::print_header() const {
   text += fmt::format("# warm-up calls: {}, timed calls: {}, results checked: {}\n", options_.warmup_iterations,
                       options_.iterations > 0 ? std::to_string(options_.iterations) : "by time",
                       options_.check ? "yes" : "no");
+  if (!left_out_.empty()) text += "# " + left_out_ + "\n";
   const auto line = [&](std::string_view size, std::string_view count, std::string_view type, std::string_view op,
                         std::string_view algorithm, const std::string& out, const std::string& in,
                         const std::string& bound) {
@@ -215,6 +216,7 @@ std::string PerfReport::to_json(const std::string& date) const {
   document["checked"] = sum.has_value();
   document["wrong"] = sum ? nlohmann::ordered_json(*sum) : nlohmann::ordered_json();
   document["avg_busbw_GBps"] = mean_busbw_GBps();
+  if (!left_out_.empty()) document["left_out"] = left_out_;
   document["rows"] = json_rows();
   return document.dump(2) + "\n";
 }

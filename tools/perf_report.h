@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/perf_collective.h"
@@ -53,6 +54,8 @@ class PerfReport {
  public:
   PerfReport(const PerfOptions& options, PerfJob job);
 
+  // Called before print_header(): why some messages are not measured. Empty: all are.
+  void leave_out(std::string why) { left_out_ = std::move(why); }
   // Errors: kSystem, stdout can't be written.
   Status print_header() const;
   Status add(const PerfRow& row);
@@ -78,6 +81,7 @@ class PerfReport {
   const PerfOptions options_;
   const PerfJob job_;
   const bool bounded_;
+  std::string left_out_;
   std::vector<PerfRow> rows_;
 };
 

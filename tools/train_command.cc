@@ -20,6 +20,7 @@
 #include "tools/elastic.h"
 #include "tools/exit_status.h"
 #include "tools/launch.h"
+#include "topology/memory.h"
 
 namespace tutti::tool {
 namespace {
@@ -160,6 +161,7 @@ int run_train(std::vector<std::string> words) {
   if (::isatty(STDERR_FILENO) == 1) command.emplace_back("--terminal");
   std::vector<std::string> check = command;
   check.emplace_back("--check");
+  check.push_back(fmt::format("--memory-bytes={}", available_memory().shared_bytes()));
   if (const int status = wait_for(check); status != kExitSuccess) return status;
   const Result<int> status = launch({.name = "tutti train",
                                      .command = std::move(command),

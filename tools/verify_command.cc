@@ -21,6 +21,7 @@
 #include "plan/verify.h"
 #include "tools/exit_status.h"
 #include "tools/plan_command.h"
+#include "topology/memory.h"
 #include "tutti/plan.h"
 
 namespace tutti::tool {
@@ -28,7 +29,8 @@ namespace {
 
 constexpr std::uint32_t kMaxRanks = 4096;         // of one plan; a ring of so many has 34 million steps
 constexpr std::uint32_t kFullRanks = 256;         // beyond: staged, in place, one tile and call
-constexpr std::uint64_t kMostSteps = 70'000'000;  // of one plan: all of a run takes up to 5.6 GB, measured
+constexpr std::uint64_t kMostSteps = 70'000'000;  // of one plan
+constexpr std::uint64_t kStepBytes = 80;          // a run with a plan of kMostSteps takes up to 5.6 GB, measured
 // Of one plan beyond kFullRanks whose races only vector clocks can judge: words joined, some 10^9 a second.
 constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 32;
 constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
@@ -75,6 +77,8 @@ class ProgressBar {
 };
 
 struct Outcome {
+  std::uint64_t memory_bytes = 0;  // available at the start; memory that is freed later stays with the process
+  std::string_view memory_limit;
   std::uint64_t plans = 0;
   std::uint64_t failed = 0;
   std::uint64_t skipped = 0;
@@ -161,6 +165,16 @@ Result<VerifyReport> prove(const Plan& plan) {
   return !clocked.ok() && clocked.error().code == ErrorCode::kUnsupported ? sampled : clocked;
 }
 
+// Why the plan is not built; empty: it is.
+std::string too_large(const Generator& generator, const Outcome& outcome) {
+  const std::uint64_t steps = steps_of(generator);
+  if (steps > kMostSteps) return fmt::format("has about {} steps, more than {}", steps, kMostSteps);
+  const std::uint64_t needed = steps * kStepBytes;
+  if (needed <= outcome.memory_bytes) return {};
+  return fmt::format("has about {} steps, which need {} of memory, and {} are available ({})", steps,
+                     text_of_bytes(needed), text_of_bytes(outcome.memory_bytes), outcome.memory_limit);
+}
+
 // Calls `visit` with every different plan for so many ranks: of roots, and of machines where the plan depends on them.
 // Counts what there is no plan for and tells of the first.
 void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar, Outcome& outcome,
@@ -176,10 +190,10 @@ void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar
         fmt::print("skipped: {}\n", generator.error().message);
         return;
       }
-      if (const std::uint64_t steps = ranks > kFullRanks ? steps_of(*generator) : 0; steps > kMostSteps) {
+      if (const std::string why = ranks > kFullRanks ? too_large(*generator, outcome) : ""; !why.empty()) {
         ++outcome.skipped;
         bar.clear();
-        fmt::print("left out: {} has about {} steps, more than {}\n", describe(subject, collective), steps, kMostSteps);
+        fmt::print("left out: {} {}\n", describe(subject, collective), why);
         continue;
       }
       Plan plan = build_plan(*generator);
@@ -278,7 +292,10 @@ int run_verify(const VerifyCommand& command) {
   double work = 0;
   for (std::uint32_t ranks = range.first; ranks <= range.last; ++ranks) work += work_of(ranks);
   ProgressBar bar(work * static_cast<double>(subjects.size()));
+  const AvailableMemory memory = available_memory();
   Outcome outcome;
+  outcome.memory_bytes = memory.bytes();
+  outcome.memory_limit = memory.limit();
   const auto start = std::chrono::steady_clock::now();
   for (const Subject& subject : subjects) {
     prove_range(subject, range, bar, outcome);

@@ -124,6 +124,7 @@ void add_files(CLI::App& app, TrainOptions& options) {
   app.add_flag("--quiet", options.quiet, "No progress");
   app.add_flag("--elastic-rank", options.elastic, "")->group("");
   app.add_flag("--terminal", options.terminal, "")->group("");
+  app.add_option("--memory-bytes", options.memory_bytes, "")->group("");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "train/command.h"
 #include "train/data.h"
 #include "train/memory.h"
+#include "train/needed_memory.h"
 #include "train/plot.h"
 #include "train/trainer.h"
 
@@ -64,6 +65,7 @@ void try_algorithm(const TrainOptions& options) {
 // What can be wrong is said once, before ranks are started.
 int check(TrainOptions options) {
   complete(options);
+  check_memory(options);
   load(options);
   const Log log(options, true);
   if (!options.checkpoint.empty()) check_folder(options.checkpoint);

@@ -68,7 +68,8 @@ struct TrainOptions {
   double minutes = 0;         // after which all stop; 0: never
   std::string json;
   bool elastic = false;
-  bool terminal = false;  // a progress bar may move
+  std::uint64_t memory_bytes = 0;  // available on this machine for all ranks; 0: unknown
+  bool terminal = false;           // a progress bar may move
   bool quiet = false;
 };
 

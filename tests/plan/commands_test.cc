@@ -1,8 +1,13 @@
 // `tutti plan` and `tutti verify`, run inside this process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -211,6 +216,25 @@ TEST(VerifyCommand, SaysWhatItSkipsAndDoesNotCallNothingProved) {
   const Outcome outcome = run("verify --ranks 1025 --collective all_reduce --algorithm two_shot");
   EXPECT_EQ(outcome.exit_code, kExitFailure);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("skipped: two_shot"), HasSubstr("FAILED; proved 0 plans")));
+}
+
+// In a process of its own, which may have 300 MiB more address space than it has.
+TEST(VerifyCommand, LeavesOutPlansThatMemoryDoesNotHold) {
+  const auto left_out = [] {
+    std::uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t most = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (rlim_t{300} << 20);
+    const rlimit limit{.rlim_cur = most, .rlim_max = most};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) return false;
+    const std::string out = run("verify --ranks 4096 --collective all_reduce --algorithm ring").out;
+    return out.find("steps, which need 2.5 GiB of memory, and ") != std::string::npos &&
+           out.find(" MiB are available (limit of ulimit -v)") != std::string::npos;
+  };
+  const pid_t child = fork();
+  if (child == 0) std::_Exit(left_out() ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(VerifyCommand, RefusesRangesThatAreNone) {

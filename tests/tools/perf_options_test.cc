@@ -9,6 +9,18 @@ namespace {
 
 using Counts = std::vector<std::uint64_t>;
 
+TEST(PerfOptions, AStepFactorThatLeavesTheRangeEndsTheSweep) {
+  PerfArguments arguments;
+  arguments.min_bytes = "8";
+  arguments.max_bytes = "1024G";
+  arguments.step_factor = "137438953472";
+  EXPECT_EQ(sweep_sizes(resolve(arguments).value()), (std::vector<std::uint64_t>{8, std::uint64_t{1} << 40}));
+  arguments.min_bytes = "0";
+  arguments.max_bytes = "4";
+  arguments.step_factor = "2";
+  EXPECT_EQ(sweep_sizes(resolve(arguments).value()), (std::vector<std::uint64_t>{0, 2, 4}));
+}
+
 TEST(ParseSize, TakesWholeBytesAndBinarySuffixes) {
   EXPECT_EQ(parse_size("0"), 0u);
   EXPECT_EQ(parse_size("8"), 8u);

@@ -167,4 +167,18 @@ disk_errors_are_told() {
   : >"$here/out"
 }
 
+# No machine has 4 TiB for this test. Nothing is allocated for the row that is left out.
+messages_beyond_memory_are_left_out() {
+  local how words='^# messages of more than 8 bytes are left out: messages of 1.0 TiB need 4.0 TiB of memory for 2'
+  for how in --ranks=2 '--ranks=2 --threads'; do
+    # shellcheck disable=SC2086
+    expect_good 1 $how -b 8 -e 1024G -f 137438953472 -n 1 -w 0 --json "$here/json"
+    grep -q "$words ranks.*and [0-9.]* [MGT]iB are available" "$here/out" || fail "$how: need and room are not told"
+    grep -q '"left_out": "messages of more than 8 bytes' "$here/json" || fail "$how: the file does not tell"
+  done
+  perf --ranks 2 -b 1024G -e 1024G
+  [ $status = 1 ] || fail "with nothing that fits: status $status"
+  grep -q 'nothing can be measured: messages of 1.0 TiB need 4.0 TiB' "$here/err" || fail 'it does not tell why'
+}
+
 "$promise"

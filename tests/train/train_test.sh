@@ -417,4 +417,10 @@ fashion_mnist_is_learned() {
   records 'check(logs[0][-1]["test_accuracy"] > 0.75, logs[0][-1])' "$log"
 }
 
+# Petabytes: refused before a rank is started.
+a_model_beyond_memory_is_refused() {
+  local words='gpt with [0-9]{15} parameters needs about [0-9]{7}[0-9.]* GiB of memory on 2 ranks, and [0-9.]* GiB are'
+  expect_failure 1 "$words available" gpt --data generated --width 65536 --blocks 4096
+}
+
 "$promise"

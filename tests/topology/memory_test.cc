@@ -1,0 +1,96 @@
+#include "topology/memory.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with the files that a kernel would show.
+class Root {
+ public:
+  Root() {
+    std::string name = (fs::temp_directory_path() / "tutti-memory-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Root() { fs::remove_all(path_); }
+  Root(const Root&) = delete;
+  Root& operator=(const Root&) = delete;
+
+  void write(const std::string& file, const std::string& text) const {
+    fs::create_directories((path_ / file).parent_path());
+    std::ofstream(path_ / file) << text;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+void write_machine(const Root& root) {
+  root.write("proc/meminfo", "MemTotal: 4096 kB\nMemFree: 1 kB\nMemAvailable:    2048 kB\n");
+}
+
+TEST(AvailableMemory, WithoutLimitsIsTheMachines) {
+  const Root root;
+  write_machine(root);
+  root.write("proc/self/cgroup", "0::/job\n");
+  root.write("sys/fs/cgroup/job/memory.max", "max\n");
+  root.write("sys/fs/cgroup/job/memory.current", "4096\n");
+  const AvailableMemory memory = available_memory(root.path());
+  EXPECT_EQ(memory.machine_bytes, 2048u * 1024);
+  EXPECT_EQ(memory.group_bytes, kUnlimitedMemory);
+  EXPECT_TRUE(memory.group.empty());
+}
+
+TEST(AvailableMemory, IsWhatTheTightestCgroupAboveTheProcessLeaves) {
+  const Root root;
+  write_machine(root);
+  root.write("proc/self/cgroup", "1:name=systemd:/\n0::/job/step/task\n");
+  root.write("sys/fs/cgroup/job/step/task/memory.max", "max\n");
+  root.write("sys/fs/cgroup/job/step/task/memory.current", "100\n");
+  root.write("sys/fs/cgroup/job/step/memory.max", "900000\n");
+  root.write("sys/fs/cgroup/job/step/memory.current", "100000\n");
+  root.write("sys/fs/cgroup/job/memory.max", "1000000\n");
+  root.write("sys/fs/cgroup/job/memory.current", "600000\n");
+  root.write("sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 50000\n");
+  const AvailableMemory memory = available_memory(root.path());
+  EXPECT_EQ(memory.group_bytes, 450'000u) << "cached pages of files are given back first";
+  EXPECT_EQ(memory.group, "/job");
+  EXPECT_EQ(memory.shared_bytes(), 450'000u);
+}
+
+TEST(AvailableMemory, KnowsCgroupsOfVersionOneAndContainersThatSeeTheirOwnFolderOnly) {
+  const Root root;
+  write_machine(root);
+  root.write("proc/self/cgroup", "4:cpu,memory:/docker/0123\n3:cpuset:/x\n0::/\n");
+  root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000\n");
+  root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "600000\n");
+  AvailableMemory memory = available_memory(root.path());
+  EXPECT_EQ(memory.group_bytes, 0u) << "more is used than may be";
+  root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  memory = available_memory(root.path());
+  EXPECT_EQ(memory.group_bytes, kUnlimitedMemory) << "this number stands for no limit";
+}
+
+TEST(AvailableMemory, CannotBeReadIsUnlimited) {
+  const Root root;
+  EXPECT_EQ(available_memory(root.path()).shared_bytes(), kUnlimitedMemory);
+  EXPECT_LT(available_memory().shared_bytes(), kUnlimitedMemory) << "this machine's";
+}
+
+TEST(AvailableMemory, IsWrittenForPeople) {
+  EXPECT_EQ(text_of_bytes(8), "8 bytes");
+  EXPECT_EQ(text_of_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(text_of_bytes(400u << 20), "400 MiB");
+  EXPECT_EQ(text_of_bytes(std::uint64_t{4} << 40), "4.0 TiB");
+}
+
+}  // namespace
+}  // namespace tutti
