@@ -14,13 +14,19 @@ constexpr std::size_t kCpusPerDigit = 4;
 constexpr std::size_t kMaxCaches = 16;  // of one core; known machines have up to 6
 constexpr std::string_view kDigits = "0123456789abcdef";
 
+// The kernel refuses a set that is smaller than its own, so larger ones are tried. Linux has at most 8,192 CPUs.
 std::vector<bool> cpus_by_affinity() {
-  std::vector<bool> cpus(CPU_SETSIZE, false);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {true};
-  for (std::size_t cpu = 0; cpu < cpus.size(); ++cpu) cpus[cpu] = CPU_ISSET(cpu, &set);
-  return cpus;
+  constexpr std::size_t kMostCpus = 16'384;
+  for (std::size_t count = CPU_SETSIZE; count <= kMostCpus; count *= 2) {
+    std::vector<cpu_set_t> sets(count / CPU_SETSIZE);
+    if (sched_getaffinity(0, sets.size() * sizeof(cpu_set_t), sets.data()) != 0) continue;
+    std::vector<bool> cpus(count, false);
+    for (std::size_t cpu = 0; cpu < count; ++cpu) {
+      cpus[cpu] = CPU_ISSET(cpu % CPU_SETSIZE, &sets[cpu / CPU_SETSIZE]);
+    }
+    return cpus;
+  }
+  return {true};
 }
 
 std::string first_word_of(const std::filesystem::path& file) {

@@ -14,7 +14,9 @@
 #include "base/crc32c.h"
 #include "base/recording.h"
 #include "runtime/data_paths.h"
+#include "runtime/machine_limits.h"
 #include "runtime/memory_sharing.h"
+#include "runtime/rank_sets.h"
 #include "topology/host.h"
 #include "transports/checksum/checksum_transport.h"
 #include "transports/mixed/mixed_transport.h"
@@ -86,35 +88,6 @@ Status compare_settings(std::vector<std::string>& blobs) {
   return {};
 }
 
-// "0-3,7": the ranks that are set.
-std::string pack_ranks(const std::vector<bool>& set) {
-  std::string text;
-  for (std::size_t first = 0; first < set.size(); ++first) {
-    if (!set[first]) continue;
-    std::size_t last = first;
-    while (last + 1 < set.size() && set[last + 1]) ++last;
-    text += fmt::format("{}{}-{}", text.empty() ? "" : ",", first, last);
-    first = last;
-  }
-  return text;
-}
-
-std::vector<bool> unpack_ranks(std::string_view text, std::size_t ranks) {
-  std::vector<bool> set(ranks, false);
-  while (!text.empty()) {
-    const std::string_view run = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(run.size() + 1, text.size()));
-    const std::size_t dash = run.find('-');
-    std::size_t first = ranks;
-    std::size_t last = 0;
-    if (dash == std::string_view::npos) continue;
-    std::from_chars(run.data(), run.data() + dash, first);
-    std::from_chars(run.data() + dash + 1, run.data() + run.size(), last);
-    for (std::size_t r = first; r <= last && r < ranks; ++r) set[r] = true;
-  }
-  return set;
-}
-
 Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
   std::uint32_t id = 0;
   const auto [end, error] = std::from_chars(blob.data(), blob.data() + blob.size(), id);
@@ -141,6 +114,13 @@ Result<std::vector<std::uint32_t>> find_machines(UnixExchange& exchange, const s
   std::vector<std::vector<bool>> reaches;
   for (const std::string& row : *rows) reaches.push_back(unpack_ranks(row, ranks));
   return local_groups(reaches);
+}
+
+// Of the segments of a machine's ranks.
+SegmentShape shape_of(const Config& config, const std::vector<std::uint32_t>& ranks) {
+  return {.ranks = static_cast<std::uint32_t>(ranks.size()),
+          .slots = config.slots,
+          .slot_bytes = config.slot_bytes_or(kSlotBytes)};
 }
 
 // How many machines; and, by rank, their number in the order of their first ranks.
@@ -388,7 +368,8 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
   // All are here, and connect at once: who does not is told of in the next round, which has the same deadline.
-  const Status connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns(timeout_ms));
+  Status connected = check_machine_limits(shape_of(config, group), process_limits());
+  if (connected) connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns(timeout_ms));
   const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();

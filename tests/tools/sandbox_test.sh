@@ -73,4 +73,14 @@ a_rank_without_memfd_joins_the_others() {
   grep -q 'on this machine: 1 of the 3 ranks' "$here/err1" || fail 'the rank in the sandbox shares memory'
 }
 
+# Each rank may open 75 files; 40 ranks need more to share memory. Set-up before that needs about 50 on rank 0.
+too_few_descriptors_are_told_with_the_limit() {
+  timeout "$(scaled 40)" "$tutti" run -n 40 -- bash -c 'ulimit -n 75; exec "$0" "$@"' "$tutti" "${small[@]}" \
+    >"$here/out" 2>"$here/err"
+  status=$?
+  [ "$status" = 1 ] || fail "status $status"
+  grep -qE 'with 40 ranks on this machine each process needs [0-9]+ file descriptors, and the limit is 75: raise' \
+    "$here/err" || fail 'the limit is not told'
+}
+
 "$promise"

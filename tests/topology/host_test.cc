@@ -1,15 +1,49 @@
 #include "topology/host.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+namespace {
+// The CPUs of the kernel that a test plays; 0: those of the real one.
+std::size_t kernel_cpus = 0;
+}  // namespace
+
+// Takes the place of the C library's. A kernel refuses a set that has no room for all its CPUs.
+extern "C" int sched_getaffinity(pid_t process, std::size_t bytes, cpu_set_t* set) noexcept {
+  if (kernel_cpus == 0) return syscall(SYS_sched_getaffinity, process, bytes, set) < 0 ? -1 : 0;
+  if (bytes * 8 < kernel_cpus) {
+    errno = EINVAL;
+    return -1;
+  }
+  std::memset(set, 0, bytes);
+  const std::size_t last = kernel_cpus - 1;
+  reinterpret_cast<unsigned char*>(set)[last / 8] = static_cast<unsigned char>(1U << last % 8);
+  return 0;
+}
+
 namespace tutti {
 namespace {
+
+TEST(Host, SeesTheCpusOfLargeMachines) {
+  for (const std::size_t cpus : {std::size_t{1024}, std::size_t{1025}, std::size_t{8192}}) {
+    kernel_cpus = cpus;
+    const std::vector<bool> found = discover_host().cpus;
+    kernel_cpus = 0;
+    ASSERT_GE(found.size(), cpus);
+    EXPECT_TRUE(found[cpus - 1]) << cpus;
+    EXPECT_EQ(std::count(found.begin(), found.end(), true), 1) << cpus;
+    EXPECT_LT(pack_cpus(found).size(), 2100u) << "it goes into one message of set-up";
+  }
+}
 
 TEST(Host, HasNoMoreCoresThanTheMachine) {
   const HostTopology host = discover_host();
