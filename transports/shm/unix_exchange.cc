@@ -112,7 +112,16 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, rank,
                  fmt::format("rank {} published an address that cannot be read", peer)};
   }
-  const Dialled dialled = dial(*address, clock, deadline_ns);
+  const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
+  Dialled dialled = dial(*address, clock, deadline_ns);
+  // The listener gives a connection 1 s for its hello. Among hundreds of processes this one may not run for so long.
+  while (dialled.reach == Reach::kReached && send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) < 0) {
+    const bool dropped = errno == EPIPE || errno == ECONNRESET;
+    const Error error = unix_socket_error("send", rank);
+    close(dialled.fd);
+    if (!dropped || clock.now_ns() >= deadline_ns) return error;
+    dialled = dial(*address, clock, deadline_ns);
+  }
   if (dialled.reach == Reach::kOtherUser) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, rank,
                  fmt::format("rank {} runs as another user; run all ranks as one user", peer)};
@@ -130,10 +139,6 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   peers_[peer].socket = dialled.fd;
   peers_[peer].pidfd = watch_process(dialled.process);
   peers_[peer].process = dialled.process;
-  const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
-  if (send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
-    return unix_socket_error("send", rank);
-  }
   return {};
 }
 
