@@ -23,7 +23,6 @@
 namespace tutti::tool {
 namespace {
 
-constexpr int kListenBacklog = 4096;
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
 // What the launcher sets; the caller's own values of these are dropped.
@@ -115,6 +114,9 @@ int read_failure(int fd) {
 
 }  // namespace
 
+// The socket reserves a port and does not listen: rank 0 does that. If a wrapper closes rank 0's copy, rank 0 can thus
+// listen there with a socket of its own, which SO_REUSEADDR allows beside sockets that do not listen. The kernel gives
+// the port to nobody who asks for any free one.
 Result<RootSocket> RootSocket::create() {
   RootSocket root;
   TUTTI_TRY(check_loopback());
@@ -130,9 +132,10 @@ Result<RootSocket> RootSocket::create() {
   address6.sin6_addr = in6addr_loopback;
   socklen_t length = v4 ? sizeof address : sizeof address6;
   auto* generic = v4 ? reinterpret_cast<sockaddr*>(&address) : reinterpret_cast<sockaddr*>(&address6);
-  if (::bind(root.fd.get(), generic, length) != 0 || ::listen(root.fd.get(), kListenBacklog) != 0 ||
-      ::getsockname(root.fd.get(), generic, &length) != 0) {
-    return system_error(fmt::format("cannot listen on {} for the job", root.host), errno);
+  const int yes = 1;
+  if (::setsockopt(root.fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      ::bind(root.fd.get(), generic, length) != 0 || ::getsockname(root.fd.get(), generic, &length) != 0) {
+    return system_error(fmt::format("cannot reserve a port of {} for the job", root.host), errno);
   }
   root.port = ntohs(v4 ? address.sin_port : address6.sin6_port);
   return root;

@@ -12,8 +12,8 @@
 
 namespace tutti::tool {
 
-// A listening TCP socket on a free port of the loopback address: rank 0 inherits it, so the port is taken from the
-// first moment.
+// A TCP socket that is bound to a free port of the loopback address, so that the port is taken from the first moment.
+// Rank 0 inherits it and listens.
 struct RootSocket {
   Fd fd;
   std::string host;  // 127.0.0.1, or ::1 if the loopback interface has no IPv4 address

@@ -59,7 +59,7 @@ struct Config {
   std::optional<std::int32_t> local_rank;              // TUTTI_LOCAL_RANK
   std::optional<std::int32_t> local_size;              // TUTTI_LOCAL_SIZE
   std::string root;                                    // TUTTI_ROOT, "host:port"
-  std::optional<std::int32_t> root_fd;                 // TUTTI_ROOT_FD, rank 0's inherited listening socket
+  std::optional<std::int32_t> root_fd;                 // TUTTI_ROOT_FD, rank 0's inherited bound socket
   std::optional<std::int32_t> elastic_fd;              // TUTTI_ELASTIC_FD, the launcher's inherited socket
   std::string job_id;                                  // TUTTI_JOB_ID
   std::string job_key_file;                            // TUTTI_JOB_KEY_FILE, whose bytes are the job's key

@@ -44,7 +44,7 @@ struct RendezvousOptions {
   // other machines cannot reach. Empty: there is none, or all ranks are on one machine.
   std::string other_host;
   bool may_be_forwarded = false;     // rank 0 listens on `other_host` alone if no address of `host` is its machine's
-  int listening_fd = -1;             // rank 0: an inherited socket that listens there already; stays the caller's
+  int listening_fd = -1;             // rank 0: an inherited socket that is bound there; stays the caller's
   std::string job_id;                // at most 128 bytes; no secret
   JobKey key;                        // by which ranks and hub know each other
   std::int64_t timeout_ms = 60'000;  // of the whole set-up

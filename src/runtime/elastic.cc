@@ -213,10 +213,12 @@ Result<Elastic> Elastic::join(const CommunicatorOptions& options) {
   socklen_t length = sizeof(type);
   const bool is_ours = fd < 0 || (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_SEQPACKET);
   if (!is_ours) {
-    return Error{ErrorCode::kConfig, ErrorScope::kProcess, -1,
-                 fmt::format("TUTTI_ELASTIC_FD={} is no launcher's socket: leave it to `tutti run --elastic`, and join "
-                             "in the process that it starts",
-                             fd)};
+    return Error{
+        ErrorCode::kConfig, ErrorScope::kProcess, -1,
+        fmt::format("TUTTI_ELASTIC_FD={0} is no launcher's socket: a program between `tutti run --elastic` and "
+                    "this one has closed it (in Python, give subprocess pass_fds=({0},)), or the variable is "
+                    "not from this job",
+                    fd)};
   }
   return Elastic(std::make_unique<detail::ElasticImpl>(options, fd));
 }

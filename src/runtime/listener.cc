@@ -27,6 +27,19 @@ bool is_wildcard(const sockaddr& address) {
          IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
+// Makes a TCP socket listen that is bound to a port. False: it is another kind of socket, bound to none, or connected.
+bool listen_where_bound(int fd) {
+  int type = 0;
+  socklen_t length = sizeof(type);
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_STREAM) return false;
+  sockaddr_storage name{};
+  length = sizeof(name);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return false;
+  if (name.ss_family != AF_INET && name.ss_family != AF_INET6) return false;
+  // sin_port and sin6_port stand at the same place.
+  return reinterpret_cast<const sockaddr_in*>(&name)->sin_port != 0 && ::listen(fd, SOMAXCONN) == 0;
+}
+
 }  // namespace
 
 Listener::Listener(Listener&& other) noexcept
@@ -117,11 +130,22 @@ Result<Listener> Listener::inherit(int fd) {
   }
   int listening = 0;
   socklen_t length = sizeof(listening);
-  if (getsockopt(copy.fd_, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 || listening == 0) {
-    return fail(ErrorCode::kConfig, fmt::format("TUTTI_ROOT_FD={} is not a listening socket", fd));
-  }
+  const bool is_socket = getsockopt(copy.fd_, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) == 0;
+  if (is_socket && listening == 0) listening = listen_where_bound(copy.fd_) ? 1 : 0;
+  if (listening == 0) return fail(ErrorCode::kConfig, fmt::format("TUTTI_ROOT_FD={} is not a listening socket", fd));
   TUTTI_TRY(copy.find_address());
   return copy;
+}
+
+Result<Listener> Listener::inherit_or_open(int fd, const std::string& address, std::span<const std::uint16_t> ports) {
+  auto inherited = inherit(fd);
+  if (inherited) return inherited;
+  auto opened = open(address, ports);
+  if (opened) return opened;
+  return fail(opened.error().code,
+              fmt::format("{}; {} (a program between the launcher and this one has closed it; in Python, give "
+                          "subprocess pass_fds=({},))",
+                          opened.error().message, inherited.error().message, fd));
 }
 
 Status Listener::find_address() {

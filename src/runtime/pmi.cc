@@ -87,7 +87,10 @@ Status PmiClient::wait_for(short events) {
     pollfd poll_for{.fd = fd_, .events = events, .revents = 0};
     const int ready = poll(&poll_for, 1, static_cast<int>(std::min<std::int64_t>(left, 1000)));
     if (ready > 0 && (poll_for.revents & POLLNVAL) != 0) {
-      return fail(ErrorCode::kConfig, fmt::format("PMI_FD={} is not an open descriptor", fd_));
+      return fail(ErrorCode::kConfig,
+                  fmt::format("PMI_FD={0} is not an open descriptor: a program between mpirun and this "
+                              "one has closed it (in Python, give subprocess pass_fds=({0},))",
+                              fd_));
     }
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return fail(ErrorCode::kSystem, fmt::format("PMI_FD: {}", std::strerror(errno)));

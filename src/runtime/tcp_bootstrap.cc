@@ -175,7 +175,7 @@ Status TcpBootstrap::resolve_root() {
 // Rank 0's, on every address of the root that is this machine's.
 Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   if (options_.listening_fd >= 0) {
-    auto inherited = Listener::inherit(options_.listening_fd);
+    auto inherited = Listener::inherit_or_open(options_.listening_fd, root_.list().front(), options_.ports);
     if (!inherited) return inherited.error();
     std::vector<Listener> one;
     one.push_back(std::move(*inherited));

@@ -152,4 +152,11 @@ without_a_launcher_it_is_an_ordinary_job() {
   expect_lines 1 'TUTTI_ELASTIC_FD=0 is no launcher'
 }
 
+a_wrapper_that_closes_descriptors_is_told() {
+  begin --elastic 2:2 --max-restarts 0 -- python3 -c 'import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))' \
+    "$program" 20
+  ends_with 1
+  grep -q 'TUTTI_ELASTIC_FD=[0-9]* .*has closed it.*pass_fds' "$here/log" || fail 'the cause is not told'
+}
+
 "$promise"

@@ -208,6 +208,27 @@ waiting_costs_no_cpu() {
   [ $((after - before)) -le 5 ] || fail "the launcher used $((after - before)) ticks of CPU in a second of waiting"
 }
 
+# Python's subprocess closes descriptors that it is not told of, as many wrapper scripts do. The wrapper itself lives on
+# and keeps its copy of the socket.
+wrapped_ranks_find_each_other() {
+  local wrapper='import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))'
+  run -n 2 -- python3 -c "$wrapper" "$tutti" perf all_reduce -b 8 -e 8 -n 1 -w 0
+  expect status $status 0
+  expect_line out '^\[0\] # Out of bounds values : 0 OK$'
+  # The same number may be another file by then.
+  run -n 2 -- bash -c 'if [ "$TUTTI_RANK" = 0 ]; then eval "exec $TUTTI_ROOT_FD</dev/null"; fi
+    exec "$0" perf all_reduce -b 8 -e 8 -n 1 -w 0' "$tutti"
+  expect status $status 0
+}
+
+# Nobody can listen at TUTTI_ROOT in place of the inherited socket: the error gives both reasons.
+a_lost_socket_is_told_with_its_cause() {
+  run -n 1 -- bash -c 'exec 3<&0; eval "exec $TUTTI_ROOT_FD>&-"
+    TUTTI_WORLD_SIZE=2 TUTTI_ROOT=203.0.113.7:1 exec "$0" perf all_reduce -b 8 -e 8 --timeout-s 20' "$tutti"
+  expect status $status 1
+  expect_line err 'cannot listen on 203\.0\.113\.7:1.*TUTTI_ROOT_FD=[0-9]* is not an open descriptor.*has closed it'
+}
+
 ranks_share_our_process_group() {
   run -n 2 -- bash -c 'sed "s/.*) //" /proc/$$/stat | cut -d" " -f3; sed "s/.*) //" /proc/$PPID/stat | cut -d" " -f3'
   expect 'process groups' "$(sed 's/.* //' "$here/out" | sort -u | wc -l)" 1
