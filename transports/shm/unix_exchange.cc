@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/assert.h"
+#include "transports/inherited.h"
 
 namespace tutti {
 namespace {
@@ -67,6 +68,7 @@ Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, s
   if (!listener) return listener.error();
   exchange->address_ = std::move(*address);
   exchange->listener_ = *listener;
+  close_in_children(*listener);
   return exchange;
 }
 
@@ -78,6 +80,8 @@ int UnixExchange::Notice::fd() const {
 }
 
 UnixExchange::~UnixExchange() {
+  forget_in_children(listener_);
+  for (const Peer& peer : peers_) forget_in_children(peer.socket);
   if (listener_ >= 0) close(listener_);
   if (news_ >= 0) close(news_);
   for (const Peer& peer : peers_) {
@@ -137,6 +141,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   if (dialled.reach != Reach::kReached) return unix_socket_error("connecting", rank);
   const std::scoped_lock lock(mutex_);
   peers_[peer].socket = dialled.fd;
+  close_in_children(dialled.fd);
   peers_[peer].pidfd = watch_process(dialled.process);
   peers_[peer].process = dialled.process;
   return {};
@@ -169,6 +174,7 @@ Status UnixExchange::accept_one() {
   }
   Peer& peer = peers_[hello.id];
   peer.socket = fd;
+  close_in_children(fd);
   peer.pidfd = watch_process(*process);
   peer.process = *process;
   peer.awaited = false;
@@ -202,6 +208,7 @@ Status UnixExchange::connect(const std::vector<std::string>& addresses, const st
           fmt::format("set-up deadline passed: rank(s) {} did not connect on this machine", fmt::join(missing, ", "))};
     }
   }
+  forget_in_children(listener_);
   close(listener_);
   listener_ = -1;
   return {};

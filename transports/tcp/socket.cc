@@ -62,6 +62,7 @@ Moved moved(ssize_t result, bool reading) {
 }  // namespace
 
 void Socket::close() {
+  forget_in_children(fd_);
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
 }

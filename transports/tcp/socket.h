@@ -1,5 +1,6 @@
-// Socket: an owned TCP descriptor, and the few system calls on it that the transport makes. Everything is non-blocking
-// and close-on-exec, and has a number above those of the standard streams. Values and resources without state of their
+// Socket: an owned TCP descriptor, and the few system calls on it that the transport makes. Everything is non-blocking,
+// close-on-exec and not kept by forked children (inherited.h), and has a number above those of the standard streams.
+// Values and resources without state of their
 // own; any thread.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "transports/inherited.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -22,7 +24,7 @@ namespace tutti {
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
+  explicit Socket(int fd) : fd_(fd) { close_in_children(fd); }
   ~Socket() { close(); }
   Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Socket& operator=(Socket&& other) noexcept {

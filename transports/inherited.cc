@@ -1,0 +1,68 @@
+#include "transports/inherited.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti {
+namespace {
+
+constexpr int kDescriptors = 1 << 20;
+constexpr int kBits = 64;
+
+// One bit for each descriptor. Global, because the handlers of pthread_atfork() have no argument, and without a lock,
+// because another thread may hold it at the moment of the fork. Pages that no descriptor uses are never touched.
+constinit std::array<std::atomic<std::uint64_t>, kDescriptors / kBits> registered{};
+constinit std::atomic<int> highest = -1;
+
+// The number of a descriptor that is good for nothing, or -1.
+int open_nothing() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+// In the child, where only functions may be called that are safe in a signal handler.
+void replace_registered() {
+  const int error = errno;
+  int nothing = open_nothing();
+  bool own = nothing >= 0;  // it is none of those that are replaced
+  for (int word = 0; word <= highest.load(std::memory_order_relaxed) / kBits; ++word) {
+    std::uint64_t left = registered[static_cast<std::size_t>(word)].exchange(0, std::memory_order_relaxed);
+    for (; left != 0; left &= left - 1) {
+      const int fd = word * kBits + std::countr_zero(left);
+      if (nothing < 0) {  // no number was free: the first that is replaced makes room
+        close(fd);
+        nothing = open_nothing();
+        own = nothing >= 0 && nothing != fd;
+      }
+      if (nothing >= 0 && nothing != fd) dup3(nothing, fd, O_CLOEXEC);
+    }
+  }
+  if (own) close(nothing);
+  highest.store(-1, std::memory_order_relaxed);
+  errno = error;
+}
+
+}  // namespace
+
+void close_in_children(int fd) {
+  if (fd < 0 || fd >= kDescriptors) return;
+  static const int handler = pthread_atfork(nullptr, nullptr, &replace_registered);
+  static_cast<void>(handler);
+  int known = highest.load(std::memory_order_relaxed);
+  while (known < fd && !highest.compare_exchange_weak(known, fd, std::memory_order_relaxed)) {
+  }
+  registered[static_cast<std::size_t>(fd / kBits)].fetch_or(std::uint64_t{1} << fd % kBits, std::memory_order_relaxed);
+}
+
+void forget_in_children(int fd) {
+  if (fd < 0 || fd >= kDescriptors) return;
+  registered[static_cast<std::size_t>(fd / kBits)].fetch_and(~(std::uint64_t{1} << fd % kBits),
+                                                             std::memory_order_relaxed);
+}
+
+}  // namespace tutti
