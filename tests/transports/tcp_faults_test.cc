@@ -1,4 +1,4 @@
-// The TCP transport when something is wrong: deaths, goodbyes, aborts, late calls, strangers on the port.
+// The TCP transport when something is wrong: goodbyes, aborts, late calls, strangers on the port.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -9,100 +9,7 @@
 namespace tutti::tcp_test {
 namespace {
 
-PeerLife life_of(World& world, std::uint32_t rank, std::uint32_t peer, PeerLife awaited) {
-  PeerLife life = PeerLife::kLive;
-  eventually(
-      [&] {
-        world.ranks[rank]->pump();
-        return (life = world.ranks[rank]->peer_status(peer).life) == awaited;
-      },
-      10000);
-  return life;
-}
-
 constexpr std::uint64_t kBytes = 60000;
-
-// A peer by hand that has sent a whole message of call 1 to rank 1.
-RawPeer sent_one(World& world) {
-  RawPeer peer(world.addresses[1]);
-  peer.write(peer.preamble(world.options(1), 0));
-  peer.write(message(kBytes, call(1)));
-  const std::vector<std::byte> data(kBytes, std::byte{5});
-  peer.write(data.data(), data.size());
-  return peer;
-}
-
-TEST(TcpDeath, WithoutAGoodbyeIsALossAfterTheDataWasRead) {
-  ClearWorld world;
-  auto receive = world.receive(0, 1);
-  RawPeer peer = sent_one(world);
-  peer.close();
-  world.ranks[1]->pump();
-  EXPECT_EQ(world.ranks[1]->peer_status(0).life, PeerLife::kLive) << "its data has not been read";
-  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
-  EXPECT_EQ(receive->front().bytes, kBytes);
-  receive->release();
-  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLost), PeerLife::kLost);
-  EXPECT_NE(world.ranks[1]->troubles().find("rank 0"), std::string::npos);
-}
-
-TEST(TcpDeath, WithoutAGoodbyeIsALossEvenIfNobodyReadsTheData) {
-  ClearWorld world;
-  auto receive = world.receive(0, 1);
-  RawPeer peer = sent_one(world);
-  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);  // and is never released
-  SteadyClock clock;
-  const std::int64_t start_ns = clock.now_ns();
-  peer.reset();
-  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLost), PeerLife::kLost);
-  EXPECT_LT(clock.now_ns() - start_ns, 5'000'000'000) << "about 0.5 s on a quiet machine";
-}
-
-TEST(TcpDeath, InTheMiddleOfAMessageIsALossAndNoMessage) {
-  ClearWorld world;
-  auto receive = world.receive(0, 1);
-  RawPeer peer(world.addresses[1]);
-  peer.write(peer.preamble(world.options(1), 0));
-  peer.write(message(kBytes, call(1)));
-  peer.write(call(1));
-  peer.close();
-  EXPECT_EQ(await(*receive, call(1), {}, 100), Arrival::kNothing);
-  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLost), PeerLife::kLost);
-}
-
-TEST(TcpDeath, IsSeenOnAConnectionThatOnlySends) {
-  World world;
-  auto send = world.send(0, 1);
-  // Rank 1's process ends: its endpoint closes with everything that it had admitted.
-  auto doomed = endpoint();
-  world.addresses[1] = doomed->address();
-  world.ranks[0] = nullptr;
-  send = nullptr;
-  world.ranks[0] = TcpTransport::create(world.options(0), endpoint(), world.addresses).value();
-  send = world.send(0, 1);
-  doomed->service();
-  doomed = nullptr;
-  EXPECT_EQ(life_of(world, 0, 1, PeerLife::kLost), PeerLife::kLost);
-  const std::vector<std::byte> data(kBytes);
-  send->send_from(data.data(), data.size(), call(1));
-  EXPECT_TRUE(world.ranks[0]->flush()) << "what is sent to the dead is dropped";
-}
-
-TEST(TcpDeath, IsSeenByAConnectionThatIsRefused) {
-  World world;
-  auto gone = endpoint();
-  world.addresses[1] = gone->address();
-  world.ranks[0] = nullptr;
-  world.ranks[0] = TcpTransport::create(world.options(0), endpoint(), world.addresses).value();
-  gone = nullptr;
-  auto send = world.ranks[0]->open_send(1, 0);
-  if (!send) {
-    EXPECT_EQ(send.error().code, ErrorCode::kPeerLost);
-    return;
-  }
-  EXPECT_EQ(life_of(world, 0, 1, PeerLife::kLost), PeerLife::kLost);
-  EXPECT_NE(world.ranks[0]->troubles().find("refused"), std::string::npos) << world.ranks[0]->troubles();
-}
 
 class TcpGoodbye : public testing::TestWithParam<bool> {};
 

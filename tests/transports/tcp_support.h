@@ -89,6 +89,18 @@ struct World {
   }
 };
 
+// What `rank` comes to know of `peer`, when that is `awaited`, or after a long while.
+inline PeerLife life_of(World& world, std::uint32_t rank, std::uint32_t peer, PeerLife awaited) {
+  PeerLife life = PeerLife::kLive;
+  eventually(
+      [&] {
+        world.ranks[rank]->pump();
+        return (life = world.ranks[rank]->peer_status(peer).life) == awaited;
+      },
+      10000);
+  return life;
+}
+
 // For tests with peers by hand, who speak in clear.
 struct ClearWorld : World {
   explicit ClearWorld(std::uint32_t count = 2) : World(count, "127.0.0.1", kSlots, false) {}

@@ -77,9 +77,8 @@ std::byte* TcpSendConnection::payload(std::size_t slot) {
 }
 
 bool TcpSendConnection::ready() {
-  if (count_ < slots_.size()) return true;
-  push();
-  return count_ < slots_.size();
+  if (count_ == slots_.size()) push();
+  return !over_ && count_ < slots_.size();
 }
 
 void TcpSendConnection::send_published(const WindowRef&, std::uint64_t, const CallTag&) {
@@ -92,11 +91,13 @@ void TcpSendConnection::send_delivered(std::uint64_t, const CallTag&) {
 
 void TcpSendConnection::send(const std::byte* data, std::uint64_t bytes, const CallTag& tag) {
   TUTTI_ASSERT(bytes <= links_->options().slot_bytes && count_ < slots_.size());
+  lost_ |= over_;
   if (over_) return;
   const FrameHeader header{.kind = FrameKind::kMessage, .bytes = bytes, .tag = tag};
   if (lane_.common != nullptr && lane_.common != own_) consider_moving(bytes);
   std::size_t sent = 0;
   if (bytes > kCoalescedBytes && count_ + 3 <= kMostParts) sent = transmit(&header, data);
+  lost_ |= over_;
   if (over_ || sent == kHeaderBytes + bytes) return;
   enqueue(header, data, sent);
 }
@@ -199,8 +200,7 @@ bool TcpSendConnection::move() {
 
 void TcpSendConnection::fail(const Moved& moved) {
   if (socket_->reader != nullptr) {
-    over_ = true;
-    count_ = 0;
+    close_queue();
     return socket_->reader->look();  // there may be data before the reason
   }
   TcpStream& stream = socket_->socket;
@@ -223,6 +223,11 @@ void TcpSendConnection::look() {
 
 void TcpSendConnection::give_up(const Reply& reply) {
   links_->note_answer(peer(), reply);
+  close_queue();
+}
+
+void TcpSendConnection::close_queue() {
+  lost_ |= count_ > 0;
   over_ = true;
   count_ = 0;
 }
@@ -240,8 +245,7 @@ bool TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
 }
 
 void TcpSendConnection::end() {
-  over_ = true;
-  count_ = 0;
+  close_queue();
   for (const auto& socket : {own_, borrowed_}) {
     if (socket != nullptr) socket->end();
   }

@@ -5,6 +5,10 @@
 // It makes a socket of its own. Where the peer is the lower rank and has made one for the same lane, short messages
 // move to that one, so that both directions share it. Long ones move back: while a socket sends much, what comes on it
 // waits for this process. Belongs to the thread that drives progress.
+//
+// When the peer has closed its end, messages that the kernel has not taken cannot reach it any more. From then on the
+// connection is never ready(), and if there were such messages they are never handed_over(). So whoever sends waits,
+// looks at the peer's status and learns why; data is never lost without an error.
 #pragma once
 
 #include <array>
@@ -31,7 +35,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return push(); }
-  bool handed_over() override { return push(); }
+  bool handed_over() override { return push() && !lost_; }
 
  private:
   struct Slot {  // one frame: the header, right before the payload, which lies at a multiple of 64
@@ -55,6 +59,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   void keep_for_goodbye(const std::shared_ptr<LaneSocket>& socket);
   void fail(const Moved& moved);
   void give_up(const Reply& reply);
+  void close_queue();
 
   void look() override;
   bool push() override;
@@ -75,7 +80,8 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   bool moving_ = false;             // to the other socket: a frame that says so is on its way
   std::size_t move_sent_ = 0;       // bytes of that frame
   std::uint32_t out_of_place_ = 0;  // messages in a row that would rather go by the other socket
-  bool over_ = false;               // the other end is gone: what is sent is dropped
+  bool over_ = false;               // nothing can be sent any more: the other end is gone, or this one has ended
+  bool lost_ = false;               // a message was given to send() that the kernel did not take before that
   ReplyReader replies_;
 };
 
