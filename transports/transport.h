@@ -176,7 +176,9 @@ struct PeerStatus {
   PeerLife life = PeerLife::kLive;
   std::uint64_t entered = 0;  // sequence number of the last call that it entered; 0: none
   std::uint64_t left = 0;     // sequence number of the last call that it left, in whatever way
-  bool ended = false;         // a live one's process has, perhaps after it had done all that it should
+  // The process has ended, perhaps after it had left in peace, without a way to tell this rank. With kLive, and with
+  // kLost if this rank still waits for connections from it.
+  bool ended = false;
 };
 
 // Shared memory of this rank that peers can map, or private memory turned into such.

@@ -353,14 +353,15 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Ru
 
 std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
   const std::vector<const Transfer*> open = exchange.unfinished();
-  // Who waits for anybody goes on while some have left in peace, until all have.
-  const auto left = [this](const Transfer* transfer) {
-    return transport_.peer_status(transfer->peer).life == PeerLife::kLeft;
+  // Who waits for anybody goes on while some have left in peace, or may have, until all have.
+  const auto left = [](const PeerStatus& status) {
+    return status.life == PeerLife::kLeft || (status.life == PeerLife::kLost && status.ended);
   };
-  const bool others_may_send = exchange.probes() && !std::all_of(open.begin(), open.end(), left);
+  const auto peer_left = [&](const Transfer* transfer) { return left(transport_.peer_status(transfer->peer)); };
+  const bool others_may_send = exchange.probes() && !std::all_of(open.begin(), open.end(), peer_left);
   for (const Transfer* transfer : open) {
     const PeerStatus status = transport_.peer_status(transfer->peer);
-    if (others_may_send && status.life == PeerLife::kLeft) continue;
+    if (others_may_send && left(status)) continue;
     // What a peer has sent before it went away may still be on its way: that ends by itself or by the deadline.
     if (status.life == PeerLife::kAborted || (status.life != PeerLife::kLive && exchange.stalled(*transfer))) {
       Diagnosis diagnosis = gone(describe(*transfer), transfer->peer, status.life);

@@ -119,5 +119,13 @@ TEST(TcpDeath, IsSeenByAConnectionThatIsRefused) {
   EXPECT_NE(world.ranks[0]->troubles().find("refused"), std::string::npos) << world.ranks[0]->troubles();
 }
 
+// The peer would have to open the connection, and never did.
+TEST(TcpDeath, IsSeenByAReceiverWithoutAConnection) {
+  WorldWithADoomedPeer world;
+  auto receive = world.receive(1, 0);
+  world.end_peer();
+  EXPECT_TRUE(world.ranks[0]->peer_status(1).ended) << "it may have left in peace";
+}
+
 }  // namespace
 }  // namespace tutti::tcp_test

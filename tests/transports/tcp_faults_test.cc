@@ -94,6 +94,17 @@ TEST(TcpGoodbye, OfAReceiverReachesItsSendersAndThoseWhoComeLate) {
   EXPECT_EQ(late.reply().kind, Reply::Kind::kGoodbye);
 }
 
+TEST(TcpGoodbye, ReachesAReceiverWithoutAConnection) {
+  ClearWorld world;
+  auto receive = world.receive(1, 0);
+  world.ranks[1] = nullptr;
+  EXPECT_TRUE(eventually([&] {
+    world.endpoints[1]->service();  // its process lives on
+    world.ranks[0]->pump();
+    return world.ranks[0]->peer_status(1).life == PeerLife::kLeft;
+  }));
+}
+
 TEST(TcpAbort, FromAnotherThreadReachesAPeerThatSleeps) {
   World world(3);
   std::vector<PeerLife> seen(3, PeerLife::kLive);

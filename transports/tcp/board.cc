@@ -91,6 +91,11 @@ void StatePusher::push_now() {
   if (inside_ && !told_) push();
 }
 
+void StatePusher::connect(std::uint32_t peer) {
+  const std::scoped_lock lock(mutex_);
+  if (addresses_[peer] && open(peer)) flush_locked();
+}
+
 bool StatePusher::flush() {
   const std::scoped_lock lock(mutex_);
   return flush_locked();

@@ -1,6 +1,7 @@
 // The status boards over TCP. There is no memory that all can see, so a rank tells its peers of itself, on control
 // connections that are opened when there is something to tell: at once when it fails a call or aborts, and once when a
-// call has lasted for kLateNs. Calls that go well say nothing.
+// call has lasted for kLateNs. Calls that go well say nothing. A rank that waits for a peer to which it has no
+// connection opens one as well, because only a connection shows that the peer's process has ended.
 #pragma once
 
 #include <array>
@@ -40,6 +41,8 @@ class StatePusher {
   std::vector<News> news();  // what peers said or did on our connections since the last time
   StateRecord record() const;
   std::string trouble() const;  // why peers could not be told; empty: they could
+  // Opens the control connection to `peer` if there was none yet. Its end then shows that the peer's process has ended.
+  void connect(std::uint32_t peer);
 
  private:
   struct Line {  // to one peer

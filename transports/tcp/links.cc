@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kPumpEveryNs = 1'000'000;  // status() looks at the sockets again after this time
 constexpr std::int64_t kGoodbyeNs = 500'000'000;  // longest wait for room for goodbyes
 constexpr std::int64_t kReadOnNs = 500'000'000;   // what a dead peer has sent may be read for this long
+constexpr std::int64_t kAbsentNs = 50'000'000;    // longest wait for a peer to which there is no connection
 
 }  // namespace
 
@@ -212,6 +213,24 @@ void TcpLinks::listen_to_boards() {
   if (heard) pusher_->push_now();  // who tells of a call wants to know of us
 }
 
+// Connections are opened by their senders, so a rank that only receives from a peer has none until the first message.
+// If the peer's process has ended, that message never comes, and nothing would tell: so this rank connects.
+void TcpLinks::connect_to_absent(std::int64_t now_ns) {
+  std::vector<bool> waited(peers_.size());
+  std::vector<bool> connected(peers_.size());
+  for (const TcpLink* link : links_) (link->missing() ? waited : connected)[link->peer()] = true;
+  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
+    std::int64_t& since_ns = peers_[peer].absent_since_ns;
+    if (!waited[peer] || connected[peer]) {
+      since_ns = 0;
+    } else if (since_ns == 0) {
+      since_ns = now_ns;
+    } else if (now_ns - since_ns >= kAbsentNs) {
+      pusher_->connect(peer);
+    }
+  }
+}
+
 void TcpLinks::pump() {
   const std::int64_t now_ns = clock_.now_ns();
   const std::int64_t away_ns = now_ns - std::exchange(pumped_ns_, now_ns);
@@ -225,6 +244,7 @@ void TcpLinks::pump() {
   flush();
   listen_to_boards();
   look();
+  connect_to_absent(now_ns);
   pusher_->push_if_late();
   pusher_->flush();
 }

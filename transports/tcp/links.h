@@ -150,6 +150,7 @@ class TcpLinks {
     std::int64_t ended_since_ns = 0;   // when the first of its connections ended without a goodbye; 0: none has
     std::int64_t silent_since_ns = 0;  // a connection to it ended without an answer: perhaps before it was accepted
     std::int64_t deaf_since_ns = 0;    // it takes no state: it may also have ended well, and had no way to say so
+    std::int64_t absent_since_ns = 0;  // this rank waits for its connections, and has none to it; 0: not so
     std::string trouble;               // why, in words
     std::string tampering;             // the same where it is no rank's doing
     bool refused = false;              // by whoever listens at its address now
@@ -168,6 +169,7 @@ class TcpLinks {
   void admit(AcceptedLink link);
   void look();
   void listen_to_boards();
+  void connect_to_absent(std::int64_t now_ns);
   void describe_end(std::uint32_t peer, const Reply& reply);
   bool misses(std::uint32_t peer) const;
   void judge(std::uint32_t peer, PeerStatus& status);
