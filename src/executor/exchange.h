@@ -96,6 +96,7 @@ class Exchange {
   bool done();
   // What was wrong with the first message that did not fit. Nothing while the exchange can still go on.
   std::optional<BadMessage> bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : std::nullopt; }
+  std::span<const Transfer> transfers() const { return transfers_; }
   // Transfers that have not ended; they stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
   // True when it is this transfer's turn and nothing can move now, nor will, with a peer that has gone: no message is

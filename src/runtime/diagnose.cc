@@ -372,6 +372,11 @@ std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
   return std::nullopt;
 }
 
+std::optional<Diagnosis> Diagnostician::look_before(const Transfer& send) const {
+  const PeerLife life = transport_.peer_status(send.peer).life;
+  return life == PeerLife::kLive ? std::nullopt : std::optional(gone(describe(send), send.peer, life));
+}
+
 Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
   const Transfer& transfer = *exchange.bad_transfer();
   const BadMessage message = *exchange.bad_message();

@@ -39,6 +39,8 @@ class Diagnostician {
 
   // The same for sends and receives: only the peers of transfers that have not ended matter.
   std::optional<Diagnosis> look(const Exchange& exchange) const;
+  // Before a send starts: its receiver takes part no more, so the data would be lost.
+  std::optional<Diagnosis> look_before(const Transfer& send) const;
   Diagnosis bad_transfer(const Exchange& exchange) const;
   Diagnosis timed_out(const Exchange& exchange, std::int64_t timeout_ms) const;
 

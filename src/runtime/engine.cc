@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -18,6 +19,9 @@ constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
 constexpr std::size_t kMaxQueued = 65536;         // operations under way on one communicator
 constexpr std::uint32_t kMovesPerLook = 64;       // rounds that did something, between two looks at the clock
 constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
+
+// Longer ago than any time that a clock shows.
+constexpr std::int64_t kNeverNs = std::numeric_limits<std::int64_t>::min() / 2;
 
 Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
@@ -39,7 +43,9 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connection
       connections_(connections),
       cutting_(cutting),
       entrance_(std::make_shared<Entrance>(*this)),
-      numbers_(ranks) {
+      numbers_(ranks),
+      seen_live_ns_(ranks, kNeverNs),
+      all_seen_ns_(kNeverNs) {
   if (world.transport->slates() == nullptr) return;
   marks_ = std::make_unique<SlateMarks>(rank, *world.transport);
   slates_ = std::make_unique<SlateRun>(*marks_);
@@ -352,6 +358,7 @@ Engine::Ended Engine::poll_active(bool& moved) {
         continue;
       }
       if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
+      if (auto error = look_at_receivers(*operation)) return {.operation = operation, .error = std::move(error)};
     }
     if (operation->probes && exchanges_wait) continue;  // receives among them, perhaps
     bool this_moved = false;

@@ -171,6 +171,11 @@ class Engine {
   std::optional<Error> disagreement_at_the_end(const Operation& operation);
   std::optional<Error> own_abort(const Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
+  bool must_look_at_receivers(const Collective& collective) const;
+  bool is_gone(std::uint32_t receiver);
+  bool any_is_gone();
+  bool sends_to_the_gone(const BoundPlan& plan);
+  std::optional<Error> look_at_receivers(const Operation& operation);
   Ended look_around();
   std::optional<Error> look_at_gate(Operation& operation);
   std::string_view hint_for(const Operation& operation) const;
@@ -236,6 +241,10 @@ class Engine {
   std::uint32_t moves_ = 0;           // rounds of polls that did something; the driver's
   std::int64_t last_look_ns_ = 0;     // the driver's
   std::int64_t last_clock_ns_ = 0;    // when it looked at the clock; the driver's
+  // When this rank last saw, before a send, that a peer lives, by peer; and when it looked at all of them before a call
+  // by slates. The driver's.
+  std::vector<std::int64_t> seen_live_ns_;
+  std::int64_t all_seen_ns_;
 };
 
 }  // namespace tutti

@@ -17,6 +17,9 @@ constexpr std::int64_t kAwayNs = 100'000'000;       // the longest that a rank t
 constexpr std::uint32_t kMostExcuses = 3;  // without progress between: bounded, also where the caller looks rarely
 constexpr std::int64_t kLookEveryNs = 5'000'000;  // at the peers' boards, while nothing moves
 
+// A receiver that was seen to live is not looked at again for this long: the look is a system call.
+constexpr std::int64_t kSeenLiveNs = 100'000'000;
+
 // A suspicion that has lasted so long without any progress; else nothing.
 std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis> suspicion, std::int64_t now_ns,
                                    std::int64_t lasting_ns) {
@@ -27,6 +30,60 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 }
 
 }  // namespace
+
+// Whether a short call should take the way through the queue, where it looks at its receivers. Only a collective with a
+// root needs that, on ranks that wait for nobody.
+bool Engine::must_look_at_receivers(const Collective& collective) const {
+  if (!has_root(collective.kind)) return false;
+  const bool from_root = collective.kind == CollectiveKind::kBroadcast || collective.kind == CollectiveKind::kScatter;
+  const bool only_sends = (rank_ == collective.root) == from_root;
+  return only_sends && world_.clock->now_ns() - all_seen_ns_ >= kSeenLiveNs;
+}
+
+bool Engine::is_gone(std::uint32_t receiver) {
+  std::int64_t& seen_ns = seen_live_ns_[receiver];
+  if (last_clock_ns_ - seen_ns < kSeenLiveNs) return false;
+  if (world_.transport->peer_status(receiver).life != PeerLife::kLive) return true;
+  seen_ns = last_clock_ns_;
+  return false;
+}
+
+// Whatever plan a call by slates stands for, all ranks read the root's slate, or the root reads theirs.
+bool Engine::any_is_gone() {
+  all_seen_ns_ = last_clock_ns_;
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer != rank_ && is_gone(peer)) return true;
+  }
+  return false;
+}
+
+bool Engine::sends_to_the_gone(const BoundPlan& plan) {
+  for (const Channel& channel : plan.program.channels) {
+    for (const Port& port : channel.ports) {
+      if (port.direction == Direction::kSend && is_gone(port.peer)) return true;
+    }
+  }
+  return false;
+}
+
+// Called when an operation has just started. A short send fits into slots or socket buffers, so this rank does not wait
+// for the receiver and would not learn that its process has ended: the data would be lost without an error. The same is
+// true of a collective with a root, where some ranks only send. In all other collectives each rank waits for the
+// others.
+std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  if (operation.plan == nullptr) {
+    for (const Transfer& transfer : operation.exchange->transfers()) {
+      if (transfer.direction != Direction::kSend || !is_gone(transfer.peer)) continue;
+      if (auto diagnosis = doctor.look_before(transfer)) return std::move(diagnosis->error);
+    }
+    return std::nullopt;
+  }
+  if (!has_root(operation.plan->shape.collective.kind)) return std::nullopt;
+  const bool gone = operation.by_slates ? any_is_gone() : sends_to_the_gone(*operation.plan);
+  auto diagnosis = gone ? doctor.look(operation.call) : std::nullopt;
+  return diagnosis ? std::optional(give_up(operation, std::move(*diagnosis))) : std::nullopt;
+}
 
 // At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
 Engine::Ended Engine::look_around() {

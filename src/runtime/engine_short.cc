@@ -40,6 +40,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   std::unique_lock lock(mutex_);
   if (slates_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
   if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
+  if (!direct && must_look_at_receivers(plan.shape.collective)) return std::nullopt;
   // Made before the call begins, because the call must be able to become an operation at any time.
   if (spare_ == nullptr) spare_ = std::make_shared<Operation>();
   numbered.tag.sequence = ++last_sequence_;
