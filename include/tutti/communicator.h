@@ -395,14 +395,16 @@ class TUTTI_API Communicator {
                    std::int32_t root, const CallOptions& options = {});
 
   // Point to point; `peer` is not this rank (a Group takes pairs of both). send() returns when the data has left the
-  // buffer, which says nothing of the receiver. Count and type must be the same at both ends.
+  // buffer, which does not mean that the receiver has it; but a receiver whose process had ended a second before the
+  // call, or that had left, is an error (kPeerLost). Count and type must be the same at both ends.
   Status send(const void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   // Waits until a message of send() is there that no receive of this rank has been called for, and returns its sender:
   // that rank's next message is this one, which stays for receive(). Local; of options only the timeout counts. Peers
   // take turns where several have sent. Receives that this rank calls while it waits, also in a Group, all_to_all_v and
   // the like, have the messages before that one. Errors: kInvalidArgument (a communicator of one rank), kTimeout
-  // (nobody has sent), kPeerLost (a peer's process ended, or all peers have left), kAborted.
+  // (nobody has sent), kPeerLost (a peer's process ended, or all peers have left), kAborted. Across machines a peer
+  // that has never talked to this rank may have left unseen, so the end of its process alone ends no wait.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
   // The sender of such a message if one is there; does not wait for one. Errors: kInvalidArgument (a communicator of
   // one rank), that the communicator is unusable.

@@ -220,6 +220,38 @@ TEST_P(DeadPeer, EveryCallThatNeedsItIsAnErrorThatNamesIt) {
   if (state.child > 0) kill(state.child, SIGKILL);
 }
 
+// Over TCP ranks that have never talked have no connection, so rank 0 cannot know whether rank 1 had left in peace
+// before its process ended. It goes on waiting for whoever sends.
+TEST(NextSenderProcesses, WaitsOnWhereADeadPeerMayHaveLeftInPeace) {
+  SharedState& state = make_shared_state();
+  const std::uint16_t port = free_port();
+  std::vector<pid_t> ranks;
+  for (std::int32_t rank = 0; rank < kSize; ++rank) {
+    ranks.push_back(start([=, &state] {
+      CommunicatorOptions options = job(rank, kSize, port);
+      options.transport = "tcp";
+      const auto communicator = Communicator::create(options);
+      if (!communicator.ok()) return 2;
+      ++state.ready;
+      if (!eventually([&] { return state.go >= (rank == kDead ? 1 : rank == kCaller ? 2 : 3); })) return 3;
+      if (rank == kDead) _exit(0);
+      float data = 1;
+      if (rank != kCaller) return (*communicator)->send(&data, 1, kType, kCaller).ok() ? 0 : 4;
+      const auto sender = (*communicator)->next_sender();
+      if (!sender.ok()) std::fprintf(stderr, "%s\n", to_string(sender.error()).c_str());
+      return sender.ok() && *sender == 2 && (*communicator)->receive(&data, 1, kType, 2).ok() ? 0 : 5;
+    }));
+  }
+  wait_for(state.ready, kSize);
+  state.go = 1;
+  EXPECT_EQ(status_of(ranks[kDead]), 0);
+  state.go = 2;
+  std::this_thread::sleep_for(kPromise);  // in which rank 0 would notice a death
+  state.go = 3;
+  EXPECT_EQ(status_of(ranks[kCaller]), 0);
+  EXPECT_EQ(status_of(ranks[2]), 0);
+}
+
 std::string name_of(const testing::TestParamInfo<Transport>& tested) { return tested.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, DeadPeer, testing::ValuesIn(kTransports), name_of);
