@@ -14,9 +14,11 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/assert.h"
 #include "transports/inherited.h"
+#include "transports/shm/unix_greetings.h"
 
 namespace tutti {
 namespace {
@@ -26,6 +28,8 @@ constexpr std::size_t kMaxFilesPerPeer = 256;
 // So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
 // buffer takes 279, measured.)
 constexpr std::uint32_t kNeverFull = 4;
+constexpr std::size_t kMostSilent = 64;  // connections that have said nothing, beside two for each rank
+constexpr std::int64_t kLookEveryMs = 100;
 
 // A descriptor that becomes readable when the process ends; -1 where it cannot be had (another PID namespace, an old
 // kernel).
@@ -137,6 +141,11 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
                     "namespace?",
                     peer, std::strerror(dialled.error))};
   }
+  if (dialled.error == EAGAIN) {
+    return Error{
+        ErrorCode::kTimeout, ErrorScope::kCommunicator, rank,
+        fmt::format("set-up deadline passed: rank {} took no connection on this machine, and its queue is full", peer)};
+  }
   errno = dialled.error;
   if (dialled.reach != Reach::kReached) return unix_socket_error("connecting", rank);
   const std::scoped_lock lock(mutex_);
@@ -147,38 +156,43 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   return {};
 }
 
-// Admits one connection if it is one of ours; strangers are dropped and the wait goes on.
-Status UnixExchange::accept_one() {
-  const int fd = above_standard(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
-  if (fd < 0) {
-    return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? Status() : unix_socket_error("accept");
-  }
-  const std::optional<pid_t> process = peer_process(fd);
-  if (!process) {  // another user's: not waited for
-    close(fd);
-    return {};
-  }
-  const timeval patience{.tv_sec = 1, .tv_usec = 0};  // the hello is sent right after the connect
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+// Takes a connection's first packet. False: it is not the hello of a peer that is awaited.
+bool UnixExchange::admit(int fd, pid_t process, std::span<const std::byte> packet) {
   UnixPacket hello;
-  ssize_t received = -1;
-  do {
-    received = recv(fd, &hello, sizeof(hello), 0);
-  } while (received < 0 && errno == EINTR);
-  const bool whole = received == static_cast<ssize_t>(sizeof(hello));
+  if (packet.size() != sizeof(hello)) return false;
+  std::memcpy(&hello, packet.data(), sizeof(hello));
   const std::scoped_lock lock(mutex_);
-  if (!whole || hello.magic != UnixPacket::kMagic || hello.operation != UnixOperation::kHello ||
-      hello.nonce != address_.nonce || hello.id >= peers_.size() || !peers_[hello.id].awaited) {
-    close(fd);
-    return {};
+  if (hello.magic != UnixPacket::kMagic || hello.operation != UnixOperation::kHello || hello.nonce != address_.nonce ||
+      hello.id >= peers_.size() || !peers_[hello.id].awaited) {
+    return false;
   }
   Peer& peer = peers_[hello.id];
   peer.socket = fd;
   close_in_children(fd);
-  peer.pidfd = watch_process(*process);
-  peer.process = *process;
+  peer.pidfd = watch_process(process);
+  peer.process = process;
   peer.awaited = false;
-  return {};
+  return true;
+}
+
+Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns) {
+  UnixGreetings greetings(listener_, 2 * peers_.size() + kMostSilent);
+  const auto take = [this](int fd, pid_t process, std::span<const std::byte> packet) {
+    return admit(fd, process, packet);
+  };
+  while (true) {
+    TUTTI_TRY(greetings.accept_some());
+    greetings.hear(sizeof(UnixPacket), take);
+    const std::vector<std::uint32_t> missing = awaited();
+    if (missing.empty()) return {};
+    const std::int64_t left_ns = deadline_ns - clock.now_ns();
+    if (left_ns <= 0) {
+      return Error{
+          ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(missing.front()),
+          fmt::format("set-up deadline passed: rank(s) {} did not connect on this machine", fmt::join(missing, ", "))};
+    }
+    greetings.wait(static_cast<int>(std::min<std::int64_t>(left_ns / 1'000'000 + 1, kLookEveryMs)));
+  }
 }
 
 std::vector<std::uint32_t> UnixExchange::awaited() const {
@@ -196,18 +210,7 @@ Status UnixExchange::connect(const std::vector<std::string>& addresses, const st
   for (const std::uint32_t peer : group) {
     if (peer < rank_) TUTTI_TRY(connect_to(peer, addresses[peer], clock, deadline_ns));
   }
-  while (true) {
-    const std::vector<std::uint32_t> missing = awaited();
-    if (missing.empty()) break;
-    pollfd waiting{.fd = listener_, .events = POLLIN, .revents = 0};
-    if (poll(&waiting, 1, 100) > 0) {
-      TUTTI_TRY(accept_one());
-    } else if (clock.now_ns() >= deadline_ns) {
-      return Error{
-          ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(missing.front()),
-          fmt::format("set-up deadline passed: rank(s) {} did not connect on this machine", fmt::join(missing, ", "))};
-    }
-  }
+  TUTTI_TRY(accept_awaited(clock, deadline_ns));
   forget_in_children(listener_);
   close(listener_);
   listener_ = -1;

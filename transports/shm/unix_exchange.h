@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -100,7 +101,8 @@ class UnixExchange final : public SegmentExchange {
 
   UnixExchange(std::uint32_t rank, std::uint32_t ranks);
   Status connect_to(std::uint32_t peer, const std::string& address, Clock& clock, std::int64_t deadline_ns);
-  Status accept_one();
+  bool admit(int fd, pid_t process, std::span<const std::byte> packet);
+  Status accept_awaited(Clock& clock, std::int64_t deadline_ns);
   std::vector<std::uint32_t> awaited() const;
   void send_pending(Peer& peer);
   void receive_pending(Peer& peer);
