@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fmt/format.h>
+#include <limits.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -100,8 +101,9 @@ Status PmiClient::wait_for(short events) {
 Status PmiClient::write_all(std::string_view bytes) {
   while (!bytes.empty()) {
     TUTTI_TRY(wait_for(POLLOUT));
-    ssize_t count = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (count < 0 && errno == ENOTSOCK) count = write(fd_, bytes.data(), bytes.size());
+    ssize_t count = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    // A pipe that poll() says is writable takes this many bytes without blocking.
+    if (count < 0 && errno == ENOTSOCK) count = write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) return fail(ErrorCode::kSystem, fmt::format("the launcher has gone: {}", std::strerror(errno)));
     bytes.remove_prefix(static_cast<std::size_t>(count));

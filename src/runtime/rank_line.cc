@@ -13,22 +13,33 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kStopLook{50};  // how long a wait goes on after another thread has ended it
+constexpr int kMostLateParts = 16;                  // of an operation, that may end after the deadline
+constexpr std::size_t kMostAtOnce = 1 << 20;        // bytes that are read by TLS between two looks at the deadline
 
 }  // namespace
 
-// Starts one operation and runs the loop until it has ended; a passed deadline cancels it.
+bool RankLine::over(TimePoint deadline) const {
+  return Clock::now() >= deadline || (stop_ != nullptr && stop_->load());
+}
+
+// Starts one operation and runs the loop until it has ended. A passed deadline cancels it, also when the other end
+// sends so fast that there is always something to read.
 error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadline) {
   std::optional<error_code> result;
   start([&](error_code error) { result = error; });
   while (!result) {
     io_.restart();
     const TimePoint until = stop_ == nullptr ? deadline : std::min(deadline, Clock::now() + kStopLook);
-    if (io_.run_one_until(until) != 0) continue;
-    if (Clock::now() < deadline && (stop_ == nullptr || !stop_->load())) continue;
+    if (io_.run_one_until(until) != 0 && result) break;
+    if (!over(deadline)) continue;
     // A part of it that has ended already cannot be cancelled, and starts the next.
-    while (!result) {
+    for (int part = 0; !result; ++part) {
       error_code ignored;
-      socket_.cancel(ignored);
+      if (part < kMostLateParts) {
+        socket_.cancel(ignored);
+      } else {
+        socket_.close(ignored);
+      }
       io_.restart();
       io_.run_one();
     }
@@ -87,7 +98,7 @@ bool RankLine::write_whole(const std::string& body, TimePoint deadline) {
 
 // By TLS: what there is now. False: the line has ended.
 bool RankLine::receive(std::span<char> into, std::size_t& have) {
-  iovec part{.iov_base = into.data() + have, .iov_len = into.size() - have};
+  iovec part{.iov_base = into.data() + have, .iov_len = std::min(into.size() - have, kMostAtOnce)};
   const Moved moved = tls_->receive(socket_.native_handle(), {&part, 1});
   have += moved.bytes;
   if (moved.ended) altered_ = is_tampering(moved.error);
@@ -108,6 +119,7 @@ bool RankLine::read_whole(std::span<char> into, std::size_t& have, TimePoint dea
     const std::size_t had = have;
     if (!receive(into, have)) return false;
     if (have == had && !wait(tls_->unsent() ? tcp::socket::wait_write : tcp::socket::wait_read, deadline)) return false;
+    if (have < into.size() && over(deadline)) return false;
   }
   return true;
 }

@@ -45,6 +45,7 @@ class RankLine {
 
  private:
   using Done = std::function<void(boost::system::error_code)>;
+  bool over(TimePoint deadline) const;  // the deadline has passed, or another thread has ended the wait
   boost::system::error_code run(const std::function<void(Done)>& start, TimePoint deadline);
   bool wait(boost::asio::ip::tcp::socket::wait_type what, TimePoint deadline);
   bool write_whole(const std::string& body, TimePoint deadline);

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "runtime/hub_line.h"
 #include "runtime/rank_line.h"
@@ -102,6 +104,50 @@ TEST(RankLine, SaysNothingBehindAWordThatWasCutShort) {
     // More than a system holds. The deadline has passed when the first part of it goes.
     EXPECT_FALSE(line.write(std::string(256u << 20, 'b'), in(milliseconds(-1))));
     EXPECT_FALSE(line.write("q", in(milliseconds(20))));
+  }
+}
+
+// Sends bytes as fast as they are taken, until the other end closes.
+void flood(tcp::socket& hub, TlsSession* session) {
+  std::string part(1 << 20, '\4');
+  error_code ended;
+  while (session == nullptr && !ended) asio::write(hub, asio::buffer(part), ended);
+  Moved moved;
+  while (session != nullptr && !moved.ended) {
+    iovec piece{.iov_base = part.data(), .iov_len = part.size()};
+    moved = session->send(hub.native_handle(), {&piece, 1});
+    pollfd look{.fd = hub.native_handle(), .events = POLLOUT, .revents = 0};
+    poll(&look, 1, 100);
+  }
+}
+
+// A frame whose bytes are always there when they are asked for ends at the deadline, or when another thread has ended
+// the wait.
+TEST(RankLine, BytesThatKeepComingDoNotMoveTheDeadline) {
+  for (const bool encrypted : {false, true}) {
+    for (const bool stopped : {false, true}) {
+      SCOPED_TRACE(std::string(encrypted ? "by TLS" : "in clear") + (stopped ? ", stopped" : ", too late"));
+      asio::io_context io;
+      tcp::acceptor acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+      std::atomic<bool> stop = false;
+      RankLine line(io, &stop);
+      ASSERT_FALSE(line.connect(acceptor.local_endpoint(), in(seconds(60))));
+      tcp::socket hub = acceptor.accept();
+      std::unique_ptr<TlsSession> session;
+      if (encrypted) {
+        session = std::move(*TlsSession::create({.end = TlsSession::End::kServer, .key = Key{}}));
+        hub.native_non_blocking(true);
+        ASSERT_TRUE(line.encrypt(Key{}).ok());
+      }
+      std::thread sends([&] { flood(hub, session.get()); });
+      stop = stopped;
+      // The first four bytes of the flood are a length, too: 64 MiB.
+      const auto frame = line.read(0xffffffff, in(stopped ? seconds(60) : milliseconds(-1)));
+      EXPECT_FALSE(frame) << "a frame of " << frame->size() << " bytes";
+      error_code ignored;
+      line.socket().close(ignored);
+      sends.join();
+    }
   }
 }
 

@@ -196,5 +196,21 @@ TEST(Pmi, SilenceEndsAtTheDeadline) {
   EXPECT_FALSE(PmiClient::open(1 << 20, soon(milliseconds(100))).ok()) << "no descriptor at all";
 }
 
+// A launcher that has stopped: it answers the first commands, and then takes nothing from its socket.
+TEST(Pmi, ALauncherThatReadsNothingEndsAtTheDeadline) {
+  std::array<int, 2> pair{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
+  const std::string answers =
+      "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=100000000\ncmd=my_kvsname kvsname=kvs_1_0\n";
+  ASSERT_EQ(write(pair[0], answers.data(), answers.size()), static_cast<ssize_t>(answers.size()));
+  auto client = PmiClient::open(pair[1], soon(test::scaled(milliseconds(300))));
+  ASSERT_TRUE(client.ok()) << client.error().message;
+  const Status put = client->put("key", std::string(50'000'000, 'x'));  // more than a socket holds
+  ASSERT_FALSE(put.ok());
+  EXPECT_EQ(put.error().code, ErrorCode::kTimeout) << put.error().message;
+  close(pair[0]);
+  close(pair[1]);
+}
+
 }  // namespace
 }  // namespace tutti
