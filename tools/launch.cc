@@ -30,6 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kDrainAfterEnd{1000};  // for pipes that something unkillable still holds
+constexpr std::chrono::milliseconds kMostDrain{3000};      // for pipes that it still writes to
 constexpr std::chrono::milliseconds kStalledOutput{2000};  // a failed job waits so long for a reader that takes nothing
 constexpr std::chrono::milliseconds kLookAgain{20};        // for the end of a rank that was killed
 constexpr std::size_t kReadBytes = 64 << 10;
@@ -113,6 +114,7 @@ class Job {
   std::optional<int> failure_status_;
   std::optional<Clock::time_point> stage_deadline_;  // when the next stage begins
   std::optional<Clock::time_point> drain_deadline_;  // when pipes still open after the last rank are given up
+  Clock::time_point drain_limit_;  // which bytes that come do not move further; time in which our reader is slow does
   Clock::time_point last_progress_ = Clock::now();   // of writing our output
   std::vector<char> read_buffer_ = std::vector<char>(kReadBytes);
 };
@@ -273,10 +275,13 @@ void Job::wait_for_events() {
 // wait.
 void Job::read_sources() {
   for (Source& source : sources_) {
-    if (source.sink->full()) continue;
+    if (source.sink->full()) {
+      drain_limit_ = Clock::now() + kMostDrain;
+      continue;
+    }
     const ssize_t bytes = ::read(source.fd.get(), read_buffer_.data(), read_buffer_.size());
     if (bytes > 0) {
-      if (drain_deadline_) drain_deadline_ = Clock::now() + kDrainAfterEnd;
+      if (drain_deadline_) drain_deadline_ = std::min<Clock::time_point>(Clock::now() + kDrainAfterEnd, drain_limit_);
       source.relay.feed({read_buffer_.data(), static_cast<std::size_t>(bytes)});
     } else if (bytes == 0 || (errno != EAGAIN && errno != EINTR)) {
       source.relay.finish();
@@ -358,6 +363,7 @@ void Job::all_ended() {
   stage_deadline_.reset();
   end_children(spared_);
   drain_deadline_ = Clock::now() + kDrainAfterEnd;
+  drain_limit_ = Clock::now() + kMostDrain;
   last_progress_ = Clock::now();
 }
 
@@ -384,6 +390,7 @@ void Job::check_deadlines() {
     const bool blocked = output_.full() || errors_->full();  // our reader is slow, or the pipe's holder is silent
     if (blocked && (!failure_status_ || now < last_progress_ + kStalledOutput)) {
       drain_deadline_ = now + kDrainAfterEnd;
+      drain_limit_ = now + kMostDrain;
     } else {
       for (Source& source : sources_) source.relay.finish();
       sources_.clear();

@@ -171,6 +171,21 @@ grandchildren_are_ended() {
   expect_gone pid0 pid1
 }
 
+# A process that is not of the job has the rank's output open, and writes to it for as long as it can.
+a_foreign_writer_does_not_hold_the_job() {
+  local rank="echo \$\$ >$here/pid0; until [ -e $here/go ]; do sleep 0.01; done"
+  timeout -k 5 "$patience_s" "$tutti" run -n 1 -- bash -c "$rank" >"$here/out" 2>"$here/err" &
+  local launcher=$!
+  wait_for_files pid0
+  (while echo tick; do sleep 0.05; done) >"/proc/$(cat "$here/pid0")/fd/1" 2>/dev/null &
+  local writer=$!
+  wait_until grep -q tick "$here/out" || fail "the writer's words never came"
+  : >"$here/go"
+  wait $launcher
+  expect status $? 0
+  wait_until gone $writer || fail "the writer can still write"
+}
+
 closed_stdout_ends_the_job() {
   local both="until [ -s $here/pid0 ] && [ -s $here/pid1 ]; do sleep 0.01; done"
   "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; $both; exec yes" 2>"$here/err" |
