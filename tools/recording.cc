@@ -15,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/printable.h"
 #include "tutti/types.h"
 
 namespace tutti::tool {
@@ -45,13 +46,8 @@ Number number_at(std::span<const std::byte> file, std::size_t offset) {
 
 // Printable characters up to the first zero: texts go to terminals.
 std::string text_at(std::span<const std::byte> file, std::size_t offset, std::size_t room) {
-  std::string text;
-  for (std::size_t i = 0; i < room; ++i) {
-    const auto c = static_cast<unsigned char>(file[offset + i]);
-    if (c == 0) break;
-    text += c < 0x20 || c == 0x7f ? '?' : static_cast<char>(c);
-  }
-  return text;
+  const std::string_view text(reinterpret_cast<const char*>(file.data() + offset), room);
+  return printable(text.substr(0, text.find('\0')));
 }
 
 bool same(std::span<const std::byte> a, std::span<const std::byte> b, std::size_t offset, std::size_t bytes) {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "plan/collective.h"
 #include "plan/json_words.h"
 
@@ -162,9 +163,7 @@ std::string_view order_word(Order order) {
 }
 
 bool is_label(std::string_view text, std::size_t most_bytes) {
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  return text.size() <= most_bytes && std::none_of(text.begin(), text.end(), is_control) &&
-         nlohmann::json::accept(in_quotes(text));  // knows UTF-8
+  return text.size() <= most_bytes && printable(text) == text;
 }
 
 std::string to_json(const PlanFile& file) {

@@ -1,0 +1,42 @@
+#include "base/printable.h"
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+TEST(Printable, KeepsTextOfEveryLanguage) {
+  for (const char* text : {"", "rank 0", "r\u00e9duction", "\u96c6\u56e3", "\U0001f600 all", "\u00a0"}) {
+    EXPECT_EQ(printable(text), text);
+  }
+}
+
+TEST(Printable, LetsNoControlCharacterThrough) {
+  EXPECT_EQ(printable("\x1b[2J"), "?[2J");
+  EXPECT_EQ(printable("a\tb\x7f"), "a?b?");
+  EXPECT_EQ(printable("\x9b"
+                      "2J"),
+            "?2J")
+      << "the same escape sequence, begun by one byte";
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J"),
+            "??2J")
+      << "and as UTF-8";
+  EXPECT_EQ(printable("\u202egnirts"), "???gnirts") << "right to left";
+  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a?b");
+}
+
+TEST(Printable, LetsNoInvalidUtf8Through) {
+  EXPECT_EQ(printable("\xff\xfe"), "??");
+  EXPECT_EQ(printable("\xc3"), "?") << "cut short";
+  EXPECT_EQ(printable("\xe2\x82"
+                      "a"),
+            "??a");
+  EXPECT_EQ(printable("\xc0\x9b"), "??") << "longer than it needs to be";
+  EXPECT_EQ(printable("\xe0\x82\x9b"), "???");
+  EXPECT_EQ(printable("\xed\xa0\x80"), "???") << "half a pair of UTF-16";
+  EXPECT_EQ(printable("\xf4\x90\x80\x80"), "????") << "beyond the last character";
+}
+
+}  // namespace
+}  // namespace tutti
