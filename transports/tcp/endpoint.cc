@@ -125,7 +125,8 @@ Result<std::shared_ptr<TcpEndpoint>> TcpEndpoint::listen(const TcpEndpointOption
 
 Status TcpEndpoint::watch(int fd) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
-  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? Status() : socket_error("epoll_ctl", errno);
+  const bool watched = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST;
+  return watched ? Status() : socket_error("epoll_ctl", errno);
 }
 
 std::shared_ptr<TcpMailbox> TcpEndpoint::attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& bell) {
@@ -163,14 +164,14 @@ void TcpEndpoint::service() {
   const std::scoped_lock lock(mutex_);
   const std::int64_t now_ns = clock_.now_ns();
   if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
-    accept_again_ns_ = 0;
-    (void)watch(listener_.get());
+    accept_again_ns_ = watch(listener_.get()).ok() ? 0 : now_ns + kAcceptPauseNs;
   }
   // Who could not be heard, because nobody has listened, gets the time anew.
   if (now_ns - std::exchange(serviced_ns_, now_ns) > options_.patience_ns / 2) {
     for (auto& [fd, greeting] : greetings_) greeting.since_ns = now_ns;
   }
   evict(now_ns);
+  look_at_unwatched();
   for (int look = 0; look < kLooksAtOnce; ++look) {  // no longer, however many connect: our own calls wait behind
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
@@ -205,11 +206,22 @@ void TcpEndpoint::accept_some(std::int64_t now_ns) {
     }
     refusals_.trouble.clear();
     const int fd = socket.get();
-    if (!watch(fd).ok()) continue;
+    // The connection may be a rank's, and closing it would look like this process's end: so it is kept.
+    if (!watch(fd).ok()) unwatched_.push_back(fd);
     Greeting& greeting = greetings_[fd];
     greeting.socket = std::move(socket);
     greeting.since_ns = now_ns;
     greet(fd);  // the preamble mostly is there already
+  }
+}
+
+// What could not be watched, because the system was short of memory or of watches.
+void TcpEndpoint::look_at_unwatched() {
+  for (const int fd : std::exchange(unwatched_, {})) {
+    if (!greetings_.contains(fd) && !shaking_.contains(fd)) continue;
+    if (!watch(fd).ok()) unwatched_.push_back(fd);
+    greet(fd);
+    shake(fd);
   }
 }
 

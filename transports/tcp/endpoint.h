@@ -113,6 +113,7 @@ class TcpEndpoint {
   explicit TcpEndpoint(const TcpEndpointOptions& options);
   Status watch(int fd);
   void accept_some(std::int64_t now_ns);
+  void look_at_unwatched();
   void greet(int fd);
   Refusal fault_of(const Preamble& preamble);
   bool evict_oldest(std::int64_t now_ns);
@@ -135,6 +136,7 @@ class TcpEndpoint {
   mutable std::mutex mutex_;  // guards all below
   std::map<int, Greeting> greetings_;
   std::map<int, AcceptedLink> shaking_;  // who has shown the key, and whose TLS session is not set up yet
+  std::vector<int> unwatched_;           // of both, those that epoll_ctl() refused
   std::map<Place, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<Departure> departures_;
