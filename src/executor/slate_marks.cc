@@ -164,8 +164,10 @@ std::uint64_t SlateMarks::steps_of(std::uint32_t part_of) const {
   return mark(part_of).steps.load(std::memory_order_relaxed);
 }
 
+// Others write it: what is no rank is not passed on, because callers use it as an index.
 std::uint32_t SlateMarks::claimer(std::uint32_t part_of) const {
-  return mark(part_of).claimer.load(std::memory_order_relaxed);
+  const std::uint32_t claimer = mark(part_of).claimer.load(std::memory_order_relaxed);
+  return claimer < ranks() ? claimer : part_of;
 }
 
 bool SlateMarks::has_finished(std::uint32_t peer) const {

@@ -172,10 +172,19 @@ Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerL
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
 }
 
+// As a peer tells it. A culprit that is no rank of this communicator is not passed on, because callers use it as an
+// index.
+std::optional<CallFailure> Diagnostician::failure_of(std::uint32_t peer, std::uint64_t sequence) const {
+  auto failure = transport_.peer_failure(peer, sequence);
+  if (failure && failure->culprit >= static_cast<std::int64_t>(ranks_)) failure->culprit = -1;
+  if (failure) failure->culprit = std::max(failure->culprit, -1);
+  return failure;
+}
+
 // Of a peer that makes no more calls: the failure of its last one, where that has cost it the communicator and names
 // another.
 std::optional<CallFailure> Diagnostician::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
-  auto failure = transport_.peer_failure(peer, status.left);
+  auto failure = failure_of(peer, status.left);
   if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
   const bool broken = failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted;
   return broken ? failure : std::nullopt;
@@ -192,7 +201,7 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
-    if (const auto failure = transport_.peer_failure(peer, call.tag.sequence)) {
+    if (const auto failure = failure_of(peer, call.tag.sequence)) {
       auto& reason = failure->culprit >= 0 ? named : unnamed;
       if (!reason) reason = relayed(call, peer, *failure);
     } else if ((status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) &&
@@ -218,7 +227,7 @@ std::optional<CallFailure> Diagnostician::later_failure(const Call& call, std::u
   const std::uint64_t entered = transport_.peer_status(peer).entered;
   const std::uint64_t last = std::min(entered, call.tag.sequence + kMostCalls);
   for (std::uint64_t sequence = call.tag.sequence + 1; sequence <= last; ++sequence) {
-    const auto failure = transport_.peer_failure(peer, sequence);
+    const auto failure = failure_of(peer, sequence);
     if (failure && (failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted)) return failure;
   }
   return std::nullopt;

@@ -50,6 +50,7 @@ class Diagnostician {
     std::vector<std::uint32_t> absent, inside, finished, ended;
   };
   Whereabouts whereabouts(const Call& call) const;
+  std::optional<CallFailure> failure_of(std::uint32_t peer, std::uint64_t sequence) const;
   std::optional<CallFailure> reason_to_go(std::uint32_t peer, const PeerStatus& status) const;
   std::int32_t missing_rank(const Whereabouts& peers, const std::vector<std::uint32_t>& waited) const;
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;

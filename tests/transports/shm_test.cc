@@ -184,6 +184,25 @@ TEST(ShmBoard, ShowsCallsFailuresAndLives) {
   EXPECT_EQ(pair.ranks[1]->peer_status(0).life, PeerLife::kLeft);
 }
 
+// What a peer's memory says is used as an enumerator or an index only if it is one.
+TEST(ShmBoard, NumbersThatNoSoundRankWritesAreNotPassedOn) {
+  const Exchanges exchanges = in_process_exchanges(2);
+  const auto ranks = shm_ranks(kShape, exchanges);
+  ranks[1]->enter_call(call(1), {});
+  ranks[1]->leave_call(call(1), CallFailure{ErrorCode::kMismatch, 1, CallArgument::kCount});
+  auto mapping = exchanges[0]->find(1, 1);  // the first that the rank has shared
+  ASSERT_NE(mapping, nullptr);
+  Board& board = Segment::open(mapping, kShape, 1).value().board();
+  FailureRecord& record = board.failures[1];
+  ASSERT_EQ(record.sequence.load(), 1u);
+  record.words = record.words | 0xff;
+  EXPECT_EQ(ranks[0]->peer_failure(1, 1), std::optional(CallFailure{.code = ErrorCode::kRefused}));
+  record.words = 0xff00;
+  EXPECT_EQ(ranks[0]->peer_failure(1, 1), std::optional(CallFailure{.code = ErrorCode::kRefused}));
+  board.life = 200;
+  EXPECT_EQ(ranks[0]->peer_status(1).life, PeerLife::kLost);
+}
+
 TEST(Doorbell, ARingBetweenArmingAndSleepingIsNotLost) {
   Pair pair;
   Doorbell& bell = pair.ranks[0]->doorbell();

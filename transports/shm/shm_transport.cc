@@ -29,6 +29,12 @@ class ShmWindow final : public Window {
   std::uint32_t id_;
 };
 
+// What a board says of its owner. An enumerator that no sound rank writes means that the owner has ended.
+PeerLife life_on(const Board& board) {
+  const std::uint32_t life = board.life.load(std::memory_order_seq_cst);
+  return life <= static_cast<std::uint32_t>(PeerLife::kAborted) ? static_cast<PeerLife>(life) : PeerLife::kLost;
+}
+
 }  // namespace
 
 std::uint32_t WindowTable::insert(const std::shared_ptr<Mapping>& mapping) {
@@ -235,12 +241,12 @@ PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
   const Board& board = segments_.at(peer).board();
   PeerStatus status;
   // First: a peer that has gone had left its last call before, and that must be seen then.
-  status.life = static_cast<PeerLife>(board.life.load(std::memory_order_seq_cst));
+  status.life = life_on(board);
   status.left = board.left.load(std::memory_order_seq_cst);
   status.entered = board.entered.load(std::memory_order_seq_cst);
   if (peer != rank_ && status.life == PeerLife::kLive && exchange_->peer_gone(peer)) {
     // It may have said goodbye, or finished the call, between our two looks.
-    status.life = static_cast<PeerLife>(board.life.load(std::memory_order_seq_cst));
+    status.life = life_on(board);
     status.left = board.left.load(std::memory_order_seq_cst);
     if (status.life == PeerLife::kLive) status.life = PeerLife::kLost;
   }
@@ -262,9 +268,16 @@ std::optional<CallFailure> ShmTransport::peer_failure(std::uint32_t peer, std::u
   if (record.sequence.load(std::memory_order_seq_cst) != sequence || sequence == 0) return std::nullopt;
   const std::uint64_t words = record.words.load(std::memory_order_acquire);
   if (record.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
-  return CallFailure{.code = static_cast<ErrorCode>(words & 0xff),
+  const std::uint64_t code = words & 0xff;
+  const std::uint64_t argument = words >> 8 & 0xff;
+  if (code > static_cast<std::uint64_t>(kLastErrorCode) ||
+      argument > static_cast<std::uint64_t>(CallArgument::kDigest)) {
+    return CallFailure{.code =
+                           ErrorCode::kRefused};  // no sound rank writes this, so it tells only that the call failed
+  }
+  return CallFailure{.code = static_cast<ErrorCode>(code),
                      .culprit = static_cast<std::int32_t>(static_cast<std::uint32_t>(words >> 32)),
-                     .argument = static_cast<CallArgument>(words >> 8 & 0xff)};
+                     .argument = static_cast<CallArgument>(argument)};
 }
 
 bool ShmTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
