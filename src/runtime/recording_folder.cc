@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -24,6 +25,19 @@ constexpr std::size_t kMostEnded = 8;                    // of one job's rank
 constexpr std::int64_t kOldS = std::int64_t{24} * 3600;  // these go whatever their number
 constexpr std::uint64_t kLeastFreeShare = 4;             // a quarter of the file system stays free, at most
 constexpr std::uint64_t kLeastFreeBytes = 1 << 30;       // so much
+
+// An errno, or 0. Without signals, because the call begins anew after each: a program whose timer fires often enough
+// would never get its file.
+int allocate(int fd, std::size_t bytes) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = EINTR;  // also after the process was stopped
+  while (error == EINTR) error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
+}
 
 Error trouble(const std::string& what) {
   return {ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: {}", what, std::strerror(errno))};
@@ -134,7 +148,7 @@ Result<std::unique_ptr<MappedRecording>> RecordingFolder::try_make(const std::st
     unlinkat(fd_, name.c_str(), 0);
     return error;
   };
-  if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
+  if (const int error = allocate(fd, bytes); error != 0) {
     errno = error;
     return fail("room for " + name);
   }

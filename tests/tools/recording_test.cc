@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +27,16 @@
 #include "tools/recording_trace.h"
 #include "tools/top.h"
 #include "tutti/types.h"
+
+namespace {
+std::atomic<int> interruptions = 0;
+}  // namespace
+
+// In place of the C library's, for all of this program: as often as wanted, a signal comes.
+extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
+  if (interruptions > 0) return --interruptions, EINTR;
+  return fallocate(fd, 0, offset, bytes) == 0 ? 0 : errno;
+}
 
 namespace tutti::tool {
 namespace {
@@ -208,6 +219,15 @@ TEST(Recording, TheNextFolderServesWhereOneCannotBeHad) {
   EXPECT_NE(opened.make("tutti-x.rec", 4096), nullptr);
   EXPECT_EQ(opened.make("tutti-x.rec", 4096), nullptr) << "the name is taken: no file is written over";
   EXPECT_NE(opened.make("tutti-y.rec", 4096), nullptr) << "the folder goes on";
+}
+
+// A signal, or a stop of the process, can end posix_fallocate() early.
+TEST(Recording, AnInterruptedSystemCallDoesNotKeepAFileFromBeingMade) {
+  const Folder folder;
+  RecordingFolder opened({folder.path()}, Log(LogLevel::kOff, 0));
+  interruptions = 3;
+  EXPECT_NE(opened.make("tutti-x.rec", 4096), nullptr);
+  EXPECT_EQ(interruptions.exchange(0), 0);
 }
 
 // Reader beside writer: every call that is taken for whole is one that was written.
