@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <system_error>
 
 #include "base/thread.h"
@@ -18,6 +20,19 @@ namespace {
 #ifndef UFFD_USER_MODE_ONLY
 constexpr int UFFD_USER_MODE_ONLY = 1;
 #endif
+
+constexpr int kYields = 100;
+constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 50'000};
+
+// Between two looks at what the monitor's thread has to do. A thread of a real-time class (SCHED_FIFO) that yields goes
+// on at once if the monitor's thread has a lower priority, and could wait for it for ever on its core: it must sleep.
+void give_way(int& looks) {
+  if (++looks <= kYields) {
+    sched_yield();
+  } else {
+    nanosleep(&kPause, nullptr);
+  }
+}
 
 // A descriptor that tells of unmapping, moving and discarding; -1 where there is none.
 int open_descriptor() {
@@ -96,8 +111,9 @@ bool MemoryMonitor::gone_since(Cursor& cursor,
   // Memory may have gone, and been mapped anew by another thread, before the thread has read of it: the kernel refuses
   // to protect anything as long as there is something that was not read. What was read is told when it is not reading.
   uffdio_writeprotect nothing{};
-  while (ioctl(fd_, UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN) sched_yield();
-  while (reading_.load(std::memory_order_seq_cst)) sched_yield();
+  int looks = 0;
+  while (ioctl(fd_, UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN) give_way(looks);
+  while (reading_.load(std::memory_order_seq_cst)) give_way(looks);
   const Cursor last = now();
   if (last - cursor > kRemembered / 2) {
     cursor = last;
