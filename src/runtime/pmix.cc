@@ -4,14 +4,20 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/thread.h"
@@ -38,7 +44,8 @@ static_assert(offsetof(Value, data) == 8);
 
 constexpr std::uint16_t kString = 3;
 constexpr std::uint8_t kGlobal = 3;
-constexpr int kOverAtOnce = -157;  // PMIX_OPERATION_SUCCEEDED
+constexpr std::chrono::seconds kGoodbyePatience{3};  // OpenPMIx itself waits 2 s for the launcher
+constexpr int kOverAtOnce = -157;                    // PMIX_OPERATION_SUCCEEDED
 
 extern "C" {
 using Initialise = int (*)(Process*, void*, std::size_t);
@@ -90,28 +97,55 @@ struct Pending {
   }
 };
 
+// Runs a call of the library that has no limit of its own, in a thread, and waits for it until the deadline. A call
+// that hangs is left alone: it may use only what it owns and what lives as long as the process.
+Status call_limited(const char* what, TimePoint deadline, std::function<int()> call) {
+  const auto pending = std::make_shared<Pending>();  // shared with the thread, whichever is last
+  bool started = true;
+  try {
+    start_thread([context = Pending::context(pending), call = std::move(call)] {
+      Pending::end(context, call(), {});
+    }).detach();
+  } catch (const std::system_error&) {
+    started = false;
+  }
+  if (!started) return fail(ErrorCode::kSystem, "no thread can be started for PMIx: raise the limit of processes");
+  return pending->wait(deadline, what);
+}
+
 // The library, opened and initialised once in a process: it belongs to the process as the launcher sees it, and a rank
 // that ends without finalising counts as crashed. Never closed: its thread runs in it.
 struct Library {
   std::mutex mutex;
   pid_t pid = -1;  // initialised by this process; a forked child's exit is not the rank's
   Process self;
-  int round = 0;  // names used so far, the same on all ranks: every rank takes part in every round
+  bool hangs = false;  // a call of it did not end in time, and may hold its locks
+  int round = 0;       // names used so far, the same on all ranks: every rank takes part in every round
   Put put = nullptr;
   Commit commit = nullptr;
   Fence fence = nullptr;
   Get get = nullptr;
   Finalise finalise = nullptr;
 
-  Status open();
+  Status open(TimePoint deadline);
+  Status call(const char* what, TimePoint deadline, std::function<int()> function);
 };
 Library library;  // NOLINT: see above
 
 void say_goodbye() {
-  if (library.pid == getpid()) library.finalise(nullptr, 0);
+  if (library.pid != getpid() || library.hangs) return;
+  const auto finalise = [] { return library.finalise(nullptr, 0); };
+  static_cast<void>(library.call("end", std::chrono::steady_clock::now() + kGoodbyePatience, finalise));
 }
 
-Status Library::open() {
+Status Library::call(const char* what, TimePoint deadline, std::function<int()> function) {
+  Status ended = call_limited(what, deadline, std::move(function));
+  hangs = hangs || (!ended.ok() && ended.error().code == ErrorCode::kTimeout);
+  return ended;
+}
+
+Status Library::open(TimePoint deadline) {
+  if (hangs) return fail(ErrorCode::kSystem, "the launcher's store (PMIx) did not answer an earlier set-up in time");
   if (pid == getpid()) return {};
   void* const handle = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -128,9 +162,7 @@ Status Library::open() {
   if (!initialise || !put || !commit || !fence || !get || !finalise) {
     return fail(ErrorCode::kUnsupported, "libpmix.so.2 lacks a function of the PMIx standard");
   }
-  const SignalsBlocked blocked;  // it starts a thread
-  const int status = initialise(&self, nullptr, 0);
-  if (status != 0) return fail(ErrorCode::kSystem, fmt::format("PMIx_Init fails: {}", status));
+  TUTTI_TRY(call("start", deadline, [this, initialise] { return initialise(&self, nullptr, 0); }));
   pid = getpid();
   std::atexit(say_goodbye);
   return {};
@@ -141,20 +173,20 @@ Status Library::open() {
 Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Result<std::string>()>& make,
                                        TimePoint deadline) {
   const std::lock_guard lock(library.mutex);
-  TUTTI_TRY(library.open());
+  TUTTI_TRY(library.open(deadline));
   const std::string key = fmt::format("tutti-{}", library.round++);
   if (rank == 0) {
     auto text = make();
     if (!text) return text.error();
-    Value value;
-    value.type = kString;
-    value.data.string = text->c_str();
-    const int status = library.put(kGlobal, key.c_str(), &value);
-    if (status != 0) return fail(ErrorCode::kSystem, fmt::format("PMIx_Put fails: {}", status));
+    const auto put = [key, text = *text] {
+      Value value;
+      value.type = kString;
+      value.data.string = text.c_str();
+      return library.put(kGlobal, key.c_str(), &value);
+    };
+    TUTTI_TRY(library.call("store", deadline, put));
   }
-  if (const int status = library.commit(); status != 0) {
-    return fail(ErrorCode::kSystem, fmt::format("PMIx_Commit fails: {}", status));
-  }
+  TUTTI_TRY(library.call("store", deadline, [] { return library.commit(); }));
   const auto fenced = std::make_shared<Pending>();  // shared with the library
   void* context = Pending::context(fenced);
   int status = library.fence(
