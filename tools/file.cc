@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <iostream>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -152,6 +154,16 @@ Result<std::string> read_file(const std::string& path, std::size_t most_bytes) {
   }
   text.resize(filled);
   return text;
+}
+
+bool output_was_taken(std::string_view command) {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0 && std::cout.flush().good() && std::ferror(stdout) == 0;
+  if (flushed) return true;
+  const int error = errno != 0 ? errno : EIO;  // 0: an earlier print has failed
+  fmt::print(stderr, "tutti{}{}: cannot write to stdout: {}\n", command.empty() ? "" : " ", command,
+             ::strerrordesc_np(error));
+  return false;
 }
 
 std::string utc_now() {

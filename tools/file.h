@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "tutti/result.h"
 
@@ -24,6 +25,10 @@ Status write_file(const std::string& path, const std::string& text);
 // All of a file, a pipe or a device, but no more than `most_bytes`. Errors: kSystem, also where a pipe stays silent for
 // kPipeWait, or has nobody who writes.
 Result<std::string> read_file(const std::string& path, std::size_t most_bytes);
+
+// False: standard output has not taken all that was printed, and stderr says so for `command`, in the same words for
+// every command. Empty: `tutti` itself.
+bool output_was_taken(std::string_view command);
 
 // "2026-01-31T12:00:00Z"
 std::string utc_now();

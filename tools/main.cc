@@ -17,6 +17,7 @@
 
 #include "base/config.h"
 #include "tools/exit_status.h"
+#include "tools/file.h"
 #include "tools/perf_command.h"
 #include "tools/plan_command.h"
 #include "tools/points_command.h"
@@ -166,7 +167,11 @@ bool open_standard_descriptors() {
 int main(int argc, char** argv) {
   if (!tutti::tool::open_standard_descriptors()) return tutti::tool::kExitFailure;
   try {
-    return tutti::tool::run_tool(std::vector<std::string>(argv + 1, argv + argc));
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    const int exit_status = tutti::tool::run_tool(words);
+    if (exit_status != tutti::tool::kExitSuccess) return exit_status;
+    const std::string command = words.empty() || words.front().starts_with("-") ? "" : words.front();
+    return tutti::tool::output_was_taken(command) ? exit_status : tutti::tool::kExitFailure;
   } catch (const std::exception& error) {
     fmt::print(stderr, "tutti: {}\n", error.what());
     return tutti::tool::kExitFailure;

@@ -221,10 +221,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   add_export_options(*command, options->exported);
   command->callback([options, &exit_code] {
     exit_code = run_plan(*options);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      std::fputs("tutti plan: writing to standard output failed\n", stderr);
-      exit_code = kExitFailure;
-    }
+    if (!output_was_taken("plan")) exit_code = kExitFailure;
   });
 }
 

@@ -16,6 +16,7 @@
 #include "tools/exit_status.h"
 #include "tools/file.h"
 #include "tools/points.h"
+#include "tools/system_error.h"
 
 namespace tutti::tool {
 namespace {
@@ -119,8 +120,7 @@ Status run_system(const PointsOptions& options, const System& system, const std:
   fmt::print("| {} | {} | {} | {} | {:.1f}% | {:.1f}% at {} | {} |\n", system.name, points->size() - errors->count,
              system.fitted.size(), errors->count, 100 * errors->median, 100 * errors->worst, errors->worst_bytes,
              errors->median <= most_median && errors->worst <= most_worst ? "" : "missed");
-  std::fflush(stdout);
-  return {};
+  return std::fflush(stdout) == 0 ? Status() : system_error("cannot write to stdout", errno);
 }
 
 // In the working directory or above this program, which a build puts somewhere in the tree.

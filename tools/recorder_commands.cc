@@ -91,7 +91,7 @@ int run_top(const TopCommand& command) {
     const bool nothing = table.empty();
     if (nothing) table = fmt::format("no job runs here that has recordings in {}\n", fmt::join(*folders, ", "));
     fmt::print("{}{}", clears ? "\033[H\033[2J" : "", table);
-    if (std::fflush(stdout) != 0) return fail("top", "standard output is closed");
+    if (!output_was_taken("top")) return kExitFailure;
     if (command.once) return nothing ? kExitFailure : kExitSuccess;
     std::this_thread::sleep_for(std::chrono::milliseconds(command.interval_ms));
   }
@@ -136,7 +136,7 @@ int run_doctor(const DoctorCommand& command) {
   if (!recordings) return fail("doctor", recordings.error().message);
   const std::int64_t now_ns = recording::unix_ns();
   fmt::print("{}", doctor_report(*recordings, now_ns));
-  if (std::fflush(stdout) != 0) return fail("doctor", "standard output is closed, or full");
+  if (!output_was_taken("doctor")) return kExitFailure;
   if (command.trace.empty()) return kExitSuccess;
   const Status written = write_file(command.trace, chrome_trace(*recordings, now_ns));
   return written.ok() ? kExitSuccess : fail("doctor", written.error().message);

@@ -79,10 +79,8 @@ int run_sim(const SimArguments& arguments) {
   const Result<SimReport> report = run_sim_task(*task, *network, progress);
   if (!report.ok()) return fail(report.error());
   const std::string text = to_text(*task, *report);
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
-    std::fputs("tutti sim: standard output takes nothing more\n", stderr);
-    return kExitFailure;
-  }
+  std::fputs(text.c_str(), stdout);
+  if (!output_was_taken("sim")) return kExitFailure;
   if (!arguments.json_path.empty()) {
     if (const Status done = write_file(arguments.json_path, to_json(*task, *report)); !done.ok()) {
       return fail(done.error());
