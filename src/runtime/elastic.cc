@@ -73,6 +73,19 @@ Error launcher_lost(std::string_view what) {
           fmt::format("the launcher of the elastic job {}: start the job anew", what)};
 }
 
+// Whether it can be what `tutti run --elastic` gives its ranks. Checked before anything is written to it.
+bool is_launchers_socket(int fd) {
+  const auto option = [fd](int name) {
+    int value = -1;
+    socklen_t length = sizeof(value);
+    return ::getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+  };
+  sockaddr_storage peer{};
+  socklen_t length = sizeof(peer);
+  return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+}
+
 }  // namespace
 
 class ElasticImpl {
@@ -209,10 +222,7 @@ Result<Elastic> Elastic::join(const CommunicatorOptions& options) {
   auto config = parse_config(environment_variables());
   if (!config) return config.error();
   const int fd = config->elastic_fd.value_or(-1);
-  int type = 0;
-  socklen_t length = sizeof(type);
-  const bool is_ours = fd < 0 || (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_SEQPACKET);
-  if (!is_ours) {
+  if (fd >= 0 && !detail::is_launchers_socket(fd)) {
     return Error{
         ErrorCode::kConfig, ErrorScope::kProcess, -1,
         fmt::format("TUTTI_ELASTIC_FD={0} is no launcher's socket: a program between `tutti run --elastic` and "

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fmt/format.h>
-#include <limits.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -101,9 +100,7 @@ Status PmiClient::wait_for(short events) {
 Status PmiClient::write_all(std::string_view bytes) {
   while (!bytes.empty()) {
     TUTTI_TRY(wait_for(POLLOUT));
-    ssize_t count = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    // A pipe that poll() says is writable takes this many bytes without blocking.
-    if (count < 0 && errno == ENOTSOCK) count = write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
+    const ssize_t count = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) return fail(ErrorCode::kSystem, fmt::format("the launcher has gone: {}", std::strerror(errno)));
     bytes.remove_prefix(static_cast<std::size_t>(count));
@@ -138,7 +135,24 @@ Result<std::string> PmiClient::ask(const std::string& command, std::string_view 
   return line;
 }
 
+// A number that a launcher's variable left behind may be that of any file of the program by now, and what is written
+// to it would damage that file.
+Status PmiClient::check(int fd) {
+  struct stat about {};
+  if (fstat(fd, &about) != 0) return fail(ErrorCode::kConfig, fmt::format("PMI_FD={} is not an open descriptor", fd));
+  int type = 0;
+  socklen_t length = sizeof(type);
+  sockaddr_storage peer{};
+  socklen_t peer_length = sizeof(peer);
+  const bool connected = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
+                         getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0;
+  if (connected) return {};
+  return fail(ErrorCode::kConfig,
+              fmt::format("PMI_FD={} is no connected stream socket, as a launcher gives its ranks", fd));
+}
+
 Result<PmiClient> PmiClient::open(int fd, TimePoint deadline) {
+  TUTTI_TRY(check(fd));
   PmiClient client(fd, deadline);
   finalize_at_exit(fd);
   auto limits = client.ask("cmd=get_maxes", "maxes");

@@ -35,6 +35,7 @@ class PmiClient {
 
  private:
   PmiClient(int fd, TimePoint deadline) : fd_(fd), deadline_(deadline) {}
+  static Status check(int fd);
   // One command and the answer to it, which must begin with "cmd=<answer>".
   Result<std::string> ask(const std::string& command, std::string_view answer);
   Status write_all(std::string_view bytes);

@@ -4,8 +4,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <array>

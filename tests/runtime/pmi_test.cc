@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -194,6 +195,27 @@ TEST(Pmi, SilenceEndsAtTheDeadline) {
   close(pair[0]);
   close(pair[1]);
   EXPECT_FALSE(PmiClient::open(1 << 20, soon(milliseconds(100))).ok()) << "no descriptor at all";
+}
+
+// What a launcher's variable names may be a file of the program's by now. Nothing is written to it.
+TEST(Pmi, ADescriptorThatIsNoLaunchersIsNotWrittenTo) {
+  const int file = memfd_create("data", MFD_CLOEXEC);
+  std::array<int, 2> pipe_ends{};
+  std::array<int, 2> packets{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, packets.data()), 0);
+  const int alone = socket(AF_INET, SOCK_STREAM, 0);
+  for (const int fd : {file, pipe_ends[1], packets[1], alone}) {
+    const auto client = PmiClient::open(fd, soon());
+    ASSERT_FALSE(client.ok());
+    EXPECT_EQ(client.error().code, ErrorCode::kConfig) << client.error().message;
+  }
+  EXPECT_EQ(lseek(file, 0, SEEK_END), 0);
+  for (const int readable : {pipe_ends[0], packets[0]}) {
+    pollfd look{.fd = readable, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&look, 1, 0), 0);
+  }
+  for (const int fd : {file, pipe_ends[0], pipe_ends[1], packets[0], packets[1], alone}) close(fd);
 }
 
 // A launcher that has stopped: it answers the first commands, and then takes nothing from its socket.
