@@ -15,6 +15,32 @@ bool has_error(const std::vector<Finding>& findings) {
                      [](const Finding& finding) { return finding.severity == Severity::kError; });
 }
 
+constexpr std::string_view kAdvice =
+    "give a topology file in NCCL's format, as `tutti topo --write-xml FILE` or NCCL_TOPO_DUMP_FILE makes it on that "
+    "machine";
+
+// Files that are taken for topology files, told by how they begin. Empty: it is none of these.
+std::string_view kind_of_other_file(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // the mark of UTF-8
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return {};
+  text = text.substr(begin, 4096);
+  const auto has_root = [text](std::string_view name) {
+    for (std::size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
+      const std::size_t end = at + name.size();
+      if (end < text.size() && (text[end] == ' ' || text[end] == '>' || text[end] == '\n')) return true;
+    }
+    return false;
+  };
+  if (text.front() == '{' || text.front() == '[') {
+    const bool algorithm = text.find("\"collective\"") != std::string_view::npos;
+    return algorithm ? "this is a collective algorithm in JSON, such as an MSCCL++ execution plan" : "this is JSON";
+  }
+  if (has_root("<system")) return {};
+  if (has_root("<!DOCTYPE topology") || has_root("<topology")) return "this is a topology of hwloc (lstopo)";
+  return has_root("<algo") ? "this is a collective algorithm of MSCCL" : "";
+}
+
 // What stands outermost, where it is not what it should be.
 void refuse_root(const XmlElement& root, std::vector<Finding>& findings) {
   constexpr std::size_t kShown = 40;
@@ -23,7 +49,7 @@ void refuse_root(const XmlElement& root, std::vector<Finding>& findings) {
                       fmt::format("the outermost element is <{}>, not <system>", root.name.substr(0, kShown)),
                       graphs ? "this is a file of rings and trees (NCCL_GRAPH_FILE), not of a machine; give the "
                                "topology file that belongs to it"
-                             : "give a topology file in NCCL's format"});
+                             : std::string(kAdvice)});
 }
 
 }  // namespace
@@ -32,6 +58,10 @@ bool XmlReading::usable() const { return !has_error(findings); }
 
 XmlReading read_xml(std::string_view text) {
   XmlReading reading;
+  if (const std::string_view other = kind_of_other_file(text); !other.empty()) {
+    reading.findings.push_back({Severity::kError, 1, 1, std::string(other), std::string(kAdvice)});
+    return reading;
+  }
   std::vector<XmlElement> elements = read_elements(text, reading.findings);
   if (has_error(reading.findings)) return reading;
   if (elements.front().name != "system") {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/config.h"
+#include "topology/speeds.h"
 #include "topology/xml_values.h"
 
 namespace tutti {
@@ -176,7 +177,14 @@ double XmlDraft::link_speed(const XmlElement& element) {
   const std::string* value = element.find("link_speed");
   if (value == nullptr || value->empty()) return 0;
   const auto speed = parse_link_speed(*value);
-  if (!speed || *speed < 0 || *speed > kMostGigatransfers) {
+  if (!speed) {  // such as "Unknown", which the kernel says of some virtual devices
+    constexpr std::size_t kShown = 40;
+    report(Severity::kWarning, element,
+           fmt::format("link_speed of <pci> is \"{}\", which is no speed", value->substr(0, kShown)),
+           fmt::format("{} GT/s is assumed; write it as \"16 GT/s\" or \"16.0 GT/s PCIe\"", kPciDefaultGigatransfers));
+    return 0;
+  }
+  if (*speed < 0 || *speed > kMostGigatransfers) {
     report_value(element, "link_speed", "write it as \"16 GT/s\" or \"16.0 GT/s PCIe\", or leave it empty");
     return 0;
   }

@@ -79,7 +79,8 @@ TEST(Lint, ValuesOutOfReasonAreErrors) {
   expect_error(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"inf\""), "speed of <net> is \"inf\"", 19);
   expect_error(replaced(kTwoSockets, "speed=\"400000\"", "speed=\"nan\""), "speed of <net> is \"nan\"", 19);
   expect_error(replaced(kTwoSockets, "32.0 GT/s PCIe", "-8 GT/s"), "link_speed of <pci> is \"-8 GT/s\"", 3);
-  expect_error(replaced(kTwoSockets, "32.0 GT/s PCIe", "quick"), "link_speed of <pci> is \"quick\"", 3);
+  expect_warning(replaced(kTwoSockets, "32.0 GT/s PCIe", "Unknown"), "link_speed of <pci> is \"Unknown\"", 3);
+  EXPECT_THAT(said(replaced(kTwoSockets, "32.0 GT/s PCIe", "Unknown"), "Unknown"), HasSubstr("GT/s is assumed"));
   expect_warning(replaced(kTwoSockets, "32.0 GT/s PCIe", "31 GT/s"), "31 GT/s, the speed of no generation", 3);
   expect_error(replaced(kTwoSockets, "link_width=\"16\"", "link_width=\"1000\""), "whole number from 0 to 64", 3);
   expect_error(replaced(kTwoSockets, "count=\"4\"", "count=\"-4\""), "count of <nvlink> is \"-4\"", 6);
@@ -136,6 +137,14 @@ TEST(Lint, OtherFilesAreToldApart) {
   expect_error("<html/>", "the outermost element is <html>", 1);
   expect_error("", "this is no XML", 1);
   expect_error("not XML at all", "this is no XML", 1);
+  const std::string hwloc =
+      "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">";
+  expect_error(hwloc, "a topology of hwloc", 1);
+  expect_error("<topology>\n<object type=\"Machine\"/></topology>", "a topology of hwloc", 1);
+  expect_error("<algo name=\"ring\" nchunksperloop=\"2\"/>", "a collective algorithm of MSCCL", 1);
+  expect_error("{\"name\": \"x\", \"collective\": \"allreduce\"}", "an MSCCL++ execution plan", 1);
+  expect_error("\xef\xbb\xbf [1]", "this is JSON", 1);
+  expect_error("{}", "tutti topo --write-xml FILE", 1);
   expect_error(kXgmi + kXgmi, "a second outermost element", 15);
 }
 
