@@ -208,6 +208,22 @@ bool PlanReader::parse_error(std::size_t position, const std::string& token, con
   return false;
 }
 
+// Files that are taken for plans, told by how they begin. Empty: it is none of these.
+std::string_view kind_of_other_file(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return {};
+  text = text.substr(begin, 4096);
+  const auto has = [text](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  if (text.front() == '<') {
+    if (has("<algo")) return "an algorithm of MSCCL in XML";
+    if (has("<graphs")) return "a file of rings and trees of NCCL (NCCL_GRAPH_FILE)";
+    if (has("<system")) return "a topology file of NCCL";
+    return has("<topology") || has("<!DOCTYPE topology") ? "a topology of hwloc (lstopo)" : "XML";
+  }
+  const bool execution_plan = text.front() == '{' && has("\"gpus\"") && !has("\"tutti_plan\"");
+  return execution_plan ? "an execution plan of MSCCL++" : "";
+}
+
 // Peers can be checked only when all ranks are there.
 Status check_peers(const Plan& plan) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
@@ -240,6 +256,12 @@ Status check_peers(const Plan& plan) {
 }  // namespace
 
 Result<PlanFile> parse_plan(std::string_view text) {
+  if (const std::string_view other = kind_of_other_file(text); !other.empty()) {
+    return Error{.code = ErrorCode::kInvalidPlan,
+                 .message = fmt::format("this is {}; give a plan in the format of docs/plan-json.md, as "
+                                        "`tutti plan --json FILE` writes it",
+                                        other)};
+  }
   if (text.size() > PlanLimits::kJsonBytes) {
     return Error{.code = ErrorCode::kUnsupported,
                  .message = fmt::format("the plan is too large: {} bytes of text, at most {} are taken", text.size(),

@@ -84,6 +84,12 @@ std::vector<Fault> faults() {
   return {
       {"Empty", "", "line 1, column 1: this is not JSON: the text ends too early"},
       {"Garbage", "tutti", "line 1, column 2: this is not JSON: at \"tu\""},
+      {"Msccl", "<algo name=\"a\">",
+       "this is an algorithm of MSCCL in XML; give a plan in the format of docs/plan-json.md"},
+      {"MscclPlusPlus", R"({"name": "a", "collective": "allreduce", "gpus": []})", "an execution plan of MSCCL++"},
+      {"Topology", "<system version=\"1\"/>", "a topology file of NCCL"},
+      {"Hwloc", "<?xml?>\n<topology>", "a topology of hwloc"},
+      {"Graphs", "<graphs version=\"1\"/>", "a file of rings and trees of NCCL"},
       {"Truncated", ring.substr(0, ring.size() / 2), "this is not JSON: the text ends too early"},
       {"Trailing", ring + "}", "this is not JSON"},
       {"NotUtf8", text_with("", "\"name\": \"\xff\", "), ", name: this is not JSON: at "},
