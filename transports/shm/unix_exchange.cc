@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 
 #include "base/assert.h"
 #include "transports/inherited.h"
+#include "transports/shm/process_watch.h"
 #include "transports/shm/unix_greetings.h"
 
 namespace tutti {
@@ -30,17 +30,6 @@ constexpr std::size_t kMaxFilesPerPeer = 256;
 constexpr std::uint32_t kNeverFull = 4;
 constexpr std::size_t kMostSilent = 64;  // connections that have said nothing, beside two for each rank
 constexpr std::int64_t kLookEveryMs = 100;
-
-// A descriptor that becomes readable when the process ends; -1 where it cannot be had (another PID namespace, an old
-// kernel).
-int watch_process(pid_t process) {
-  return process <= 0 ? -1 : above_standard(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
-}
-
-bool has_ended(int pidfd) {
-  pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
-  return pidfd >= 0 && poll(&ended, 1, 0) == 1;
-}
 
 }  // namespace
 
