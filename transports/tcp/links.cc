@@ -302,6 +302,7 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
     // Its connection may be here, and the first words on it under way.
     const bool late = known.deaf_since_ns != 0 && now_ns - known.deaf_since_ns >= kReadOnNs;
     if (late && misses(peer)) judge(peer, status);
+    status.ended = true;  // also once it is judged: it may have left in peace, and nothing here would tell
   }
   return status;
 }
