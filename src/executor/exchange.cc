@@ -251,10 +251,17 @@ void Exchange::give_up() {
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     if (std::exchange(states_[i].ended, true)) continue;
     if (states_[i].shown) transfers_[i].receive->hide_output(true);
-    if (!states_[i].begun && !probes()) untouched_.push_back(transfers_[i]);
+    states_[i].untouched = !states_[i].begun && !probes();
     numbers_.end(transfers_[i].peer, transfers_[i].direction, transfers_[i].tag.sequence);
   }
   unfinished_ = 0;
+}
+
+void Exchange::give_back_numbers() noexcept {
+  for (std::size_t i = transfers_.size(); i-- > 0;) {
+    const Transfer& transfer = transfers_[i];
+    if (states_[i].untouched) numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
+  }
 }
 
 }  // namespace tutti

@@ -108,8 +108,9 @@ class Exchange {
   bool recall_output(std::uint32_t peer);
   // After a failure: transfers that have not ended give their turn to later ones.
   void give_up();
-  // By give_up(): of these nothing has moved.
-  const std::vector<Transfer>& untouched() const { return untouched_; }
+  // After give_up(): transfers of which no message has moved give back their numbers, so that later ones get them. By
+  // the driver, under the engine's lock. Allocates nothing, because it may follow a failed allocation.
+  void give_back_numbers() noexcept;
   const Transfer* bad_transfer() const { return bad_transfer_; }
   bool probes() const { return purpose_ == Purpose::kProbe; }
   // Of a probe: receives have taken numbers, or given them back. By the driver, under the engine's lock.
@@ -126,6 +127,7 @@ class Exchange {
     bool begun = false;       // a message has gone or come
     bool posted = false;      // all messages of a send have gone
     bool ended = false;
+    bool untouched = false;  // it was given up before a message had moved
     bool discards = false;  // a receive that the peer means otherwise
     bool asked = false;     // whether the peer can be shown where a receive wants its messages
     bool shown = false;     // it was
@@ -150,7 +152,6 @@ class Exchange {
   bool broken_ = false;  // by a message that no sound peer sends
   std::optional<BadMessage> bad_;
   const Transfer* bad_transfer_ = nullptr;
-  std::vector<Transfer> untouched_;
 };
 
 }  // namespace tutti

@@ -17,13 +17,13 @@ constexpr std::int64_t kLetGoNs =
 
 }  // namespace
 
-// Of what has not moved; under the lock.
+// The numbers of transfers that have not begun serve later transfers. Under the lock.
 void Engine::give_back_numbers(const Operation& operation) noexcept {
-  // Without an exchange it never began: a connection could not be opened.
-  const std::vector<Transfer>& untouched =
-      operation.exchange == nullptr ? operation.transfers : operation.exchange->untouched();
-  for (std::size_t i = untouched.size(); i-- > 0;) {
-    numbers_.give_back(untouched[i].peer, untouched[i].direction, untouched[i].tag.sequence);
+  if (operation.exchange != nullptr) return operation.exchange->give_back_numbers();
+  // Without an exchange it never began, because a connection could not be opened.
+  for (std::size_t i = operation.transfers.size(); i-- > 0;) {
+    const Transfer& transfer = operation.transfers[i];
+    numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
   }
 }
 
@@ -40,7 +40,10 @@ void Engine::finish(Operation& operation, Status result) noexcept {
     }
   } catch (...) {
     const auto rank = static_cast<std::int32_t>(rank_);
-    if (result.ok()) result = error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call");
+    Error error = result.ok() ? error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call")
+                              : std::move(result).error();
+    error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // as the peers see it by the next line
+    result = std::move(error);
     announce_abort();
     runs_through([&] { abandon(operation, ErrorScope::kCommunicator); });
   }
