@@ -90,7 +90,7 @@ struct CommunicatorOptions {
                                       // With a unique id: in addition to the id, for the process that makes it, too
   std::string interface;              // network interface for this rank's data, and for meeting when `root` has no
                                       // host; default: lo, and for data the one that leads to rank 0
-  std::optional<UniqueId> unique_id;  // where to meet, in place of root, job_id, key, interface
+  std::optional<UniqueId> unique_id;  // where to meet, in place of root, job_id and, for meeting, interface
   // How ranks may reach each other: "auto" (shared memory inside a machine, TCP across), "shm" (an error where that is
   // not enough) or "tcp" (even inside a machine). Empty: TUTTI_TRANSPORT, then "auto".
   std::string transport;
@@ -403,10 +403,12 @@ class TUTTI_API Communicator {
   // that rank's next message is this one, which stays for receive(). Local; of options only the timeout counts. Peers
   // take turns where several have sent. Receives that this rank calls while it waits, also in a Group, all_to_all_v and
   // the like, have the messages before that one. Errors: kInvalidArgument (a communicator of one rank), kTimeout
-  // (nobody has sent), kPeerLost (a peer's process ended, or all peers have left), kAborted. Across machines a peer
-  // that has never talked to this rank may have left unseen, so the end of its process alone ends no wait.
+  // (nobody has sent), kPeerLost (a peer's process ended, or all peers have left), kAborted. By TCP this rank may have
+  // no connection to a peer that never sent to it, and then cannot tell whether that peer had left before its process
+  // ended. Such an end alone does not end the wait.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
-  // The sender of such a message if one is there; does not wait for one. Errors: kInvalidArgument (a communicator of
+  // The sender of such a message if one is there. Does not wait for a message, but waits its turn: if another thread is
+  // in a blocking call of this communicator, until that call has ended. Errors: kInvalidArgument (a communicator of
   // one rank), that the communicator is unusable.
   Result<std::optional<std::int32_t>> try_next_sender();
 

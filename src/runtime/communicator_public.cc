@@ -1,4 +1,6 @@
-// The public classes. Each function hands its call to the implementation and turns exceptions into errors.
+// The public classes. Each function hands its call to the implementation, and those that return a Status or a Result
+// turn exceptions into errors. The other ones have no way to return an error, and may throw std::bad_alloc if they
+// return a text.
 #include <utility>
 
 #include "base/exceptions.h"
@@ -57,6 +59,12 @@ Status Communicator::send(const void* data, std::size_t count, DataType type, st
 Status Communicator::receive(void* data, std::size_t count, DataType type, std::int32_t peer,
                              const CallOptions& options) {
   return impl_->guarded([&] { return impl_->transfer(Direction::kReceive, data, count, type, peer, options); });
+}
+Result<std::int32_t> Communicator::next_sender(const CallOptions& options) {
+  return impl_->guarded([&] { return impl_->next_sender(options); });
+}
+Result<std::optional<std::int32_t>> Communicator::try_next_sender() {
+  return impl_->guarded([&] { return impl_->try_next_sender(); });
 }
 Result<Memory> Communicator::allocate(std::size_t bytes) {
   return guarded("allocate", [&] { return impl_->allocate(bytes); });

@@ -122,7 +122,8 @@ class Engine {
                                   std::unique_lock<std::mutex>& order);
   bool test(Operation& operation);
   // The peer whose message is there for one of `probes` (receives, one from each peer at most); nothing if there is
-  // none. Waits for other drivers only. Errors: the one that broke the communicator; those of opening connections.
+  // none. If another thread drives the engine, waits until that thread's operation is done; never for a message.
+  // Errors: the one that broke the communicator; those of opening connections.
   Result<std::optional<std::uint32_t>> look_for_message(std::vector<Transfer> probes);
 
   // From any thread.
@@ -219,7 +220,7 @@ class Engine {
   PairNumbers numbers_;
   std::uint32_t probes_ = 0;                 // exchanges under way that only look
   bool driven_ = false;                      // some thread drives
-  bool between_queues_ = false;              // what it drives is a call by slates that is not queued
+  bool between_queues_ = false;              // it drives a short call or a look for a message, which no queue has
   std::atomic<std::uint32_t> wanting_{0};    // threads that wait to drive
   std::atomic<std::uint32_t> submitted_{0};  // operations, ever: the driver looks at what is new
   bool background_wanted_ = false;           // an operation was submitted that nobody may wait for

@@ -8,22 +8,26 @@
 namespace tutti {
 namespace {
 
-// Ends a drive, also when an exception does.
-class DriveEnd {
+// Drives what stands in no queue while it lives, so that no other thread drives and finalize() waits. Under the lock.
+class UnqueuedDrive {
  public:
-  DriveEnd(std::unique_lock<std::mutex>& lock, bool& driven, std::condition_variable& changed)
-      : lock_(lock), driven_(driven), changed_(changed) {}
-  ~DriveEnd() {
+  UnqueuedDrive(std::unique_lock<std::mutex>& lock, bool& driven, bool& between_queues,
+                std::condition_variable& changed)
+      : lock_(lock), driven_(driven), between_queues_(between_queues), changed_(changed) {
+    driven_ = between_queues_ = true;
+  }
+  ~UnqueuedDrive() {
     if (!lock_.owns_lock()) lock_.lock();
-    driven_ = false;
+    driven_ = between_queues_ = false;
     changed_.notify_all();
   }
-  DriveEnd(const DriveEnd&) = delete;
-  DriveEnd& operator=(const DriveEnd&) = delete;
+  UnqueuedDrive(const UnqueuedDrive&) = delete;
+  UnqueuedDrive& operator=(const UnqueuedDrive&) = delete;
 
  private:
   std::unique_lock<std::mutex>& lock_;
   bool& driven_;
+  bool& between_queues_;
   std::condition_variable& changed_;
 };
 
@@ -41,10 +45,9 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
     changed_.notify_all();  // whoever kept still because we wanted to drive
     return *broken_;
   }
-  driven_ = true;
-  const DriveEnd end(lock, driven_, changed_);
-  // The next message of such a peer belongs to a receive that has its number and has not begun. A probe behind it would
-  // take the message for one that an earlier call has left, and drop it.
+  const UnqueuedDrive drive(lock, driven_, between_queues_, changed_);
+  // Leaves out the peers from which a receive is queued that has not begun: their next message has that receive's
+  // number. The probe has the number after it and would discard the message as one of an earlier call.
   for (const auto& operation : exchanges_) {
     if (operation->started || operation->probes) continue;
     for (const Transfer& transfer : operation->transfers) {

@@ -57,12 +57,4 @@ Result<std::optional<std::int32_t>> CommunicatorImpl::try_next_sender() {
 }
 
 }  // namespace detail
-
-Result<std::int32_t> Communicator::next_sender(const CallOptions& options) {
-  return impl_->guarded([&] { return impl_->next_sender(options); });
-}
-Result<std::optional<std::int32_t>> Communicator::try_next_sender() {
-  return impl_->guarded([&] { return impl_->try_next_sender(); });
-}
-
 }  // namespace tutti

@@ -195,6 +195,20 @@ TEST_P(NextSender, IsFoundWithoutWaitingForIt) {
   EXPECT_EQ(ranks[0]->try_next_sender().error().code, ErrorCode::kAborted);
 }
 
+// The look uses the connections that finalize() closes. Run under the thread sanitizer, too.
+TEST_P(NextSender, IsOverWhenFinalizeCloses) {
+  for (int round = 0; round < 10; ++round) {
+    Communicators ranks = world(2);
+    std::thread looks([&] {
+      Result<std::optional<std::int32_t>> sender = std::optional<std::int32_t>();
+      while (sender.ok()) sender = ranks[0]->try_next_sender();
+      EXPECT_THAT(sender.error().message, HasSubstr("finalize() was called"));
+    });
+    on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(rank.finalize().ok()); });
+    looks.join();
+  }
+}
+
 TEST_P(NextSender, IsEndedByAbort) {
   Communicators ranks = world(2);
   auto sender = std::async(std::launch::async, [&] { return ranks[0]->next_sender(); });
