@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "base/recording.h"
+#include "base/thread.h"
 
 namespace tutti {
 namespace {
@@ -29,13 +29,9 @@ constexpr std::uint64_t kLeastFreeBytes = 1 << 30;       // so much
 // An errno, or 0. Without signals, because the call begins anew after each: a program whose timer fires often enough
 // would never get its file.
 int allocate(int fd, std::size_t bytes) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   int error = EINTR;  // also after the process was stopped
   while (error == EINTR) error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return error;
 }
 

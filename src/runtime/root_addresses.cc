@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,10 +14,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "base/thread.h"
 #include "runtime/interfaces.h"
 
 namespace tutti {
@@ -79,7 +77,7 @@ struct RootAddresses::LookUp {
       ask(host, 0);
     } catch (const std::exception&) {
       const std::scoped_lock lock(mutex);
-      trouble = "no memory";  // short: it takes none
+      trouble = "no memory";  // fits into the buffer inside of the string, so it allocates nothing
       done = true;
       answered.notify_all();
     }
@@ -96,18 +94,14 @@ void RootAddresses::look_up(std::chrono::milliseconds patience) {
   }
   if (pending_ == nullptr) {
     const auto asked = std::make_shared<LookUp>();
-    sigset_t all, before;  // signals are the program's affair, never this thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      std::thread([asked, host = host_] { asked->ask_in_background(host); }).detach();
+      start_thread([asked, host = host_] { asked->ask_in_background(host); }).detach();
       pending_ = asked;
       trouble_ = "the name server has not answered";
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {
       trouble_ = fmt::format("no thread can be started to look it up: {}", error.what());
       next_ = std::chrono::steady_clock::now() + kLookUpPause;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (pending_ == nullptr) return;
   std::unique_lock lock(pending_->mutex);

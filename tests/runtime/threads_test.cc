@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/thread.h"
+#include "runtime/root_addresses.h"
 #include "runtime/support.h"
 #include "transports/rdma/memory_monitor.h"
 #include "transports/sim/sim_world.h"
@@ -20,17 +21,28 @@ namespace {
 struct Started {
   std::atomic<int> threads;
   std::atomic<int> with_signals;  // of them, those that take some signal of the program
+  std::atomic<int> deaf;          // of them, those that would end without the program's handler if they fault
 };
 Started started;  // NOLINT: pthread_create() has no other place for it
 
+bool is_fault(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGTRAP ||
+         signal == SIGSYS;
+}
+
 bool all_blocked(const sigset_t& mask) {
   for (int signal = 1; signal <= SIGRTMAX; ++signal) {
-    const bool fault = signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
-                       signal == SIGTRAP || signal == SIGSYS;
     const bool never = signal == SIGKILL || signal == SIGSTOP || (signal > SIGSYS && signal < SIGRTMIN);
-    if (!fault && !never && sigismember(&mask, signal) == 0) return false;
+    if (!is_fault(signal) && !never && sigismember(&mask, signal) == 0) return false;
   }
   return true;
+}
+
+bool a_fault_is_blocked(const sigset_t& mask) {
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+    if (is_fault(signal) && sigismember(&mask, signal) == 1) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -42,6 +54,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   pthread_sigmask(SIG_BLOCK, nullptr, &mask);
   ++started.threads;
   if (!all_blocked(mask)) ++started.with_signals;
+  if (a_fault_is_blocked(mask)) ++started.deaf;
   return next(thread, attributes, run, argument);
 }
 
@@ -56,9 +69,11 @@ void expect_threads_without_signals(const char* what, Body body) {
   pthread_sigmask(SIG_BLOCK, nullptr, &before);
   started.threads = 0;
   started.with_signals = 0;
+  started.deaf = 0;
   body();
   EXPECT_GT(started.threads, 0) << what;
   EXPECT_EQ(started.with_signals, 0) << what << " starts threads that take the program's signals";
+  EXPECT_EQ(started.deaf, 0) << what << " starts threads in which the program's handlers of faults do not run";
   pthread_sigmask(SIG_BLOCK, nullptr, &after);
   for (int signal = 1; signal <= SIGRTMAX; ++signal) {
     EXPECT_EQ(sigismember(&before, signal), sigismember(&after, signal)) << what << ", signal " << signal;
@@ -94,6 +109,10 @@ TEST(Threads, TakeNoSignalsOfTheProgram) {
   });
   expect_threads_without_signals("a unique id", [] {
     EXPECT_TRUE(UniqueId::create({.interface = "lo", .patience = std::chrono::milliseconds(1)}).ok());
+  });
+  expect_threads_without_signals("the look-up of a name", [] {
+    RootAddresses root("localhost");
+    root.look_up(patience());
   });
   expect_threads_without_signals("a simulated world", [] {
     SimWorld world({.ranks = 2});
