@@ -41,9 +41,9 @@ class ElasticImpl;
 
 class TUTTI_API Elastic {
  public:
-  // Comes to the job as one of its ranks, or as the replacement of one. Of `options` rank, size and where to meet are
-  // the launcher's to say. Returns at once: the ranks meet in next(). Errors: kConfig (TUTTI_ELASTIC_FD is no
-  // launcher's).
+  // Joins the job as one of its ranks, or as the replacement of one. The launcher gives the rank, the size, the meeting
+  // point and the job key, so these fields of `options` have no effect in an elastic job. Returns at once: the ranks
+  // meet in next(). Errors: kConfig (TUTTI_ELASTIC_FD is not the launcher's).
   static Result<Elastic> join(const CommunicatorOptions& options = {});
   Elastic(Elastic&&) noexcept;
   Elastic& operator=(Elastic&&) noexcept;

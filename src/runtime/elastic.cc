@@ -189,6 +189,7 @@ class ElasticImpl {
       return std::nullopt;
     }
     options.unique_id = *id;
+    options.job_key_file.clear();  // the launcher made the id, with its own key mixed in, which the environment names
     restored_ = false;
     return options;
   }

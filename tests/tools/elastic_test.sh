@@ -159,4 +159,11 @@ a_wrapper_that_closes_descriptors_is_told() {
   grep -q 'TUTTI_ELASTIC_FD=[0-9]* .*has closed it.*pass_fds' "$here/log" || fail 'the cause is not told'
 }
 
+the_launchers_key_counts() {
+  (umask 077 && head -c 32 /dev/urandom >"$here/key")
+  begin --elastic 2:2 --max-restarts 0 -- "$(dirname "$program")/elastic_keyed" "$here/key"
+  ends_with 0
+  expect_lines 2 'the sum is 2'
+}
+
 "$promise"
