@@ -45,13 +45,14 @@ struct RendezvousOptions {
   std::string other_host;
   bool may_be_forwarded = false;     // rank 0 listens on `other_host` alone if no address of `host` is its machine's
   int listening_fd = -1;             // rank 0: an inherited socket that is bound there; stays the caller's
+  std::uint16_t listening_port = 0;  // it counts only if it is bound to this port; 0: any
   std::string job_id;                // at most 128 bytes; no secret
   JobKey key;                        // by which ranks and hub know each other
   std::int64_t timeout_ms = 60'000;  // of the whole set-up
   bool encrypt = false;              // the rounds go by TLS 1.3; within a machine only where its library is there
 
-  // In place of host, ports, job id and key: an id that some process made, or a launcher's store through which rank 0
-  // passes one that it makes on `host` and a port of `port_range`.
+  // In place of host, ports and job id: an id that some process made, or a launcher's store through which rank 0
+  // passes one that it makes on `host` and a port of `port_range`. The id has a key of its own, so `key` is not used.
   std::optional<Wiped<UniqueId>> unique_id;
   std::optional<int> pmi_fd;
   bool pmix = false;

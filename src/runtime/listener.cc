@@ -122,7 +122,7 @@ Result<std::vector<Listener>> Listener::open_all(const std::vector<std::string>&
   return best;
 }
 
-Result<Listener> Listener::inherit(int fd) {
+Result<Listener> Listener::inherit(int fd, std::uint16_t port) {
   Listener copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (copy.fd_ < 0) {
     return fail(ErrorCode::kConfig,
@@ -131,14 +131,22 @@ Result<Listener> Listener::inherit(int fd) {
   int listening = 0;
   socklen_t length = sizeof(listening);
   const bool is_socket = getsockopt(copy.fd_, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) == 0;
+  if (is_socket && port != 0) {
+    TUTTI_TRY(copy.find_address());
+    if (copy.port_ != port) {
+      return fail(ErrorCode::kConfig, fmt::format("TUTTI_ROOT_FD={} is bound to port {}, and TUTTI_ROOT names port {}",
+                                                  fd, copy.port_, port));
+    }
+  }
   if (is_socket && listening == 0) listening = listen_where_bound(copy.fd_) ? 1 : 0;
   if (listening == 0) return fail(ErrorCode::kConfig, fmt::format("TUTTI_ROOT_FD={} is not a listening socket", fd));
   TUTTI_TRY(copy.find_address());
   return copy;
 }
 
-Result<Listener> Listener::inherit_or_open(int fd, const std::string& address, std::span<const std::uint16_t> ports) {
-  auto inherited = inherit(fd);
+Result<Listener> Listener::inherit_or_open(int fd, std::uint16_t port, const std::string& address,
+                                           std::span<const std::uint16_t> ports) {
+  auto inherited = inherit(fd, port);
   if (inherited) return inherited;
   auto opened = open(address, ports);
   if (opened) return opened;

@@ -177,6 +177,7 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
                                                : derived_ports(rendezvous.job_id, config.port_range);
   // The launcher's socket stands for the launcher's address only.
   if (options.root.empty() && rendezvous.rank == 0) rendezvous.listening_fd = config.root_fd.value_or(-1);
+  rendezvous.listening_port = port;
   return rendezvous;
 }
 

@@ -30,17 +30,20 @@ class Listener {
   // The first of `ports` that is free on the numeric `address`; port 0: any. Errors: kConfig (no address, or the
   // wildcard), kSystem.
   static Result<Listener> open(const std::string& address, std::span<const std::uint16_t> ports);
-  // An own copy of the descriptor of a TCP socket that is bound to a port; it listens from now on. Errors: kConfig.
-  static Result<Listener> inherit(int fd);
+  // An own copy of the descriptor of a TCP socket that is bound to `port` (0: to any); it listens from now on.
+  // Errors: kConfig.
+  static Result<Listener> inherit(int fd, std::uint16_t port = 0);
   // One listener for each of the numeric `addresses` that can be listened on, all on the same port: the first of
   // `ports` that is free on all of these addresses, or else on most of them. Errors: that of the first address, if
   // there is none to listen on.
   static Result<std::vector<Listener>> open_all(const std::vector<std::string>& addresses,
                                                 std::span<const std::uint16_t> ports);
   // The inherited socket or, if a program between the launcher and this one has closed it, one that open() makes. That
-  // works although the launcher still holds the port, because its socket is bound but does not listen. Errors: those of
-  // open() and of inherit(), in one message.
-  static Result<Listener> inherit_or_open(int fd, const std::string& address, std::span<const std::uint16_t> ports);
+  // works although the launcher still holds the port, because its socket is bound but does not listen. A socket with
+  // another port than `port` is one that the program has opened under the same number. Errors: those of open() and of
+  // inherit(), in one message.
+  static Result<Listener> inherit_or_open(int fd, std::uint16_t port, const std::string& address,
+                                          std::span<const std::uint16_t> ports);
 
   Listener(Listener&& other) noexcept;
   Listener& operator=(Listener&& other) noexcept;

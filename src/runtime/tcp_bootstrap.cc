@@ -113,6 +113,7 @@ Status TcpBootstrap::meet() {
     auto id = options_.pmi_fd ? share_unique_id(options_, deadline_) : share_by_pmix();
     if (!id) return id.error();
     options_.unique_id = *id;
+    explicit_bzero(&*id, sizeof(*id));
   }
   if (options_.unique_id) {
     TUTTI_TRY(take_unique_id(*options_.unique_id));
@@ -137,6 +138,7 @@ Result<UniqueId> TcpBootstrap::share_by_pmix() const {
   };
   auto text = share_through_pmix(options_.rank, make, deadline_);
   if (!text) return text.error();
+  const WipesText wipes(*text);
   return UniqueId::from_text(*text);
 }
 
@@ -175,7 +177,8 @@ Status TcpBootstrap::resolve_root() {
 // Rank 0's, on every address of the root that is this machine's.
 Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   if (options_.listening_fd >= 0) {
-    auto inherited = Listener::inherit_or_open(options_.listening_fd, root_.list().front(), options_.ports);
+    auto inherited = Listener::inherit_or_open(options_.listening_fd, options_.listening_port, root_.list().front(),
+                                               options_.ports);
     if (!inherited) return inherited.error();
     std::vector<Listener> one;
     one.push_back(std::move(*inherited));

@@ -1,5 +1,6 @@
 // A hub that listens on several addresses, as for a name that has several.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <string>
 #include <thread>
@@ -73,6 +74,25 @@ TEST(Listener, TakesThePortThatIsFreeOnEveryAddress) {
   ASSERT_EQ(one->size(), 1u);
   EXPECT_EQ(one->front().address(), "127.0.0.1");
   EXPECT_FALSE(Listener::open_all({"198.51.100.7", "198.51.100.8"}, {&first, 1}).ok());
+}
+
+// A wrapper closed the launcher's socket, and a server of the program got its number.
+TEST(Listener, LeavesASocketOfAnotherPortToTheProgram) {
+  const std::uint16_t wanted = test::free_port(), other = test::free_port();
+  auto server = Listener::open("127.0.0.1", {&other, 1});
+  ASSERT_TRUE(server.ok());
+  const std::uint16_t port = server->port();
+  const int fd = server->release();
+  const auto listener = Listener::inherit_or_open(fd, wanted, "127.0.0.1", {&wanted, 1});
+  ASSERT_TRUE(listener.ok()) << to_string(listener.error());
+  EXPECT_EQ(listener->port(), wanted);
+  const auto taken = Listener::inherit_or_open(fd, wanted, "198.51.100.7", {&wanted, 1});
+  ASSERT_FALSE(taken.ok());
+  EXPECT_NE(taken.error().message.find("is bound to port " + std::to_string(port)), std::string::npos)
+      << taken.error().message;
+  EXPECT_TRUE(Listener::inherit_or_open(fd, port, "127.0.0.1", {&port, 1}).ok());
+  EXPECT_TRUE(Listener::inherit_or_open(fd, 0, "127.0.0.1", {&wanted, 1}).ok());
+  close(fd);
 }
 
 }  // namespace
