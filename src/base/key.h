@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace tutti {
 
@@ -62,6 +63,15 @@ class WipesText {
 
  private:
   std::string& text_;
+};
+
+// A secret text on the heap that a callback owns; overwritten when it ends.
+struct SecretText {
+  std::string text;
+  explicit SecretText(std::string value) : text(std::move(value)) {}
+  ~SecretText() { explicit_bzero(text.data(), text.size()); }
+  SecretText(const SecretText&) = delete;
+  SecretText& operator=(const SecretText&) = delete;
 };
 
 inline std::string_view bytes_of(const Key& key) { return {reinterpret_cast<const char*>(key.data()), key.size()}; }

@@ -19,14 +19,17 @@ struct Growth {  // what a rank says
   std::int32_t has_id = 0;
   UniqueId id{};
 };
-static_assert(sizeof(Growth) == 136);
+static_assert(sizeof(Growth) == 136 && sizeof(Wiped<Growth>) == sizeof(Growth));
 
 }  // namespace
 
 Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<UniqueId>& own, std::int32_t size) {
-  Growth mine{.size = size, .has_id = own ? 1 : 0, .id = own.value_or(UniqueId())};
-  std::vector<Growth> all(static_cast<std::size_t>(parent.size()));
-  TUTTI_TRY(parent.all_gather(&mine, all.data(), sizeof(mine), DataType::kUint8));
+  Wiped<Growth> mine;
+  mine.size = size;
+  mine.has_id = own ? 1 : 0;
+  if (own) mine.id = *own;
+  std::vector<Wiped<Growth>> all(static_cast<std::size_t>(parent.size()));
+  TUTTI_TRY(parent.all_gather(&mine, all.data(), sizeof(Growth), DataType::kUint8));
   std::optional<UniqueId> found;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto number = static_cast<std::int32_t>(rank);

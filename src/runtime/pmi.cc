@@ -86,12 +86,6 @@ Status PmiClient::wait_for(short events) {
     if (left <= 0) return fail(ErrorCode::kTimeout, "the launcher (PMI_FD) did not answer in time: is a rank missing?");
     pollfd poll_for{.fd = fd_, .events = events, .revents = 0};
     const int ready = poll(&poll_for, 1, static_cast<int>(std::min<std::int64_t>(left, 1000)));
-    if (ready > 0 && (poll_for.revents & POLLNVAL) != 0) {
-      return fail(ErrorCode::kConfig,
-                  fmt::format("PMI_FD={0} is not an open descriptor: a program between mpirun and this "
-                              "one has closed it (in Python, give subprocess pass_fds=({0},))",
-                              fd_));
-    }
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return fail(ErrorCode::kSystem, fmt::format("PMI_FD: {}", std::strerror(errno)));
   }
@@ -138,8 +132,6 @@ Result<std::string> PmiClient::ask(const std::string& command, std::string_view 
 // A number that a launcher's variable left behind may be that of any file of the program by now, and what is written
 // to it would damage that file.
 Status PmiClient::check(int fd) {
-  struct stat about {};
-  if (fstat(fd, &about) != 0) return fail(ErrorCode::kConfig, fmt::format("PMI_FD={} is not an open descriptor", fd));
   int type = 0;
   socklen_t length = sizeof(type);
   sockaddr_storage peer{};
@@ -148,7 +140,9 @@ Status PmiClient::check(int fd) {
                          getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0;
   if (connected) return {};
   return fail(ErrorCode::kConfig,
-              fmt::format("PMI_FD={} is no connected stream socket, as a launcher gives its ranks", fd));
+              fmt::format("PMI_FD={0} is not the launcher's socket: a program between mpirun and this one has closed "
+                          "it (in Python, give subprocess pass_fds=({0},)), or the variable is not from this job",
+                          fd));
 }
 
 Result<PmiClient> PmiClient::open(int fd, TimePoint deadline) {
@@ -207,6 +201,7 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
       if (!value) return value.error();
       if (!*value) return round;
       last = **value;
+      explicit_bzero((*value)->data(), (*value)->size());
     }
     return fail(ErrorCode::kRefused, fmt::format("{} communicators were made under one job id", kMaxNames));
   };
@@ -223,6 +218,7 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
   auto round = taken(text);
   if (!round) return round.error();
   if (*round == 0) return fail(ErrorCode::kRefused, "rank 0 left nothing in the launcher's store");
+  const WipesText wipes(text);
   return UniqueId::from_text(text);
 }
 

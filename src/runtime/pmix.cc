@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/key.h"
 #include "base/thread.h"
 
 namespace tutti {
@@ -67,22 +69,26 @@ struct Pending {
   std::condition_variable ended;
   bool done = false;
   int status = 0;
-  std::string text;
+  std::string text;  // an id, from which others can learn the job's key
 
   // What is given to the library as context; taken back by its callback, which comes exactly once.
   static void* context(const std::shared_ptr<Pending>& pending) {
     return std::make_unique<std::shared_ptr<Pending>>(pending).release();
   }
-  static void end(void* context, int status, std::string text) {
+  static void end(void* context, int status, const char* text) {
     const std::unique_ptr<std::shared_ptr<Pending>> owner(static_cast<std::shared_ptr<Pending>*>(context));
-    const std::lock_guard lock((*owner)->mutex);
-    (*owner)->status = status;
-    (*owner)->text = std::move(text);
-    (*owner)->done = true;
-    (*owner)->ended.notify_all();
+    (*owner)->finish(status, text);
   }
+  void finish(int with_status, const char* with_text) {
+    const std::lock_guard lock(mutex);
+    status = with_status;
+    text = with_text;
+    done = true;
+    ended.notify_all();
+  }
+  ~Pending() { explicit_bzero(text.data(), text.size()); }
   // The library has refused the operation, or it was over at once: there will be no callback.
-  static void refuse(void* context, int status) { end(context, status == kOverAtOnce ? 0 : status, {}); }
+  static void refuse(void* context, int status) { end(context, status == kOverAtOnce ? 0 : status, ""); }
 
   Status wait(TimePoint deadline, const char* what) {
     std::unique_lock lock(mutex);
@@ -99,15 +105,11 @@ struct Pending {
 // that hangs is left alone: it may use only what it owns and what lives as long as the process.
 Status call_limited(const char* what, TimePoint deadline, std::function<int()> call) {
   const auto pending = std::make_shared<Pending>();  // shared with the thread, whichever is last
-  bool started = true;
   try {
-    start_thread([context = Pending::context(pending), call = std::move(call)] {
-      Pending::end(context, call(), {});
-    }).detach();
+    start_thread([pending, call = std::move(call)] { pending->finish(call(), ""); }).detach();
   } catch (const std::system_error&) {
-    started = false;
+    return fail(ErrorCode::kSystem, "no thread can be started for PMIx: raise the limit of processes");
   }
-  if (!started) return fail(ErrorCode::kSystem, "no thread can be started for PMIx: raise the limit of processes");
   return pending->wait(deadline, what);
 }
 
@@ -176,10 +178,11 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
   if (rank == 0) {
     auto text = make();
     if (!text) return text.error();
-    const auto put = [key, text = *text] {
+    const WipesText wipes(*text);
+    const auto put = [key, secret = std::make_shared<const SecretText>(*text)] {  // shared with the thread
       Value value;
       value.type = kString;
-      value.data.string = text.c_str();
+      value.data.string = secret->text.c_str();
       return library.put(kGlobal, key.c_str(), &value);
     };
     TUTTI_TRY(library.call("store", deadline, put));
@@ -188,7 +191,7 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
   const auto fenced = std::make_shared<Pending>();  // shared with the library
   void* context = Pending::context(fenced);
   int status = library.fence(
-      nullptr, 0, nullptr, 0, [](int result, void* given) { Pending::end(given, result, {}); }, context);
+      nullptr, 0, nullptr, 0, [](int result, void* given) { Pending::end(given, result, ""); }, context);
   if (status != 0) Pending::refuse(context, status);
   TUTTI_TRY(fenced->wait(deadline, "barrier"));
   Process root = library.self;

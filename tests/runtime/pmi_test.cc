@@ -205,10 +205,13 @@ TEST(Pmi, ADescriptorThatIsNoLaunchersIsNotWrittenTo) {
   ASSERT_EQ(pipe(pipe_ends.data()), 0);
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, packets.data()), 0);
   const int alone = socket(AF_INET, SOCK_STREAM, 0);
-  for (const int fd : {file, pipe_ends[1], packets[1], alone}) {
+  constexpr int kNotOpen = 1'000'000;
+  for (const int fd : {file, pipe_ends[1], packets[1], alone, kNotOpen}) {
     const auto client = PmiClient::open(fd, soon());
     ASSERT_FALSE(client.ok());
     EXPECT_EQ(client.error().code, ErrorCode::kConfig) << client.error().message;
+    EXPECT_NE(client.error().message.find("has closed it (in Python, give subprocess pass_fds"), std::string::npos)
+        << client.error().message;
   }
   EXPECT_EQ(lseek(file, 0, SEEK_END), 0);
   for (const int readable : {pipe_ends[0], packets[0]}) {
