@@ -123,6 +123,12 @@ SegmentShape shape_of(const Config& config, const std::vector<std::uint32_t>& ra
           .slot_bytes = config.slot_bytes_or(kSlotBytes)};
 }
 
+// Ranks that use the network alone share no memory, so the limits of shared memory do not concern them.
+Status check_limits(const Config& config, const std::vector<std::uint32_t>& ranks) {
+  if (network_only(config.transport)) return check_descriptor_limit(ranks.size(), process_limits());
+  return check_machine_limits(shape_of(config, ranks), process_limits());
+}
+
 // How many machines; and, by rank, their number in the order of their first ranks.
 std::vector<std::uint32_t> number_machines(const std::vector<std::uint32_t>& machines,
                                            const std::vector<std::uint32_t>& members) {
@@ -368,7 +374,7 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
   // All are here, and connect at once: who does not is told of in the next round, which has the same deadline.
-  Status connected = check_machine_limits(shape_of(config, group), process_limits());
+  Status connected = check_limits(config, group);
   if (connected) connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns(timeout_ms));
   const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();

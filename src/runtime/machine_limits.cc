@@ -31,6 +31,14 @@ ProcessLimits process_limits() {
   return limits;
 }
 
+Status check_descriptor_limit(std::uint64_t ranks, const ProcessLimits& limits) {
+  const std::uint64_t descriptors = limits.open + kDescriptorsPerPeer * (ranks - 1) + kOtherDescriptors;
+  if (limits.descriptors == 0 || descriptors <= limits.descriptors) return {};
+  return refusal(ErrorCode::kSystem, fmt::format("with {} ranks on this machine each process needs {} file "
+                                                 "descriptors, and the limit is {}: raise it (ulimit -n)",
+                                                 ranks, descriptors, limits.descriptors));
+}
+
 Status check_machine_limits(const SegmentShape& shape, const ProcessLimits& limits) {
   const std::uint64_t ranks = shape.ranks;
   if (ranks > kMostMachineRanks) {
@@ -38,12 +46,7 @@ Status check_machine_limits(const SegmentShape& shape, const ProcessLimits& limi
                    fmt::format("{} ranks are on this machine, and at most {} can share its memory: start fewer here",
                                ranks, kMostMachineRanks));
   }
-  const std::uint64_t descriptors = limits.open + kDescriptorsPerPeer * (ranks - 1) + kOtherDescriptors;
-  if (limits.descriptors > 0 && descriptors > limits.descriptors) {
-    return refusal(ErrorCode::kSystem, fmt::format("with {} ranks on this machine each process needs {} file "
-                                                   "descriptors, and the limit is {}: raise it (ulimit -n)",
-                                                   ranks, descriptors, limits.descriptors));
-  }
+  TUTTI_TRY(check_descriptor_limit(ranks, limits));
   const std::uint64_t mappings = kMappingsPerPeer * ranks + kOtherMappings;
   if (limits.mappings > 0 && mappings > limits.mappings) {
     return refusal(ErrorCode::kSystem, fmt::format("with {} ranks on this machine each process needs {} mappings, and "

@@ -20,8 +20,12 @@ struct ProcessLimits {
 };
 ProcessLimits process_limits();
 
-// `shape`: of the segment of each of the machine's ranks. Errors: kUnsupported, or kSystem for a limit that can be
-// raised; the message has the limit and what is needed.
+// Whether each rank has descriptors for connections to the `ranks` of its machine. Errors: kSystem, with the limit and
+// the number that is needed.
+Status check_descriptor_limit(std::uint64_t ranks, const ProcessLimits& limits);
+
+// That, and the limits of ranks that share memory. `shape`: of the segment of each of the machine's ranks. Errors:
+// kUnsupported, or kSystem for a limit that can be raised; the message has the limit and the number that is needed.
 Status check_machine_limits(const SegmentShape& shape, const ProcessLimits& limits);
 
 }  // namespace tutti
