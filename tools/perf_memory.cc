@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <map>
 
 #include "base/assert.h"
+#include "base/boot_id.h"
 #include "topology/memory.h"
 
 namespace tutti::tool {
@@ -25,16 +25,6 @@ constexpr std::uint64_t kRankBytes = 4 << 20;
 // All ranks run this program, so equal texts have equal digests everywhere.
 std::uint64_t digest(const std::string& text) { return std::hash<std::string>{}(text); }
 
-// Equal on two ranks if and only if they share a machine's memory.
-std::string machine_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string identity;
-  if (std::getline(file, identity) && !identity.empty()) return identity;
-  std::array<char, 256> host = {};
-  ::gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
-
 // Paths of cgroups are relative to the process's cgroup namespace.
 std::string namespace_identity() {
   std::array<char, 64> name = {};
@@ -42,14 +32,17 @@ std::string namespace_identity() {
   return {name.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0};
 }
 
-MemoryClaim own_claim() {
+// Of a machine that hides its boot id, ranks are taken together by the host's name (boot_id.h): if several machines
+// have the same name, their ranks' needs are added up, and larger messages are left out than would have to be.
+Result<MemoryClaim> own_claim() {
   const AvailableMemory memory = available_memory();
-  const std::string machine = machine_identity();
+  const auto machine = boot_id();
+  if (!machine) return machine.error();
   MemoryClaim claim;
-  claim.machine = digest(machine);
+  claim.machine = digest(*machine);
   claim.machine_bytes = memory.machine_bytes;
   claim.group_bytes = memory.group_bytes;
-  if (!memory.group.empty()) claim.group = digest(machine + namespace_identity() + memory.group);
+  if (!memory.group.empty()) claim.group = digest(*machine + namespace_identity() + memory.group);
   return claim;
 }
 
@@ -72,8 +65,8 @@ void add_to(std::map<std::uint64_t, Place>& places, std::uint64_t key, std::int3
 class Fitting {
  public:
   Fitting(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
-          const std::function<std::uint64_t(std::uint64_t size)>& needed)
-      : communicator_(communicator), sizes_(sizes), needed_(needed), own_(own_claim()) {}
+          const std::function<std::uint64_t(std::uint64_t size)>& needed, const MemoryClaim& own)
+      : communicator_(communicator), sizes_(sizes), needed_(needed), own_(own) {}
 
   Result<MemoryShortage> shortage_of(std::size_t index) {
     static_assert(sizeof(MemoryClaim) % sizeof(std::uint64_t) == 0);
@@ -130,10 +123,12 @@ MemoryShortage find_shortage(const std::vector<MemoryClaim>& claims) {
 Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
                                 const std::function<std::uint64_t(std::uint64_t size)>& needed) {
   TUTTI_ASSERT(!sizes.empty());
-  Fitting fitting(communicator, sizes, needed);
+  const auto own = own_claim();
+  if (!own) return own.error();
+  Fitting fitting(communicator, sizes, needed, *own);
   const auto largest = fitting.shortage_of(sizes.size() - 1);
   if (!largest) return largest.error();
-  if (largest->needed_bytes == 0) return MemoryFit{.max_bytes = sizes.back(), .left_out = {}};
+  if (largest->needed_bytes == 0) return MemoryFit{.max_bytes = sizes.back(), .left_out = {}, .nothing_fits = {}};
   std::size_t fit = 0;  // sizes below this index fit, those from `low` on lack memory
   MemoryShortage smallest = *largest;
   for (std::size_t low = sizes.size() - 1; fit < low;) {
@@ -148,12 +143,14 @@ Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<st
     }
   }
   if (fit == 0) {
-    return Error{.code = ErrorCode::kSystem,
-                 .message = fmt::format("nothing can be measured: {}", describe(smallest, sizes.front()))};
+    return MemoryFit{.max_bytes = 0,
+                     .left_out = {},
+                     .nothing_fits = fmt::format("nothing can be measured: {}", describe(smallest, sizes.front()))};
   }
   return MemoryFit{.max_bytes = sizes[fit - 1],
                    .left_out = fmt::format("messages of more than {} are left out: {}", text_of_bytes(sizes[fit - 1]),
-                                           describe(*largest, sizes.back()))};
+                                           describe(*largest, sizes.back())),
+                   .nothing_fits = {}};
 }
 
 Status check_memory_for_ranks(std::int32_t ranks) {

@@ -34,10 +34,11 @@ MemoryShortage find_shortage(const std::vector<MemoryClaim>& claims);
 struct MemoryFit {
   std::uint64_t max_bytes = 0;  // the largest message that fits
   std::string left_out;         // why larger ones are left out; empty: none are
+  std::string nothing_fits;     // why not even the smallest message fits; empty: it does
 };
 
 // Collective. `sizes`: of the messages, ascending, the same on all ranks. `needed`: the bytes that this rank's buffers
-// take for messages up to a size. Errors: kSystem, with both numbers, if not even the smallest message fits.
+// take for messages up to a size. Errors: those of the communicator's calls; kSystem if the machine is not known.
 Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
                                 const std::function<std::uint64_t(std::uint64_t size)>& needed);
 

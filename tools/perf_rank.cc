@@ -164,10 +164,9 @@ Status Sweep::leave_out_what_does_not_fit() {
     return std::uint64_t{bytes.input} + bytes.output + 2 * kGuardBytes;
   };
   const Result<MemoryFit> fit = fit_in_memory(communicator_, sweep_sizes(options_), needed);
-  if (!fit) {
-    Error error = fit.error();
-    if (rank() != 0 && fit.error().code == ErrorCode::kSystem) error.message.clear();  // rank 0 says it for all
-    return error;
+  if (!fit) return fit.error();
+  if (!fit->nothing_fits.empty()) {  // every rank knows it, and only rank 0 prints it
+    return Error{.code = ErrorCode::kSystem, .message = rank() == 0 ? fit->nothing_fits : std::string()};
   }
   options_.max_bytes = fit->max_bytes;
   if (report_ != nullptr) report_->leave_out(fit->left_out);
