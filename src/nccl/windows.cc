@@ -207,9 +207,30 @@ Status Windows::wait(const Signal& from, std::uint64_t count) {
 }
 
 // Takes the next message from `peer`, for which it waits; kMayBeLate: and takes what others put until it is there,
-// because `peer` may be held up by one of them. Not while another thread receives from that peer.
+// because `peer` may be held up by one of them. Not while another thread receives from that peer. If an exception
+// passes (exhausted memory), it aborts the channel, because a part of the message may not have been read.
 Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, When when) {
   receiving_.insert(peer);
+  ++takes_;
+  const auto end = [&] {
+    if (!lock.owns_lock()) lock.lock();
+    receiving_.erase(peer);
+    changed_.notify_all();
+  };
+  try {
+    Status landed;
+    Status received = receive_and_land(lock, channel, peer, when, landed);
+    if (!landed.ok()) not_landed_.try_emplace(peer, landed.error());
+    end();
+    return received;
+  } catch (...) {
+    channel.abort();
+    end();
+    throw;
+  }
+}
+
+Status Windows::receive_and_land(Lock& lock, Communicator& channel, std::int32_t peer, When when, Status& landed) {
   Header& header = headers_[peer];
   auto work = start_receive(channel, &header, sizeof(header), peer);
   Status waited;
@@ -217,23 +238,21 @@ Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, When 
     waited = take_until(lock, channel, kLooksPerProbe, [&] { return work->test(); });
   lock.unlock();
   Status received = work ? work->wait() : Status(work.error());  // in any case: it writes into `header`
-  Status landed;
   if (received.ok() && header.bytes > 0) received = land(channel, header, peer, landed);
   lock.lock();
-  receiving_.erase(peer);
   if (received.ok() && landed.ok()) ++arrived_[{.peer = peer, .index = header.index, .context = header.context}];
-  if (!landed.ok()) not_landed_.try_emplace(peer, landed.error());
-  changed_.notify_all();
   return received.ok() ? waited : received;
 }
 
-// Takes a message that is there, of whichever peer. False: there is none that no other thread takes.
+// Takes a message that is there, of whichever peer. False: no message is there, or another thread receives from its
+// sender or has taken a message meanwhile, which may have been this one.
 Result<bool> Windows::take_any(Lock& lock, Communicator& channel) {
+  const std::uint64_t takes = takes_;
   lock.unlock();
   const auto sender = channel.try_next_sender();
   lock.lock();
   if (!sender) return sender.error();
-  if (!*sender || receiving_.contains(**sender)) return false;
+  if (!*sender || receiving_.contains(**sender) || takes_ != takes) return false;
   TUTTI_TRY(take(lock, channel, **sender, When::kIsThere));
   return true;
 }

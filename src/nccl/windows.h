@@ -8,8 +8,8 @@
 //
 // Limits: a rank has at most kMostPuts puts and kMostBytes bytes of them under way. A further put waits until targets
 // have taken some of them, and takes meanwhile what has been put here, so that ranks which put to each other without
-// waiting for signals go on. A rank that puts beyond these limits needs a target that is in a call which waits: a
-// target that only computes, or that the same thread drives, holds it up until the deadline.
+// waiting for signals go on. It waits until its deadline if the target never enters a call that waits: because the
+// target only computes, or because the same thread would have to make the call.
 //
 // Threads: any.
 #pragma once
@@ -105,6 +105,7 @@ class Windows {
   Status take(Lock& lock, Communicator& channel, std::int32_t peer, When when);
   Result<bool> take_any(Lock& lock, Communicator& channel);
   Status take_until(Lock& lock, Communicator& channel, int looks_per_probe, const std::function<bool()>& done);
+  Status receive_and_land(Lock& lock, Communicator& channel, std::int32_t peer, When when, Status& landed);
   Status land(Communicator& channel, const Header& header, std::int32_t peer, Status& landed);
   void forget_done();
   Status take_failure();
@@ -115,6 +116,7 @@ class Windows {
   std::uint32_t last_number_ = 0;
   std::map<ncclWindow_t, std::shared_ptr<Window>> windows_;  // shared with what lands in them
   std::map<Signal, std::uint64_t> arrived_;                  // and not yet waited for
+  std::uint64_t takes_ = 0;                                  // messages that some thread has begun to take
   std::set<std::int32_t> receiving_;                         // from these peers some thread receives
   std::map<std::int32_t, Header> headers_;                   // by peer, of the message that is received
   std::map<std::int32_t, Error> not_landed_;                 // by the peer whose put could not; for the next wait()

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstring>
 
 #include "nccl/ranks.h"
@@ -194,6 +195,37 @@ TEST(NcclMisuse, ThreadsPutWhileOthersWait) {
       }
     }
     for (std::thread& waiter : waiters) waiter.join();
+    TUTTI_NCCL_WANT(wrong == 0);
+    return {};
+  });
+}
+
+// A thread that waits for one rank takes what others put meanwhile. It must not wait for a message of another rank which
+// that rank's own waiter has taken already. No rank puts again before all have got the messages of a round.
+TEST(NcclMisuse, ThreadsThatWaitForDifferentRanksTakeEachMessageOnce) {
+  as_threads(3, [](ncclComm_t comm, int rank, int ranks) -> std::string {
+    alignas(4096) static std::byte pages[3][4096];
+    ncclWindow_t window = nullptr;
+    TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, pages[rank], 4096, &window, 0));
+    constexpr int kRounds = 300;
+    std::atomic<int> wrong = 0;
+    std::barrier<> meet(ranks);  // the threads of this rank
+    const auto work_with = [&](int peer) {
+      ncclWaitSignalDesc_t wanted{.opCnt = 1, .peer = peer, .sigIdx = 0, .ctx = 0};
+      for (int round = 0; round < kRounds; ++round) {
+        meet.arrive_and_wait();
+        // So that a waiter looks for messages of others before its own is there.
+        std::this_thread::sleep_for(std::chrono::microseconds(100 * ((rank + peer + round) % 3)));
+        wrong += ncclSignal(peer, 0, 0, 0, comm, nullptr) != ncclSuccess;
+        wrong += ncclWaitSignal(1, &wanted, comm, nullptr) != ncclSuccess;
+      }
+    };
+    std::vector<std::thread> threads;
+    for (int peer = 0; peer < ranks; ++peer) {
+      if (peer != rank) threads.emplace_back(work_with, peer);
+    }
+    for (int round = 0; round < kRounds; ++round) meet.arrive_and_wait();
+    for (std::thread& thread : threads) thread.join();
     TUTTI_NCCL_WANT(wrong == 0);
     return {};
   });
