@@ -114,7 +114,8 @@ class Job {
   std::optional<int> failure_status_;
   std::optional<Clock::time_point> stage_deadline_;  // when the next stage begins
   std::optional<Clock::time_point> drain_deadline_;  // when pipes still open after the last rank are given up
-  Clock::time_point drain_limit_;  // which bytes that come do not move further; time in which our reader is slow does
+  // The latest end of draining. Bytes that arrive do not extend it. Time in which our own reader takes nothing does.
+  Clock::time_point drain_limit_;
   Clock::time_point last_progress_ = Clock::now();  // of writing our output
   std::vector<char> read_buffer_ = std::vector<char>(kReadBytes);
 };

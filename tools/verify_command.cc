@@ -78,7 +78,9 @@ class ProgressBar {
 };
 
 struct Outcome {
-  std::uint64_t memory_bytes = 0;  // available at the start; memory that is freed later stays with the process
+  // Available memory, measured once at the start: freed memory stays with this process, and a later measurement would
+  // count it as used.
+  std::uint64_t memory_bytes = 0;
   std::string_view memory_limit;
   std::uint64_t plans = 0;
   std::uint64_t failed = 0;

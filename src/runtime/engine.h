@@ -234,7 +234,9 @@ class Engine {
   std::unique_ptr<SlateMarks> marks_;
   std::unique_ptr<SlateRun> slates_;
   std::unique_ptr<DirectRun> direct_;
-  std::shared_ptr<Operation> spare_;  // for a short call that has to wait; shared as in the queue, once it is there
+  // Made before a short call begins, so that turning that call into a queued operation allocates nothing. The queue
+  // then takes it over.
+  std::shared_ptr<Operation> spare_;
   Running* running_ = nullptr;        // the front collective: one of the three kinds; the driver's
   bool last_failed_ = false;          // the driver's
   std::optional<Error> last_error_;   // why the collective that ended last failed; the driver's

@@ -94,7 +94,7 @@ void Engine::take_back(Operation& operation, ErrorScope scope) {
     }
     begin_ns = broken_since_ns_;
   }
-  // One that aborts or leaves may still be inside for a moment, and what a board says comes a moment later.
+  // A peer that aborts or leaves may still touch our memory for a moment, and its status reaches us kBoardNs later.
   const auto lets_go = [&](std::uint32_t peer, const PeerStatus& status) {
     if (status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) return true;
     const bool outside = collective && (status.left >= sequence || status.entered < sequence);

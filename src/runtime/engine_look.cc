@@ -31,8 +31,8 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 
 }  // namespace
 
-// Whether a short call should take the way through the queue, where it looks at its receivers. Only a collective with a
-// root needs that, on ranks that wait for nobody.
+// True if this short call must go through the queue, where receivers are checked. Only ranks that merely send in a
+// rooted collective need that, because they would not notice a dead receiver.
 bool Engine::must_look_at_receivers(const Collective& collective) const {
   if (!has_root(collective.kind)) return false;
   const bool from_root = collective.kind == CollectiveKind::kBroadcast || collective.kind == CollectiveKind::kScatter;
@@ -48,7 +48,8 @@ bool Engine::is_gone(std::uint32_t receiver) {
   return false;
 }
 
-// Whatever plan a call by slates stands for, all ranks read the root's slate, or the root reads theirs.
+// A call by slates has no connections whose peers could be checked. All ranks read the root's slate, or the root reads
+// all of theirs, so every peer is checked.
 bool Engine::any_is_gone() {
   all_seen_ns_ = last_clock_ns_;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {

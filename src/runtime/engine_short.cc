@@ -107,7 +107,7 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
   return false;
 }
 
-// Inside of a handler, under the lock: the operation is in no queue, and ends here.
+// Called in a catch block, with the lock held. The operation was never queued, so it is finished here.
 Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept {
   const auto rank = static_cast<std::int32_t>(rank_);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");

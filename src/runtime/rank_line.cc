@@ -13,7 +13,7 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kStopLook{50};  // how long a wait goes on after another thread has ended it
-constexpr int kMostLateParts = 16;                  // of an operation, that may end after the deadline
+constexpr int kMostLateParts = 16;                  // cancellations of one operation before the socket is closed
 constexpr std::size_t kMostAtOnce = 1 << 20;        // bytes that are read by TLS between two looks at the deadline
 
 }  // namespace
@@ -32,7 +32,8 @@ error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadl
     const TimePoint until = stop_ == nullptr ? deadline : std::min(deadline, Clock::now() + kStopLook);
     if (io_.run_one_until(until) != 0 && result) break;
     if (!over(deadline)) continue;
-    // A part of it that has ended already cannot be cancelled, and starts the next.
+    // Asio splits a long read into several receives. One that has completed cannot be cancelled, and its handler starts
+    // the next one. So cancel several times, and then close the socket.
     for (int part = 0; !result; ++part) {
       error_code ignored;
       if (part < kMostLateParts) {

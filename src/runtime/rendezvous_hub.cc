@@ -255,7 +255,7 @@ void RendezvousHub::Core::take_answer(const LinePtr& line) {
   send(line, wire::can_encrypt(TlsLibrary::open().ok()));
 }
 
-// Once the rank's way has the word that tells whether TLS begins behind it.
+// Called once the answer whether the hub can encrypt has been written. If it was yes, everything after it is TLS.
 void RendezvousHub::Core::begin_tls(const LinePtr& line) {
   const wire::Introduction introduction = *std::exchange(line->proved, std::nullopt);
   const auto key = [&] { return wire::tls_key(options_.key.key, line->hello, line->nonce); };

@@ -200,8 +200,8 @@ TEST(NcclMisuse, ThreadsPutWhileOthersWait) {
   });
 }
 
-// A thread that waits for one rank takes what others put meanwhile. It must not wait for a message of another rank which
-// that rank's own waiter has taken already. No rank puts again before all have got the messages of a round.
+// A thread that waits for one rank takes the puts of others meanwhile. It must not wait for a message of another rank
+// which a thread that waits for that rank has taken. No rank puts again before all have got the messages of a round.
 TEST(NcclMisuse, ThreadsThatWaitForDifferentRanksTakeEachMessageOnce) {
   as_threads(3, [](ncclComm_t comm, int rank, int ranks) -> std::string {
     alignas(4096) static std::byte pages[3][4096];
