@@ -64,7 +64,7 @@ Result<std::vector<std::string>> folders_of(const Choice& choice) {
   if (!choice.folder.empty()) return std::vector<std::string>{choice.folder};
   const auto config = parse_config(environment_variables());
   if (!config) return config.error();
-  return recording::folders(config->record_dir);
+  return recording::folders(config->record_dir, process_environment());
 }
 
 // Of the job that is asked for, by its number.

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -324,8 +325,10 @@ Result<Recording> read_recording(const std::string& path) {
 
 std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& troubles) {
   std::vector<Recording> recordings;
+  std::set<std::filesystem::path> seen;  // because TMPDIR, for example, may be another name of the same folder
   for (const std::string& folder : folders) {
     std::error_code error;
+    if (const auto path = std::filesystem::canonical(folder, error); error || !seen.insert(path).second) continue;
     for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
          entry.increment(error)) {
       const std::string path = entry->path().string();

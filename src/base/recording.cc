@@ -12,7 +12,6 @@
 #include <fstream>
 
 #include "base/boot_id.h"
-#include "base/config.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -28,14 +27,22 @@ bool is_recording(std::string_view name) {
   return name.starts_with("tutti-") && (name.ends_with(kSuffix) || name.ends_with(kEndedSuffix));
 }
 
-std::vector<std::string> folders(std::string_view chosen) {
+std::vector<std::string> folders(std::string_view chosen, const Environment& environment) {
   if (!chosen.empty()) return {std::string(chosen)};
   std::vector<std::string> found;
-  const Environment environment = process_environment();
-  const auto runtime = environment.find("XDG_RUNTIME_DIR");
-  if (runtime != environment.end() && runtime->second.starts_with("/")) found.push_back(runtime->second + "/tutti");
+  const auto absolute_path = [&](const char* name) {
+    const auto variable = environment.find(name);
+    return variable != environment.end() && variable->second.starts_with('/') ? variable->second : std::string();
+  };
+  const std::string runtime = absolute_path("XDG_RUNTIME_DIR");
+  if (!runtime.empty()) found.push_back(runtime + "/tutti");
   // Files that stay after their jobs are no shared memory that a job has leaked: that comes last.
-  for (const char* folder : {P_tmpdir, "/dev/shm"}) found.push_back(fmt::format("{}/tutti-{}", folder, geteuid()));
+  std::string temporary = absolute_path("TMPDIR");
+  while (temporary.ends_with('/')) temporary.pop_back();
+  for (const std::string& parent : {temporary, std::string(P_tmpdir), std::string("/dev/shm")}) {
+    const std::string folder = fmt::format("{}/tutti-{}", parent, geteuid());
+    if (!parent.empty() && std::ranges::find(found, folder) == found.end()) found.push_back(folder);
+  }
   return found;
 }
 

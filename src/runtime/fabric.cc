@@ -426,7 +426,7 @@ std::unique_ptr<Recorder> make_recorder(JobFabric& fabric, const std::vector<std
 }  // namespace
 
 std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank) {
-  return std::make_shared<RecordingFolder>(recording::folders(config.record_dir),
+  return std::make_shared<RecordingFolder>(recording::folders(config.record_dir, process_environment()),
                                            Log(config.log_level, static_cast<std::int32_t>(job_rank)));
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -313,6 +314,28 @@ TEST(Recording, ClocksThatLieFarApartDoNoHarm) {
   const auto read = parse_recording(bad, bad, {});
   ASSERT_TRUE(read.ok());
   EXPECT_FALSE(doctor_report(std::vector<Recording>{*read}, recording::unix_ns()).empty());
+}
+
+TEST(RecordingFolders, AreOfTheUserAndHonourTmpdir) {
+  const std::string own = "/tutti-" + std::to_string(geteuid());
+  using Folders = std::vector<std::string>;
+  EXPECT_EQ(recording::folders("/chosen", {{"TMPDIR", "/scratch"}}), Folders{"/chosen"});
+  EXPECT_EQ(recording::folders("", {}), (Folders{P_tmpdir + own, "/dev/shm" + own}));
+  EXPECT_EQ(recording::folders("", {{"XDG_RUNTIME_DIR", "/run/user/7"}, {"TMPDIR", "/scratch/"}}),
+            (Folders{"/run/user/7/tutti", "/scratch" + own, P_tmpdir + own, "/dev/shm" + own}));
+  EXPECT_EQ(recording::folders("", {{"XDG_RUNTIME_DIR", ""}, {"TMPDIR", "here"}}), recording::folders("", {}))
+      << "only absolute paths, because ranks and tools may run in different folders";
+  EXPECT_EQ(recording::folders("", {{"TMPDIR", std::string(P_tmpdir) + "/"}}), recording::folders("", {}));
+  EXPECT_EQ(recording::folders("", {{"TMPDIR", "/"}}), recording::folders("", {}));
+}
+
+TEST(RecordingFolders, OfTwoNamesAreReadOnce) {
+  const Folder folder;
+  recorder_in(folder).release();  // NOLINT(bugprone-unused-return-value): it stays as of a living process
+  const std::string link = folder.path() + "/link";
+  std::filesystem::create_directory_symlink(folder.path(), link);
+  std::vector<std::string> troubles;
+  EXPECT_EQ(read_recordings({folder.path(), link, folder.path() + "/"}, troubles).size(), 1U);
 }
 
 TEST(Recording, WhatIsNoneIsToldSo) {
