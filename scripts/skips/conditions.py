@@ -119,6 +119,18 @@ def no_userfaultfd():
         os.close(fd)
 
 
+def no_real_time():
+    """Whether this user can start no real-time threads."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
 def no_cache_sizes():
     known = output_of("getconf", "LEVEL2_CACHE_SIZE").strip()
     levels = [pathlib.Path(file).read_text().strip() for file in
@@ -179,6 +191,7 @@ PLAIN = {
     "no-memory-access": no_memory_access,
     "yama-forbids-access": yama_forbids_access,
     "no-userfaultfd": no_userfaultfd,
+    "no-real-time": no_real_time,
     "loopback-only": lambda: bool(shutil.which("ip")) and not output_of("ip", "-o", "addr", "show", "scope", "global"),
     "no-cache-sizes": no_cache_sizes,
     "no-published-topologies": no_published_topologies,
