@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -241,6 +242,28 @@ TEST(Mapping, OnlySealedMemoryOfAPeerIsMapped) {
   EXPECT_FALSE(Mapping::map(unsealed).ok()) << "its owner could shrink it under our hands";
   EXPECT_FALSE(Mapping::map(open("/dev/null", O_RDWR)).ok());
   EXPECT_FALSE(Mapping::map(-1).ok());
+}
+
+// The first page of a large mapping has a second view, which must be the same memory and end with the mapping.
+TEST(Mapping, TheFirstPageOfALargeOneIsSeenTwice) {
+  const auto mappings_of_memfds = [] {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) count += line.find("/memfd:") != std::string::npos ? 1 : 0;
+    return count;
+  };
+  const auto own = Mapping::create(std::size_t{512} << 20, false).value();
+  EXPECT_EQ(own->first_page(), own->data()) << "the owner has one segment only";
+  const int before = mappings_of_memfds();
+  auto peers = Mapping::map(dup(own->fd())).value();
+  EXPECT_NE(peers->first_page(), peers->data());
+  own->data()[1] = std::byte{7};
+  EXPECT_EQ(peers->first_page()[1], std::byte{7});
+  peers->first_page()[1] = std::byte{9};
+  EXPECT_EQ(peers->data()[1], std::byte{9});
+  EXPECT_EQ(mappings_of_memfds(), before + 2);
+  peers.reset();
+  EXPECT_EQ(mappings_of_memfds(), before);
 }
 
 // One rank takes its output back while the other, which offers nothing, enters the call: either the first sees that the

@@ -20,6 +20,12 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
+// A rank reads the first page of every peer's segment: header, status and doorbell. The segments of hundreds of ranks
+// are so large that each of these pages would need page tables of its own, 8 KiB for each pair of ranks, or 8 GiB for
+// 1,024 ranks. So mappings of at least this size, which segments of about 120 ranks have, get a second view of their
+// first page. The kernel puts such small mappings side by side, and 512 pages share a page table.
+constexpr std::size_t kLarge = std::size_t{512} << 20;
+
 Error system_error(const char* call, std::size_t bytes, const std::string& advice) {
   return {ErrorCode::kSystem, ErrorScope::kCall, -1,
           fmt::format("{} for {} bytes of shared memory failed: {}; {}", call, bytes, std::strerror(errno), advice)};
@@ -181,7 +187,12 @@ Result<std::shared_ptr<Mapping>> Mapping::map_open(int fd) {
   }
   std::byte* data = map_aligned(fd, bytes);
   if (data == nullptr) return system_error("mmap", bytes, more_mappings());
-  return std::shared_ptr<Mapping>(new Mapping(-1, data, bytes, false));  // the mapping outlives the descriptor
+  std::shared_ptr<Mapping> mapping(new Mapping(-1, data, bytes, false));  // it outlives the descriptor
+  if (bytes >= kLarge) {
+    void* const page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page != MAP_FAILED) mapping->first_page_ = static_cast<std::byte*>(page);  // else data() serves
+  }
+  return mapping;
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
@@ -226,6 +237,7 @@ void Mapping::retire() {
 
 Mapping::~Mapping() {
   if (adopted_) retire();
+  if (first_page_ != nullptr) munmap(first_page_, page_size());
   if (!adopted_) munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
   if (fd_ >= 0) close(fd_);
 }

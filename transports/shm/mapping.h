@@ -38,6 +38,9 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   std::byte* data() const { return data_; }
+  // The first page of the memory. A large mapping of a peer's memory has a second view of it, because of page tables:
+  // see kLarge.
+  std::byte* first_page() const { return first_page_ != nullptr ? first_page_ : data_; }
   std::size_t size() const { return bytes_; }
   int fd() const { return fd_; }  // to pass on to peers; -1: it was received from one, or refusal() says why
 
@@ -48,6 +51,7 @@ class Mapping {
 
   int fd_;
   std::byte* data_;
+  std::byte* first_page_ = nullptr;  // the second view; null: there is none
   std::size_t bytes_;
   bool adopted_;
   bool retired_ = false;

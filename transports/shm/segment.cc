@@ -32,6 +32,13 @@ T* at(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
       reinterpret_cast<T*>(mapping->data() + offset));  // zeroed memory is a valid initial state of all of these
 }
 
+// The same for what lies in the first page.
+template <class T>
+T* in_first_page(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
+  TUTTI_ASSERT(offset + sizeof(T) <= kHeaderBytes);
+  return std::launder(reinterpret_cast<T*>(mapping->first_page() + offset));
+}
+
 }  // namespace
 
 void AtomicTag::store(const CallTag& tag) {
@@ -88,7 +95,7 @@ Result<Segment> Segment::open(std::shared_ptr<Mapping> mapping, const SegmentSha
                  fmt::format("rank {} shares memory that cannot be used: {}", rank, why)};
   };
   if (mapping->size() < kHeaderBytes) return refuse(ErrorCode::kRefused, "it is shorter than a header");
-  const SegmentHeader header = *at<SegmentHeader>(mapping, 0);
+  const SegmentHeader header = *in_first_page<SegmentHeader>(mapping, 0);
   if (header.magic != kSegmentMagic || header.version != kSegmentVersion) {
     return refuse(ErrorCode::kRefused, "it is not a Tutti segment of this version; run the same build everywhere");
   }
@@ -105,9 +112,9 @@ Result<Segment> Segment::open(std::shared_ptr<Mapping> mapping, const SegmentSha
   return Segment(std::move(mapping), shape);
 }
 
-const SegmentHeader& Segment::header() const { return *at<SegmentHeader>(mapping_, 0); }
-Board& Segment::board() const { return *at<Board>(mapping_, kBoardOffset); }
-Bell& Segment::bell() const { return *at<Bell>(mapping_, kBellOffset); }
+const SegmentHeader& Segment::header() const { return *in_first_page<SegmentHeader>(mapping_, 0); }
+Board& Segment::board() const { return *in_first_page<Board>(mapping_, kBoardOffset); }
+Bell& Segment::bell() const { return *in_first_page<Bell>(mapping_, kBellOffset); }
 Commons& Segment::commons() const { return *at<Commons>(mapping_, kCommonsOffset); }
 std::byte* Segment::room(std::size_t slate) const { return mapping_->data() + kRoomsOffset + slate * kSlateBytes; }
 std::byte* Segment::long_room(std::size_t which) const {
