@@ -97,16 +97,16 @@ Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
 }
 
 // Finds the machine of every rank: those that say they are on one, and of these the ones that reach each other.
-Result<std::vector<std::uint32_t>> find_machines(UnixExchange& exchange, const std::vector<std::string>& blobs,
-                                                 std::uint32_t rank, Clock& clock, std::int64_t deadline_ns,
-                                                 const Gather& gather, std::vector<std::string>& addresses) {
+Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, const std::vector<std::string>& blobs,
+                                                 std::uint32_t rank, const Gather& gather,
+                                                 std::vector<std::string>& addresses) {
   const std::size_t ranks = blobs.size();
   const auto name_of = [&](std::size_t r) { return std::string_view(blobs[r]).substr(0, blobs[r].find('|')); };
   addresses.assign(ranks, "");
   for (std::size_t r = 0; r < ranks; ++r) {
     if (name_of(r) == name_of(rank)) addresses[r] = blobs[r].substr(std::min(blobs[r].size(), name_of(r).size() + 1));
   }
-  const std::vector<Reach> reached = exchange.probe(addresses, clock, deadline_ns);
+  const std::vector<Reach> reached = exchange.probe(addresses);
   std::vector<bool> own(ranks, false);
   for (std::size_t r = 0; r < ranks; ++r) own[r] = reached[r] == Reach::kReached;
   auto rows = gather_or_fail(gather, pack_ranks(own));
@@ -360,7 +360,7 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
   const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as JobFabric::exchange
   fabric->exchange = exchange;
   std::vector<std::string> addresses;
-  auto machines = find_machines(*exchange, *blobs, rank, *fabric->clock, deadline_ns, gather, addresses);
+  auto machines = find_machines(*exchange, *blobs, rank, gather, addresses);
   if (!machines) return machines.error();
   fabric->machines = std::move(*machines);
   std::vector<std::uint32_t> group;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/assert.h"
 #include "transports/shm/mapping.h"
@@ -84,24 +85,51 @@ Result<int> listen_at(const UnixAddress& address, std::uint32_t backlog) {
   return error;
 }
 
-Dialled dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns) {
+Dialled dial(const UnixAddress& address) {
   const int fd = new_socket();
   if (fd < 0) return {.reach = Reach::kFailed, .error = errno};
   sockaddr_un where{};
   const socklen_t length = fill(where, address.name);
-  int error = 0;
   while (::connect(fd, reinterpret_cast<sockaddr*>(&where), length) != 0) {
-    error = errno;
-    if ((error != EAGAIN && error != EINTR) || clock.now_ns() >= deadline_ns) {
-      close(fd);
-      return {.reach = error == ECONNREFUSED ? Reach::kAbsent : Reach::kFailed, .error = error};
-    }
-    std::this_thread::sleep_for(kOverrunPause);
+    const int error = errno;
+    if (error == EINTR) continue;
+    close(fd);
+    return {.reach = error == ECONNREFUSED ? Reach::kAbsent : Reach::kFailed, .error = error};
   }
   const std::optional<pid_t> process = peer_process(fd);
   if (process) return {.reach = Reach::kReached, .fd = fd, .process = *process};
   close(fd);
   return {.reach = Reach::kOtherUser, .error = EPERM};
+}
+
+Dialled wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns) {
+  while (true) {
+    const Dialled dialled = dial(address);
+    if (dialled.error != EAGAIN || clock.now_ns() >= deadline_ns) return dialled;
+    std::this_thread::sleep_for(kOverrunPause);
+  }
+}
+
+Error unreachable(std::uint32_t rank, const Dialled& dialled) {
+  const auto error = [rank](ErrorCode code, std::string why) {
+    return Error{code, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank), std::move(why)};
+  };
+  if (dialled.reach == Reach::kOtherUser) {
+    return error(ErrorCode::kRefused, fmt::format("rank {} runs as another user; run all ranks as one user", rank));
+  }
+  if (dialled.reach == Reach::kAbsent) {
+    return error(ErrorCode::kPeerLost,
+                 fmt::format("rank {} on this machine cannot be reached ({}): has it ended, or is "
+                             "it in another network namespace?",
+                             rank, std::strerror(dialled.error)));
+  }
+  if (dialled.error == EAGAIN) {
+    return error(ErrorCode::kTimeout, fmt::format("set-up deadline passed: rank {} took no connection on this machine, "
+                                                  "and its queue is full",
+                                                  rank));
+  }
+  errno = dialled.error;
+  return unix_socket_error("connecting", static_cast<std::int32_t>(rank));
 }
 
 std::optional<pid_t> peer_process(int socket) {

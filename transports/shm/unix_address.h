@@ -35,7 +35,7 @@ enum class Reach : std::uint8_t {
   kReached,
   kAbsent,     // nobody listens there: it has ended, or lives in another network namespace
   kOtherUser,  // somebody else's process
-  kFailed,     // no answer can be had: out of descriptors, an address that cannot be read, the listener overrun
+  kFailed,     // no answer can be had: out of descriptors, an address that cannot be read
 };
 
 struct Dialled {
@@ -48,8 +48,14 @@ struct Dialled {
 // Non-blocking, of SOCK_SEQPACKET. Errors: kSystem.
 Result<int> listen_at(const UnixAddress& address, std::uint32_t backlog);
 
-// Connects. Waits, until the deadline, only while the listener is overrun.
-Dialled dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns);
+// Connects without waiting. kFailed with EAGAIN: somebody listens there, and the queue of connections is full.
+Dialled dial(const UnixAddress& address);
+
+// The same; while the queue is full it waits, until the deadline.
+Dialled wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns);
+
+// Why a rank that is not kReached cannot be connected to.
+Error unreachable(std::uint32_t rank, const Dialled& dialled);
 
 // The kernel's word on whose process is at the other end of a Unix socket; nothing if it is another user's.
 std::optional<pid_t> peer_process(int socket);

@@ -84,8 +84,9 @@ UnixExchange::~UnixExchange() {
   }
 }
 
-std::vector<Reach> UnixExchange::probe(const std::vector<std::string>& addresses, Clock& clock,
-                                       std::int64_t deadline_ns) const {
+// No rank accepts before all have probed, so a full queue of a listener stays full: to wait would be in vain. On a
+// kernel that limits the queue (net.core.somaxconn) to fewer connections than there are ranks, some probes find that.
+std::vector<Reach> UnixExchange::probe(const std::vector<std::string>& addresses) const {
   std::vector<Reach> reaches;
   for (std::uint32_t peer = 0; peer < addresses.size(); ++peer) {
     Reach reach = Reach::kNotTried;
@@ -93,9 +94,9 @@ std::vector<Reach> UnixExchange::probe(const std::vector<std::string>& addresses
       reach = Reach::kReached;
     } else if (!addresses[peer].empty()) {
       const std::optional<UnixAddress> address = UnixAddress::parse(addresses[peer]);
-      const Dialled dialled = address ? dial(*address, clock, deadline_ns) : Dialled{};
+      const Dialled dialled = address ? dial(*address) : Dialled{};
       if (dialled.fd >= 0) close(dialled.fd);  // the listener finds a connection that says nothing, and drops it
-      reach = dialled.reach;
+      reach = dialled.error == EAGAIN ? Reach::kReached : dialled.reach;
     }
     reaches.push_back(reach);
   }
@@ -110,33 +111,16 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
                  fmt::format("rank {} published an address that cannot be read", peer)};
   }
   const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
-  Dialled dialled = dial(*address, clock, deadline_ns);
-  // The listener gives a connection 1 s for its hello. Among hundreds of processes this one may not run for so long.
+  Dialled dialled = wait_and_dial(*address, clock, deadline_ns);
+  // The listener may close this connection before the hello is sent: it keeps only the newest of the silent ones.
   while (dialled.reach == Reach::kReached && send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) < 0) {
     const bool dropped = errno == EPIPE || errno == ECONNRESET;
     const Error error = unix_socket_error("send", rank);
     close(dialled.fd);
     if (!dropped || clock.now_ns() >= deadline_ns) return error;
-    dialled = dial(*address, clock, deadline_ns);
+    dialled = wait_and_dial(*address, clock, deadline_ns);
   }
-  if (dialled.reach == Reach::kOtherUser) {
-    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, rank,
-                 fmt::format("rank {} runs as another user; run all ranks as one user", peer)};
-  }
-  if (dialled.reach == Reach::kAbsent) {
-    return Error{
-        ErrorCode::kPeerLost, ErrorScope::kCommunicator, rank,
-        fmt::format("rank {} on this machine cannot be reached ({}): has it ended, or is it in another network "
-                    "namespace?",
-                    peer, std::strerror(dialled.error))};
-  }
-  if (dialled.error == EAGAIN) {
-    return Error{
-        ErrorCode::kTimeout, ErrorScope::kCommunicator, rank,
-        fmt::format("set-up deadline passed: rank {} took no connection on this machine, and its queue is full", peer)};
-  }
-  errno = dialled.error;
-  if (dialled.reach != Reach::kReached) return unix_socket_error("connecting", rank);
+  if (dialled.reach != Reach::kReached) return unreachable(peer, dialled);
   const std::scoped_lock lock(mutex_);
   peers_[peer].socket = dialled.fd;
   close_in_children(dialled.fd);

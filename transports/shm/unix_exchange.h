@@ -33,9 +33,9 @@ class UnixExchange final : public SegmentExchange {
   // Opaque, printable, below 128 bytes.
   std::string address() const { return address_.text(); }
   // Step 2, where it is not known that all peers can be reached: tries every address that is not empty, by rank, and
-  // says nothing to whoever listens there. All ranks may do so at once, when all listen; any number of times. Waits for
-  // overrun listeners only, until the deadline. This rank itself counts as reached.
-  std::vector<Reach> probe(const std::vector<std::string>& addresses, Clock& clock, std::int64_t deadline_ns) const;
+  // says nothing to whoever listens there. All ranks may do so at once, when all listen; any number of times. Never
+  // waits. This rank itself counts as reached, and so does a listener that is overrun, whoever it belongs to.
+  std::vector<Reach> probe(const std::vector<std::string>& addresses) const;
   // Step 3: connect to all lower ranks of `group`, accept all higher ones. `group` is ascending, the same on all its
   // members, this rank among them; `addresses` are by rank. Ranks outside stay unknown. Errors: kTimeout and kPeerLost
   // name the ranks; kRefused: another user.
