@@ -90,7 +90,7 @@ struct CommunicatorOptions {
                                       // With a unique id: in addition to the id, for the process that makes it, too
   std::string interface;              // network interface for this rank's data, and for meeting when `root` has no
                                       // host; default: lo, and for data the one that leads to rank 0
-  std::optional<UniqueId> unique_id;  // where to meet, in place of root, job_id and, for meeting, interface
+  std::optional<UniqueId> unique_id;  // replaces root, job_id and interface; a job key is mixed in
   // How ranks may reach each other: "auto" (shared memory inside a machine, TCP across), "shm" (an error where that is
   // not enough) or "tcp" (even inside a machine). Empty: TUTTI_TRANSPORT, then "auto".
   std::string transport;

@@ -29,9 +29,9 @@ struct UniqueIdOptions {
   std::uint16_t first_port = 0;
   std::uint16_t last_port = 0;
   std::chrono::milliseconds patience = std::chrono::minutes(10);  // for the first rank; at most a day
-  // 16 to 4096 random bytes that every rank must have as well (CommunicatorOptions::job_key_file or
-  // TUTTI_JOB_KEY_FILE), mode 600: then the id alone, which others may read on its way, lets nobody in. Empty:
-  // TUTTI_JOB_KEY_FILE, TUTTI_JOB_KEY, and where neither is set, the id is the only secret.
+  // A file with 16 to 4096 random bytes, mode 600. Every rank must have the same key (CommunicatorOptions::job_key_file
+  // or TUTTI_JOB_KEY_FILE). A process that has only read the id can then not join. Empty: TUTTI_JOB_KEY_FILE is used,
+  // then TUTTI_JOB_KEY. If neither is set, the id is the only secret: whoever has it can join.
   std::string job_key_file = {};
 };
 

@@ -1,5 +1,5 @@
-// A job key that is configured beside a unique id: who has read the id alone, in the store that it went through, is not
-// let in. And the warning where nothing but the id is secret.
+// A job key that is configured in addition to a unique id. A process that has read the id in a store but does not have
+// the key cannot join. If no key is configured, rank 0 warns that the id is the only secret.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -116,7 +116,7 @@ TEST_F(IdAndKey, WhoHasReadTheIdAloneIsNotLetIn) {
   EXPECT_FALSE(liar.greet()) << "the hub proves another key";
   liar.say(wire::frame(liar.answer()));
   EXPECT_THAT(liar.hear(), HasSubstr("rank 0 has another job key"));
-  // The real ranks are not kept out by that.
+  // The refused attempts have not used the id up: the real ranks can still join.
   std::vector<pid_t> ranks;
   for (std::int32_t rank = 0; rank < kRanks; ++rank) {
     ranks.push_back(start([&, rank] {
@@ -127,7 +127,8 @@ TEST_F(IdAndKey, WhoHasReadTheIdAloneIsNotLetIn) {
   for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 0) << board_->words[0] << " / " << board_->words[1];
 }
 
-// An id that somebody has put into the store in place of the real one brings no rank with a key into his job.
+// Somebody who can write to the store may replace the id with one of his own. A rank that has a key refuses to join the
+// job of that id, because its hub cannot prove that it has the key.
 TEST_F(IdAndKey, ARankWithAKeyMeetsNobodyThatHasNone) {
   make_ids("");
   const std::string key = key_file("key");
@@ -146,9 +147,10 @@ TEST_F(IdAndKey, AKeyThatCannotBeReadIsAnError) {
   EXPECT_THAT(to_string(made.error()), HasSubstr("(UniqueIdOptions::job_key_file): No such file"));
 }
 
-// What rank 0 writes to stderr while it makes two encrypted communicators with a rank of `other_machine`.
 class IdAlone : public IdAndKey {
  protected:
+  // Returns the text that rank 0 writes to stderr while it makes two encrypted communicators with a rank that runs on
+  // the machine `other_machine`.
   std::string warnings(const std::string& key, const char* other_machine) {
     make_ids(key);
     const std::string log = place_ + "/log";

@@ -1,4 +1,4 @@
-// A hub that listens on several addresses, as for a name that has several.
+// A set-up server (hub) that listens on several addresses, because the name of its machine has several.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::string_view kListenerJob = "listener-test";
 
-// Joins by hand, since rank 0 would start a hub of its own otherwise, and goes through one round.
+// Sends rank 0's messages for joining and for one round of set-up. The test cannot call tcp_bootstrap() for rank 0,
+// because that would start a second hub.
 void join_as_rank_0(std::uint16_t port) {
   test::RawRank by_hand(port, 0, 4, kListenerJob);
   EXPECT_TRUE(by_hand.join());
@@ -25,7 +26,7 @@ void join_as_rank_0(std::uint16_t port) {
   EXPECT_EQ(by_hand.hear_sealed().substr(0, 1), "+");
 }
 
-// Nobody can listen on an address of another machine, and the hub does without it.
+// The first address belongs to another machine, so listening there fails. The hub uses the other three.
 TEST(Listener, MeetsRanksOnEachOfSeveralAddresses) {
   const std::vector<std::string> addresses = {"198.51.100.7", "127.0.0.1", "127.0.0.2", "127.0.0.3"};
   auto listeners = Listener::open_all(addresses, std::vector<std::uint16_t>{0});
