@@ -201,6 +201,20 @@ TEST(Hub, ManySilentConnectionsKeepNobodyOut) {
   EXPECT_TRUE(silent.front()->is_closed()) << "the oldest has made room";
 }
 
+TEST(Hub, ASilentConnectionIsClosedWhenItsTimeIsOver) {
+  EXPECT_EQ(HubOptions{}.hello_patience_ms, 3000) << "docs/security.md names this number";
+  auto listener = listen_somewhere();
+  const std::uint16_t port = listener.port();
+  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                        .key = test::key_for_tests(),
+                                                        .size = 2,
+                                                        .first_patience_ms = 10 * test::patience().count(),
+                                                        .hello_patience_ms = 50})
+                 .value();
+  Raw silent(port);
+  EXPECT_TRUE(silent.is_closed());
+}
+
 void expect_rank_2_ended(const Error& error) {
   EXPECT_EQ(error.code, ErrorCode::kPeerLost) << to_string(error);
   EXPECT_EQ(error.rank, 2);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <string>
 #include <thread>
 #include <vector>
@@ -94,6 +95,16 @@ TEST(Listener, LeavesASocketOfAnotherPortToTheProgram) {
   EXPECT_TRUE(Listener::inherit_or_open(fd, port, "127.0.0.1", {&port, 1}).ok());
   EXPECT_TRUE(Listener::inherit_or_open(fd, 0, "127.0.0.1", {&wanted, 1}).ok());
   close(fd);
+}
+
+TEST(Listener, RefusesTheWildcardAddress) {
+  constexpr std::array<std::uint16_t, 1> kAnyPort{0};
+  for (const char* wildcard : {"0.0.0.0", "::"}) {
+    const auto listener = Listener::open(wildcard, kAnyPort);
+    ASSERT_FALSE(listener.ok()) << wildcard;
+    EXPECT_EQ(listener.error().code, ErrorCode::kConfig);
+    EXPECT_NE(listener.error().message.find("every network of this machine"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -264,6 +265,15 @@ TEST(Mapping, TheFirstPageOfALargeOneIsSeenTwice) {
   EXPECT_EQ(mappings_of_memfds(), before + 2);
   peers.reset();
   EXPECT_EQ(mappings_of_memfds(), before);
+}
+
+// Other users cannot open the memory, because no folder has a name for it.
+TEST(Mapping, HasNoNameInAnyFolder) {
+  auto mapping = Mapping::create(4096, false);
+  ASSERT_TRUE(mapping.ok());
+  struct stat about {};
+  ASSERT_EQ(fstat((*mapping)->fd(), &about), 0);
+  EXPECT_EQ(about.st_nlink, 0U);
 }
 
 // One rank takes its output back while the other, which offers nothing, enters the call: either the first sees that the

@@ -331,6 +331,7 @@ TEST(TcpEndpoint, ManySilentConnectionsKeepNobodyOut) {
 }
 
 TEST(TcpEndpoint, GivesUpOnTheSilentAndBoundsWhatItParks) {
+  EXPECT_EQ(TcpEndpointOptions{}.patience_ns, 5'000'000'000) << "docs/security.md names this number";
   auto port = endpoint({.address = "127.0.0.1", .patience_ns = 50'000'000, .most_parked = 3});
   RawPeer silent(port->address());
   port->service();
