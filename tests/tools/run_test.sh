@@ -51,7 +51,8 @@ lines_have_their_rank() {
 
 environment_is_complete() {
   TUTTI_RANK=9 TUTTI_ROOT_FD=77 run -n 2 -- bash -c 'env | grep ^TUTTI_ | sort
-    [ "$TUTTI_RANK" != 0 ] || { [ -S "/proc/self/fd/$TUTTI_ROOT_FD" ] && echo listens; }'
+    (exec 3<>"/dev/tcp/${TUTTI_ROOT%:*}/${TUTTI_ROOT##*:}") 2>/dev/null && echo "somebody listens"
+    [ "$TUTTI_RANK" != 0 ] || { [ -S "/proc/self/fd/$TUTTI_ROOT_FD" ] && echo inherited; }'
   for rank in 0 1; do
     for pair in "RANK=$rank" WORLD_SIZE=2 "LOCAL_RANK=$rank" LOCAL_SIZE=2 \
       'ROOT=127\.0\.0\.1:[1-9][0-9]*' 'JOB_ID=[0-9a-f]{32}' 'JOB_KEY=[0-9a-f]{64}'; do
@@ -59,7 +60,8 @@ environment_is_complete() {
     done
   done
   expect 'ranks with the socket' "$(grep -c ROOT_FD "$here/out")" 1
-  expect_line out '^\[0\] listens$'
+  expect_line out '^\[0\] inherited$'
+  expect 'listeners before rank 0 makes one' "$(grep -c 'somebody listens' "$here/out")" 0
   expect 'job ids' "$(sed -n 's/.*JOB_ID=//p' "$here/out" | sort -u | wc -l)" 1
 }
 

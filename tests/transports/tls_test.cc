@@ -142,6 +142,43 @@ TEST(Tls, ChangesItsKeysOnTheWay) {
   EXPECT_TRUE(way.client.got == text);
 }
 
+// The public key that a server sends in its ServerHello, the first record that it writes; empty: there is none. The
+// layout is that of RFC 8446, 4.1.3 and 4.2.8.
+std::string key_share_of_server(const std::string& bytes) {
+  std::size_t at = 0;
+  const auto number = [&](std::size_t width) {
+    std::size_t value = 0;
+    for (std::size_t i = 0; i < width && at < bytes.size(); ++i) {
+      value = value << 8 | static_cast<unsigned char>(bytes[at++]);
+    }
+    return value;
+  };
+  at = 5 + 4 + 2 + 32;  // headers of the record and of the message, version, random bytes
+  at += number(1);      // session id
+  at += 2 + 1 + 2;      // cipher suite, compression, length of all extensions
+  while (at + 4 <= bytes.size()) {
+    const std::size_t type = number(2);
+    const std::size_t length = number(2);
+    if (type == 51) return bytes.substr(at + 4, length - 4);
+    at += length;
+  }
+  return "";
+}
+
+// The key exchange is fresh for each connection. So somebody who has recorded a connection and learns the job's key
+// later cannot decrypt it.
+TEST(Tls, EachConnectionHasAKeyExchangeOfItsOwn) {
+  std::string shares[2];
+  for (std::string& share : shares) {
+    Way way;
+    way.say(way.client, "a text");
+    ASSERT_EQ(way.server.got, "a text");
+    share = key_share_of_server(way.seen[1]);
+    EXPECT_GE(share.size(), 32U) << "a public key of X25519 or P-256";
+  }
+  EXPECT_NE(shares[0], shares[1]);
+}
+
 TEST(Tls, AnotherKeyIsRefusedByBothEnds) {
   Way way(Key{8});
   way.say(way.client, "for the right one");
