@@ -346,6 +346,17 @@ TEST(DeviceCall, CommunicatorsThatAreShrunk) {
   EXPECT_GT(launches(), before);
 }
 
+// Checksums cover messages of the host only, so the host carries out the calls of ranks that ask for them.
+TEST(DeviceCall, OfRanksWithChecksumsIsCarriedOutByTheHost) {
+  Communicators ranks = ranks_on({0, 1}, {.checksum = true});
+  EXPECT_FALSE(ranks[0]->runs_on_devices());
+  Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
+  const CallShape shape{.kind = Kind::kAllReduce, .count = 3'000};
+  const unsigned before = launches();
+  EXPECT_EQ(outcome(ranks, shape, {0, 1}), outcome(host, shape, {}));
+  EXPECT_EQ(launches(), before);
+}
+
 // Captured and replayed: each launch takes what the buffer holds then.
 TEST(DeviceGraphs, AreReplayed) {
   Communicators ranks = ranks_on({0, 1});

@@ -233,6 +233,9 @@ TEST(UniqueId, StaysInItsPortsAndOnItsInterface) {
   ASSERT_TRUE(id.ok()) << to_string(id.error());
   const std::uint16_t port = unpack_unique_id(*id).value().port;
   EXPECT_TRUE(port >= 21000 && port <= 21100) << port;
+  const auto by_default = UniqueId::create({.patience = std::chrono::milliseconds(100)});
+  ASSERT_TRUE(by_default.ok()) << to_string(by_default.error());
+  EXPECT_EQ(unpack_unique_id(*by_default).value().address, "127.0.0.1") << "no interface is named";
   EXPECT_FALSE(UniqueId::create({.interface = "nosuch0"}).ok());
   EXPECT_FALSE(UniqueId::create({.first_port = 9, .last_port = 8}).ok());
   EXPECT_FALSE(UniqueId::create({.patience = std::chrono::milliseconds(0)}).ok());

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""named_tests.py ROOT [DOCUMENT...]: fails if a document names a test that does not exist.
+
+A document names the tests that hold its promises in two forms:
+  in text    (test: `Suite.Name`) or (tests: `Suite.Name`, `folder.name`); a star stands for any part of a name
+  in tables  a last column with the heading `test` or `tests`; each row must name at least one
+
+The names are looked up in the sources of the tests below ROOT/tests and not in a build, because a build may leave out
+programs whose libraries are missing. Without DOCUMENT, docs/security.md and docs/reliability.md are checked. Exit
+status: 0; 1 a name is wrong or missing, with a line for each; 2 a document is missing or names no test at all.
+"""
+
+import fnmatch
+import pathlib
+import re
+import sys
+
+DOCUMENTS = ("docs/security.md", "docs/reliability.md")
+IN_TEXT = re.compile(r"\(tests?:([^)]*)\)")
+QUOTED = re.compile(r"`([^`]+)`")
+GOOGLE_TEST = re.compile(r"^ *TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
+WORD = re.compile(r"[\w.]+")
+
+
+class Tests:
+    """The names of all tests in a tree."""
+
+    def __init__(self, root):
+        self.google = [f"{suite}.{name}" for path in sorted((root / "tests").rglob("*.cc"))
+                       for suite, name in GOOGLE_TEST.findall(path.read_text())]
+        self.lists = [re.sub(r"#.*", "", path.read_text()) for path in (root / "tests").rglob("CMakeLists.txt")]
+
+    def has(self, name):
+        if fnmatch.filter(self.google, name):
+            return True
+        if any(f"tutti_encrypted_test({name.removesuffix('_encrypted')} " in text for text in self.lists):
+            return name.endswith("_encrypted")
+        # A list of CMake has such a name as a whole, or its halves: `script_tests(folder name...)` or `folder.${each}`.
+        folder, _, rest = name.partition(".")
+        halves = re.compile(rf"\({folder}\s|\b{folder}\.\$") if folder.isidentifier() and rest.strip("*") else None
+        return any(fnmatch.filter(WORD.findall(text), name) or
+                   (halves and halves.search(text) and fnmatch.filter(WORD.findall(text), rest)) for text in self.lists)
+
+
+def names_in(text):
+    """The named tests of a document with their lines, and the lines of table rows that name none."""
+    named = [(text.count("\n", 0, place.start()) + 1, name)
+             for place in IN_TEXT.finditer(text) for name in QUOTED.findall(place.group(1))]
+    bare = []
+    last_column = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            last_column = ""
+            continue
+        last = line.rstrip().rstrip("|").rsplit("|", 1)[-1].strip()
+        if not last_column:
+            last_column = last or "-"
+        elif last_column in ("test", "tests") and set(last) != {"-"}:
+            found = QUOTED.findall(last)
+            named += [(number, name) for name in found]
+            bare += [] if found else [number]
+    return named, bare
+
+
+def main(root, *documents):
+    root = pathlib.Path(root)
+    tests = Tests(root)
+    wrong = 0
+    for document in documents or DOCUMENTS:
+        path = root / document
+        named, bare = names_in(path.read_text()) if path.is_file() else ([], [])
+        if not named:
+            print(f"{document}: is missing, or names no test")
+            return 2
+        problems = [(line, "this row names no test") for line in bare]
+        problems += [(line, f"there is no test {name}") for line, name in named if not tests.has(name)]
+        for line, problem in sorted(problems):
+            print(f"{document}:{line}: {problem}")
+        wrong += len(problems)
+        print(f"{document}: names {len({name for _, name in named})} tests")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else 2)
