@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/config.h"
 #include "base/recording.h"
 #include "runtime/recorder.h"
 
@@ -24,7 +25,7 @@ namespace {
 class Recorded {
  public:
   Recorded() {
-    std::string name = recording::folders("").front() + "-bench-XXXXXX";
+    std::string name = recording::folders("", process_environment()).front() + "-bench-XXXXXX";
     if (mkdtemp(name.data()) == nullptr) return;
     folder_ = name;
     auto opened = std::make_shared<RecordingFolder>(std::vector<std::string>{folder_}, Log(LogLevel::kWarn, 0));
