@@ -348,7 +348,9 @@ TEST(DeviceCall, CommunicatorsThatAreShrunk) {
 
 // Checksums cover messages of the host only, so the host carries out the calls of ranks that ask for them.
 TEST(DeviceCall, OfRanksWithChecksumsIsCarriedOutByTheHost) {
-  Communicators ranks = ranks_on({0, 1}, {.checksum = true});
+  CommunicatorOptions options;
+  options.checksum = true;
+  Communicators ranks = ranks_on({0, 1}, options);
   EXPECT_FALSE(ranks[0]->runs_on_devices());
   Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
   const CallShape shape{.kind = Kind::kAllReduce, .count = 3'000};
