@@ -17,7 +17,6 @@
 
 #include "base/assert.h"
 #include "transports/inherited.h"
-#include "transports/shm/process_watch.h"
 #include "transports/shm/unix_greetings.h"
 
 namespace tutti {
@@ -80,7 +79,6 @@ UnixExchange::~UnixExchange() {
   for (const Peer& peer : peers_) {
     for (const auto& [id, fd] : peer.files) close(fd);
     if (peer.socket >= 0) close(peer.socket);
-    if (peer.pidfd >= 0) close(peer.pidfd);
   }
 }
 
@@ -124,8 +122,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   const std::scoped_lock lock(mutex_);
   peers_[peer].socket = dialled.fd;
   close_in_children(dialled.fd);
-  peers_[peer].pidfd = watch_process(dialled.process);
-  peers_[peer].process = dialled.process;
+  peers_[peer].watch = ProcessWatch(dialled.process);
   return {};
 }
 
@@ -142,8 +139,7 @@ bool UnixExchange::admit(int fd, pid_t process, std::span<const std::byte> packe
   Peer& peer = peers_[hello.id];
   peer.socket = fd;
   close_in_children(fd);
-  peer.pidfd = watch_process(process);
-  peer.process = process;
+  peer.watch = ProcessWatch(process);
   peer.awaited = false;
   return true;
 }
@@ -376,7 +372,7 @@ void UnixExchange::lose(Peer& peer) {
   peer.outbox.clear();
   if (news_ >= 0) {  // what has ended stays readable for ever
     epoll_ctl(news_, EPOLL_CTL_DEL, peer.socket, nullptr);
-    if (peer.pidfd >= 0) epoll_ctl(news_, EPOLL_CTL_DEL, peer.pidfd, nullptr);
+    if (peer.watch.fd() >= 0) epoll_ctl(news_, EPOLL_CTL_DEL, peer.watch.fd(), nullptr);
   }
   pokes_.signal_all();
 }
@@ -424,7 +420,7 @@ bool UnixExchange::peer_gone(std::uint32_t peer) {
   const std::scoped_lock lock(mutex_);
   Peer& from = peers_.at(peer);
   // A dead rank's sockets stay open as long as a child that it forked lives: the process itself is asked too.
-  const bool ended = has_ended(from.pidfd);
+  const bool ended = from.watch.has_ended();
   if (from.socket >= 0) receive_pending(from);  // what it sent before its end
   if (ended) lose(from);
   return from.gone;
@@ -432,7 +428,7 @@ bool UnixExchange::peer_gone(std::uint32_t peer) {
 
 pid_t UnixExchange::process_of(std::uint32_t peer) {
   const std::scoped_lock lock(mutex_);
-  return peer == rank_ ? process_ : peers_.at(peer).process;
+  return peer == rank_ ? process_ : peers_.at(peer).watch.process();
 }
 
 // Without the lock: a ringer must not wait for somebody who maps memory. Sockets do not change after set-up. A poke
@@ -449,7 +445,7 @@ Status UnixExchange::watch_news() {
   const int news = above_standard(epoll_create1(EPOLL_CLOEXEC));
   if (news < 0) return unix_socket_error("epoll_create1");
   for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
-    for (const int fd : {peers_[peer].socket, peers_[peer].pidfd}) {
+    for (const int fd : {peers_[peer].socket, peers_[peer].watch.fd()}) {
       if (fd < 0 || peers_[peer].gone) continue;
       epoll_event event{.events = EPOLLIN, .data = {.u32 = peer}};
       if (epoll_ctl(news, EPOLL_CTL_ADD, fd, &event) == 0) continue;
@@ -468,7 +464,7 @@ void UnixExchange::receive_news() {
   const int count = epoll_wait(news_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     Peer& peer = peers_[events[static_cast<std::size_t>(i)].data.u32];
-    const bool ended = has_ended(peer.pidfd);
+    const bool ended = peer.watch.has_ended();
     receive_pending(peer);
     if (ended) lose(peer);
   }

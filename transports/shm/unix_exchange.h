@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "transports/shm/exchange.h"
+#include "transports/shm/process_watch.h"
 #include "transports/shm/unix_address.h"
 #include "transports/shm/unix_packet.h"
 
@@ -84,8 +85,7 @@ class UnixExchange final : public SegmentExchange {
   };
   struct Peer {
     int socket = -1;
-    int pidfd = -1;
-    pid_t process = 0;
+    ProcessWatch watch;
     bool awaited = false;  // belongs to the group and has not connected yet
     bool gone = false;
     std::deque<Notice> outbox;
