@@ -18,7 +18,7 @@
 
 #include "base/assert.h"
 #include "tools/fd.h"
-#include "tools/system_error.h"
+#include "tools/messages.h"
 
 namespace tutti::tool {
 namespace {
@@ -54,7 +54,7 @@ Status write_all(int fd, const std::string& text, const std::string& path) {
   for (std::size_t written = 0; written < text.size();) {
     const ssize_t bytes = ::write(fd, text.data() + written, text.size() - written);
     if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return system_error(fmt::format("cannot write {}", path), errno);
+    if (bytes < 0) return cannot_write(path, errno);
     written += static_cast<std::size_t>(bytes);
   }
   return {};
@@ -75,10 +75,10 @@ Result<Fd> open_pipe(const std::string& path) {
   while (true) {
     Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
     if (file.valid()) {
-      if (::fcntl(file.get(), F_SETFL, 0) != 0) return system_error(fmt::format("cannot open {}", path), errno);
+      if (::fcntl(file.get(), F_SETFL, 0) != 0) return cannot_write(path, errno);
       return file;
     }
-    if (errno != ENXIO && errno != EINTR) return system_error(fmt::format("cannot open {}", path), errno);
+    if (errno != ENXIO && errno != EINTR) return cannot_write(path, errno);
     if (std::chrono::steady_clock::now() >= end) {
       return refusal(fmt::format("{} is a pipe that nobody reads: start its reader first, or name a file", path));
     }
@@ -94,17 +94,16 @@ Status write_directly(const std::string& path, const std::string& text) {
     return write_all(pipe->get(), text, path);
   }
   const Fd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  if (!file.valid()) return system_error(fmt::format("cannot open {}", path), errno);
+  if (!file.valid()) return cannot_write(path, errno);
   return write_all(file.get(), text, path);
 }
 
 Status write_renamed(const std::string& path, const std::string& temporary, const std::string& text) {
   const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
-  if (!file.valid()) return system_error(fmt::format("cannot create {}", temporary), errno);
+  if (!file.valid()) return cannot_write(path, errno);
   TUTTI_TRY(write_all(file.get(), text, path));
-  if (::fsync(file.get()) != 0) return system_error(fmt::format("cannot sync {}", path), errno);
-  if (::rename(temporary.c_str(), path.c_str()) != 0)
-    return system_error(fmt::format("cannot rename to {}", path), errno);
+  if (::fsync(file.get()) != 0) return cannot_write(path, errno);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return cannot_write(path, errno);
   const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.valid()) ::fsync(folder.get());  // some file systems refuse it; the rename stands
   return {};
@@ -116,9 +115,9 @@ Status check_writable(const std::string& path) {
   const std::string place = follow_links(path);
   const std::string target = is_stream(place) ? place : folder_of(place);
   struct stat status = {};
-  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return system_error(path, EISDIR);
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return cannot_write(path, EISDIR);
   TUTTI_TRY(refuse_disk(path));
-  if (::access(target.c_str(), W_OK) != 0) return system_error(fmt::format("cannot write {}", path), errno);
+  if (::access(target.c_str(), W_OK) != 0) return cannot_write(path, errno);
   return {};
 }
 
@@ -134,9 +133,9 @@ Status write_file(const std::string& path, const std::string& text) {
 
 Result<std::string> read_file(const std::string& path, std::size_t most_bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!file.valid()) return system_error(fmt::format("{} cannot be opened", path), errno);
+  if (!file.valid()) return cannot_open(path, errno);
   struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) return system_error(fmt::format("{} cannot be read", path), errno);
+  if (::fstat(file.get(), &status) != 0) return cannot_read(path, errno);
   std::string text(most_bytes, '\0');
   std::size_t filled = 0;
   while (filled < most_bytes) {
@@ -148,7 +147,7 @@ Result<std::string> read_file(const std::string& path, std::size_t most_bytes) {
     }
     const ssize_t bytes = ready < 0 ? -1 : ::read(file.get(), text.data() + filled, most_bytes - filled);
     if (bytes < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (bytes < 0) return system_error(fmt::format("{} cannot be read", path), errno);
+    if (bytes < 0) return cannot_read(path, errno);
     if (bytes == 0) break;
     filled += static_cast<std::size_t>(bytes);
   }

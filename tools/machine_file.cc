@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/topo_graph.h"
 #include "topology/xml.h"
 
@@ -25,8 +26,8 @@ Result<MachineFile> read_machine_file(const std::string& path) {
     const auto first = std::find_if(reading.findings.begin(), reading.findings.end(), is(Severity::kError));
     std::string fault = first == reading.findings.end() ? path : findings_text(path, {&*first, 1});
     while (fault.ends_with('\n')) fault.pop_back();
-    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-                 fmt::format("{} ({} errors in all: tutti topo --xml {})", fault, count(Severity::kError), path)};
+    return wrong_content(
+        fmt::format("{} ({} errors in all: tutti topo --xml {})", fault, count(Severity::kError), path));
   }
   MachineFile file{.machine = std::move(reading.graph), .warnings = count(Severity::kWarning)};
   if (file.machine.name.empty()) file.machine.name = path.substr(path.rfind('/') + 1);

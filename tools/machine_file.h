@@ -13,7 +13,7 @@ struct MachineFile {
   std::size_t warnings = 0;  // that `tutti topo --xml` prints
 };
 
-// Errors: read_file()'s; kInvalidArgument with the first fault's place and what to do.
+// Errors: read_file()'s; wrong_content() with the first fault's place and what to do.
 Result<MachineFile> read_machine_file(const std::string& path);
 
 }  // namespace tutti::tool

@@ -27,6 +27,7 @@
 #include "tools/topo_command.h"
 #include "tools/train_command.h"
 #include "tools/tune_command.h"
+#include "tools/validators.h"
 #include "tools/verify_command.h"
 #include "tutti/version.h"
 
@@ -94,7 +95,7 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
     if (!marked.empty()) return fmt::format("-- is missing before the program; write `{}`", marked);
   }
   const std::string unknown = unknown_word(app, words);
-  return unknown.empty() ? error.what() : unknown;
+  return unknown.empty() ? words_of(error) : unknown;
 }
 
 // A TUTTI_* variable that is none, or has no value that can be: these commands would pass it over. `run` and `perf`

@@ -24,6 +24,7 @@
 #include "tools/exit_status.h"
 #include "tools/file.h"
 #include "tools/launch.h"
+#include "tools/messages.h"
 #include "tools/perf_buffer.h"
 #include "tools/perf_memory.h"
 #include "tools/perf_options.h"
@@ -37,10 +38,7 @@ namespace {
 
 constexpr std::int32_t kDefaultRanks = 2;
 
-int usage_error(const std::string& message) {
-  fmt::print(stderr, "tutti perf: {}\nSee tutti perf --help.\n", message);
-  return kExitUsage;
-}
+int usage_error(const std::string& message) { return report_usage("perf", message); }
 
 // One write, so that ranks' lines stay whole.
 void print_error(std::int32_t rank, const Error& error) {
@@ -177,16 +175,13 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
   }
   const bool is_rank = job->rank.has_value();
   if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
-  if (options->ranks > kMaxLocalRanks) {
-    return usage_error(fmt::format("--ranks {}: at most {}", options->ranks, kMaxLocalRanks));
-  }
   // A rank of a job whose launcher does not tell the number of ranks learns it too late to refuse: the library does.
   if (const std::int32_t ranks = is_rank ? job->size.value_or(options->ranks) : options->ranks; ranks > 0) {
     if (const Status fits = check_ranks(*options, ranks); !fits) return usage_error(fits.error().message);
   }
   for (const std::string* path : {&options->json_path, &options->csv_path}) {
     if (path->empty()) continue;
-    if (const Status writable = check_writable(*path); !writable) return usage_error(writable.error().message);
+    if (const Status writable = check_writable(*path); !writable) return report("perf", writable.error());
   }
   if (is_rank) return run_as_rank(*options, *job);
   if (const Status enough = check_memory_for_ranks(options->ranks); !enough) {

@@ -13,20 +13,27 @@
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
 #include "base/config.h"
-#include "tools/suggest.h"
+#include "tools/launch.h"
+#include "tools/messages.h"
 
 namespace tutti::tool {
 namespace {
 
 constexpr std::array kMemories = {MemoryKind::kPlain, MemoryKind::kRegistered, MemoryKind::kCuda};
+constexpr std::array<std::string_view, 3> kInPlaceWords = {"0", "1", "both"};
+constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "verbs", "ucx"};
 
 Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArgument, .message = std::move(message)}; }
+
+Error too_small(std::string_view option, std::int64_t number, double least) {
+  return wrong_option(option, not_a_number(std::to_string(number), least, std::nullopt));
+}
 
 Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
   const auto take = [](std::string_view option, const std::string& text, std::uint64_t& value) -> Status {
     if (text.empty()) return {};
     const std::optional<std::uint64_t> size = parse_size(text);
-    if (!size) return invalid(fmt::format("{} {}: not a size; write {}", option, text, kSizeForms));
+    if (!size) return wrong_option(option, not_a_size(text));
     value = *size;
     return {};
   };
@@ -39,19 +46,16 @@ Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
   if (options.min_bytes > options.max_bytes) {
     return invalid(fmt::format("--minbytes {} is more than --maxbytes {}", options.min_bytes, options.max_bytes));
   }
-  if (!arguments.step_bytes.empty() && options.step_bytes == 0) return invalid("--stepbytes must be at least 1");
-  if (options.step_factor < 2) return invalid("--stepfactor must be at least 2");
+  if (!arguments.step_bytes.empty() && options.step_bytes == 0) {
+    return wrong_option("--stepbytes", not_a_number(arguments.step_bytes, 1, std::nullopt));
+  }
+  if (options.step_factor < 2) {
+    return wrong_option("--stepfactor", not_a_number(arguments.step_factor, 2, std::nullopt));
+  }
   if (options.step_bytes > 0 && (options.max_bytes - options.min_bytes) / options.step_bytes >= kMaxSizes) {
     return invalid(fmt::format("--stepbytes {} makes more than {} sizes", options.step_bytes, kMaxSizes));
   }
   return {};
-}
-
-template <class Value>
-std::string names_of(std::span<const Value> values) {
-  std::vector<std::string_view> names;
-  for (Value value : values) names.push_back(to_string(value));
-  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 // One name, or "all" for every value.
@@ -63,15 +67,18 @@ Status resolve_list(std::string_view option, const std::string& text, std::optio
   } else if (parsed) {
     values = {*parsed};
   } else {
-    return invalid(fmt::format("{} {}: unknown; one of {}, all", option, text, names_of(all)));
+    std::vector<std::string_view> names;
+    for (const Value value : all) names.push_back(to_string(value));
+    names.emplace_back("all");
+    return wrong_option(option, not_one_of(text, names));
   }
   return {};
 }
 
-std::string collective_names() {
+Error wrong_collective(const std::string& name) {
   std::vector<std::string> names;
   for (const PerfCollective& each : perf_collectives()) names.push_back(name_of(each));
-  return fmt::format("{}", fmt::join(names, ", "));
+  return wrong_option("collective", not_one_of(name, std::vector<std::string_view>(names.begin(), names.end())));
 }
 
 // The algorithms that serve the collective.
@@ -86,9 +93,7 @@ Status resolve_algorithm(const PerfArguments& arguments, PerfOptions& options) {
   if (!algorithm || std::find(known.begin(), known.end(), *algorithm) == known.end()) {
     std::vector<std::string_view> names{"auto"};
     for (const Algorithm each : known) names.push_back(to_string(each));
-    return invalid(fmt::format("--algorithm {}: {}; {}", arguments.algorithm,
-                               algorithm ? "not one for this collective" : "unknown",
-                               did_you_mean(arguments.algorithm, names, arguments.collective + " has")));
+    return wrong_option("--algorithm", not_one_of(arguments.algorithm, names));
   }
   options.algorithm = *algorithm;
   return {};
@@ -96,7 +101,7 @@ Status resolve_algorithm(const PerfArguments& arguments, PerfOptions& options) {
 
 Status resolve_in_place(const PerfArguments& arguments, PerfOptions& options) {
   if (arguments.in_place != "0" && arguments.in_place != "1" && arguments.in_place != "both") {
-    return invalid(fmt::format("--in-place {}: unknown; 0, 1 or both", arguments.in_place));
+    return wrong_option("--in-place", not_one_of(arguments.in_place, kInPlaceWords));
   }
   if (arguments.in_place == "1" && !has_in_place(options.collective)) {
     return invalid(fmt::format("--in-place 1: {} has no in-place form", arguments.collective));
@@ -117,28 +122,32 @@ Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   const auto memory = std::find_if(kMemories.begin(), kMemories.end(),
                                    [&](MemoryKind kind) { return to_string(kind) == arguments.memory; });
   if (memory == kMemories.end()) {
-    return invalid(fmt::format("--memory {}: unknown; plain, registered or cuda", arguments.memory));
+    std::vector<std::string_view> names;
+    for (const MemoryKind kind : kMemories) names.push_back(to_string(kind));
+    return wrong_option("--memory", not_one_of(arguments.memory, names));
   }
   options.memory = *memory;
   if (arguments.ranks_per_gpu < 1) {
-    return invalid(fmt::format("--ranks-per-gpu {}: at least 1", arguments.ranks_per_gpu));
+    return too_small("--ranks-per-gpu", arguments.ranks_per_gpu, 1);
   }
   options.ranks_per_gpu = arguments.ranks_per_gpu;
   if (!arguments.transport.empty() && !parse_transport(arguments.transport)) {
-    return invalid(fmt::format("--transport {}: unknown; auto, shm, tcp, verbs or ucx", arguments.transport));
+    return wrong_option("--transport", not_one_of(arguments.transport, kTransports));
   }
   options.transport = arguments.transport;
   return resolve_in_place(arguments, options);
 }
 
 Status resolve_numbers(const PerfArguments& arguments, PerfOptions& options) {
-  if (arguments.iterations < 0 || arguments.warmup_iterations < 0)
-    return invalid("--iters and --warmup_iters can't be negative");
-  if (arguments.check != 0 && arguments.check != 1) return invalid(fmt::format("--check {}: 0 or 1", arguments.check));
-  if (arguments.ranks && *arguments.ranks < 1)
-    return invalid(fmt::format("--ranks {}: must be at least 1", *arguments.ranks));
-  if (arguments.nodes && *arguments.nodes < 1)
-    return invalid(fmt::format("--nodes {}: must be at least 1", *arguments.nodes));
+  if (arguments.iterations < 0) return too_small("--iters", arguments.iterations, 0);
+  if (arguments.warmup_iterations < 0) return too_small("--warmup_iters", arguments.warmup_iterations, 0);
+  if (arguments.check != 0 && arguments.check != 1) {
+    return wrong_option("--check", not_a_number(std::to_string(arguments.check), 0, 1));
+  }
+  if (arguments.ranks && (*arguments.ranks < 1 || *arguments.ranks > kMaxLocalRanks)) {
+    return wrong_option("--ranks", not_a_number(std::to_string(*arguments.ranks), 1, kMaxLocalRanks));
+  }
+  if (arguments.nodes && *arguments.nodes < 1) return too_small("--nodes", *arguments.nodes, 1);
   if (arguments.nodes.value_or(1) > 1 && arguments.transport == "shm")
     return invalid(fmt::format("--nodes {}: --transport shm reaches no other machine", *arguments.nodes));
   if (arguments.corrupt && (*arguments.corrupt < 0 || arguments.check == 0))
@@ -146,7 +155,7 @@ Status resolve_numbers(const PerfArguments& arguments, PerfOptions& options) {
   if (arguments.corrupt && !has_buffers(options.collective))
     return invalid(fmt::format("--corrupt {}: {} has no result", *arguments.corrupt, arguments.collective));
   if (!(arguments.timeout_s >= 0 && arguments.timeout_s <= 86'400))
-    return invalid("--timeout-s must lie between 0 and 86400");
+    return wrong_option("--timeout-s", not_a_number(fmt::format("{}", arguments.timeout_s), 0, 86'400));
   options.iterations = arguments.iterations;
   options.warmup_iterations = arguments.warmup_iterations;
   options.check = arguments.check == 1;
@@ -187,7 +196,7 @@ Result<PerfOptions> resolve(const PerfArguments& arguments) {
   PerfOptions options;
   const std::optional<PerfCollective> collective = parse_perf_collective(arguments.collective);
   if (!collective) {
-    return invalid(fmt::format("\"{}\": unknown collective; one of {}", arguments.collective, collective_names()));
+    return wrong_collective(arguments.collective);
   }
   options.collective = *collective;
   TUTTI_TRY(resolve_sizes(arguments, options));
@@ -200,11 +209,13 @@ Result<PerfOptions> resolve(const PerfArguments& arguments) {
 }
 
 Status check_ranks(const PerfOptions& options, std::int32_t ranks) {
-  if (options.root < 0 || options.root >= ranks)
-    return invalid(fmt::format("--root {}: no rank of the job", options.root));
+  const auto not_a_rank = [ranks](std::string_view option, std::int32_t rank) {
+    return wrong_option(option, not_a_number(std::to_string(rank), 0, ranks - 1));
+  };
+  if (options.root < 0 || options.root >= ranks) return not_a_rank("--root", options.root);
   if (options.nodes > ranks)
     return invalid(fmt::format("--nodes {}: {} ranks are on {} machines at most", options.nodes, ranks, ranks));
-  if (options.corrupt >= ranks) return invalid(fmt::format("--corrupt {}: no rank of the job", options.corrupt));
+  if (options.corrupt >= ranks) return not_a_rank("--corrupt", options.corrupt);
   if (options.algorithm == Algorithm::kAuto || is_exchange(options.collective)) return {};
   Collective collective;
   collective.kind = options.collective.kind;

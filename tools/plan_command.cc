@@ -19,8 +19,9 @@
 #include "plan/verify.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/plan_export.h"
-#include "tools/suggest.h"
+#include "tools/validators.h"
 #include "tutti/plan.h"
 
 namespace tutti::tool {
@@ -44,12 +45,7 @@ struct PlanOptions {
   ExportOptions exported;
 };
 
-// What the command line asks for and cannot be had is an error of the command line.
-int fail(const Error& error) {
-  fmt::print(stderr, "tutti plan: {}\n", to_string(error));
-  const bool asked_too_much = error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported;
-  return asked_too_much ? kExitUsage : kExitFailure;
-}
+int fail(const Error& error) { return report("plan", error); }
 
 Result<VerifyReport> prove(const Plan& plan) {
   if (plan.ranks.size() <= kMaxWindowRanks) return verify_all(plan);
@@ -128,23 +124,16 @@ int print_unproved(const Generator& generator, const PlanOptions& options) {
 
 int run_plan(const PlanOptions& options) {
   if (options.rank && *options.rank >= options.ranks) {
-    fmt::print(stderr, "tutti plan: there is no rank {} among {} ranks (0 to {})\n", *options.rank, options.ranks,
-               options.ranks - 1);
-    return kExitUsage;
+    return fail(wrong_option("--rank", not_a_number(std::to_string(*options.rank), 0, options.ranks - 1)));
   }
   if (const Status asked = check_export(options.exported); !asked.ok()) return fail(asked.error());
   const CollectiveKind kind = *parse_collective(options.collective);
-  if (options.root >= (has_root(kind) ? options.ranks : 1)) {
-    fmt::print(stderr, "tutti plan: {}\n",
-               has_root(kind) ? fmt::format("there is no root {} among {} ranks (0 to {})", options.root, options.ranks,
-                                            options.ranks - 1)
-                              : fmt::format("{} has no root", options.collective));
-    return kExitUsage;
+  if (!has_root(kind) && options.root > 0) return report_usage("plan", options.collective + " has no root");
+  if (options.root >= options.ranks) {
+    return fail(wrong_option("--root", not_a_number(std::to_string(options.root), 0, options.ranks - 1)));
   }
   if (options.nodes == 0 || options.nodes > options.ranks) {
-    fmt::print(stderr, "tutti plan: {} ranks do not stand on {} machines; --nodes takes 1 to {}\n", options.ranks,
-               options.nodes, options.ranks);
-    return kExitUsage;
+    return fail(wrong_option("--nodes", not_a_number(std::to_string(options.nodes), 1, options.ranks)));
   }
   const Result<Generator> generator = find_generator({.kind = kind,
                                                       .ranks = options.ranks,
@@ -189,7 +178,7 @@ std::string check_algorithm(const std::string& name) {
     if (name == to_string(each)) return {};
     known.push_back(to_string(each));
   }
-  return fmt::format("unknown algorithm {}; {}", name, did_you_mean(name, known, "choose one of"));
+  return not_one_of(name, known);
 }
 
 std::vector<std::uint32_t> nodes_of_equal_size(std::uint32_t ranks, std::uint32_t machines) {
@@ -206,11 +195,11 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<PlanOptions>();  // shared with the callback, which outlives this function
   command->add_option("collective", options->collective, "The collective")
       ->required()
-      ->check(CLI::IsMember(planned_collectives()));
+      ->check(name_in(planned_collectives()));
   command->add_option("--algorithm", options->algorithm, "One that has a plan for it, see docs/algorithms.md")
       ->required()
       ->check(check_algorithm);
-  command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(CLI::Range(1u, 1u << 24));
+  command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(number_in(1u, 1u << 24));
   command->add_option("--root", options->root, "Root of a collective that has one; default 0");
   command->add_option("--nodes", options->nodes,
                       "Machines that the ranks stand on, side by side, equally many on each");

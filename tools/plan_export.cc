@@ -13,8 +13,8 @@
 #include "plan/goal.h"
 #include "plan/operations.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/perf_options.h"
-#include "tools/suggest.h"
 
 namespace tutti::tool {
 namespace {
@@ -39,10 +39,7 @@ Status write_chakra(const CallOperations& call, std::uint32_t ranks, const std::
   std::error_code failure;
   std::filesystem::create_directories(folder, failure);
   if (failure) {
-    return Error{.code = ErrorCode::kSystem,
-                 .scope = ErrorScope::kCall,
-                 .rank = -1,
-                 .message = fmt::format("the folder {} can not be made: {}", folder, failure.message())};
+    return cannot_write(folder, failure.value());
   }
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     TUTTI_TRY(write_file(fmt::format("{}/plan.{}.et", folder, rank), to_chakra(rank, call.of_rank(rank))));
@@ -62,19 +59,19 @@ void add_export_options(CLI::App& command, ExportOptions& options) {
 }
 
 Status check_export(const ExportOptions& options) {
+  for (const auto& [name, text] : {std::pair{"--bytes", options.bytes},
+                                   {"--element-bytes", options.element_bytes},
+                                   {"--slot-bytes", options.slot_bytes}}) {
+    if (!text.empty() && !parse_size(text)) return wrong_option(name, not_a_size(text));
+  }
   if (!options.wanted()) {
     return options.bytes.empty() ? Status() : invalid("--bytes is for --goal and --chakra; a plan alone has no size");
   }
   if (options.bytes.empty()) return invalid("--goal and --chakra write a call of some size; say it by --bytes");
-  for (const auto& [name, text] : {std::pair{"--bytes", options.bytes},
-                                   {"--element-bytes", options.element_bytes},
-                                   {"--slot-bytes", options.slot_bytes}}) {
-    if (!parse_size(text)) return invalid(fmt::format("{} {}: not a size; write {}", name, text, kSizeForms));
-  }
   const std::uint64_t element_bytes = *parse_size(options.element_bytes);
   const std::uint64_t slot_bytes = *parse_size(options.slot_bytes);
   if (element_bytes == 0 || element_bytes > 64) {
-    return invalid(fmt::format("--element-bytes {}: 1 to 64", options.element_bytes));
+    return wrong_option("--element-bytes", not_a_number(options.element_bytes, 1, 64));
   }
   if (slot_bytes == 0 || slot_bytes % 64 != 0) {
     return invalid(fmt::format("--slot-bytes {}: a multiple of 64", options.slot_bytes));

@@ -15,8 +15,11 @@
 #include "base/assert.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/points.h"
+#include "tools/sim_parameters.h"
 #include "tools/system_error.h"
+#include "tools/validators.h"
 
 namespace tutti::tool {
 namespace {
@@ -36,18 +39,14 @@ struct Errors {
   std::size_t count = 0;
 };
 
-int fail(const Error& error) {
-  fmt::print(stderr, "tutti points: {}\n", to_string(error));
-  return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
-}
+int fail(const Error& error) { return report("points", error); }
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of a file
 
 Result<std::string> read_whole(const std::string& path) {
   Result<std::string> text = read_file(path, kMostBytes);
   if (!text || text->size() < kMostBytes) return text;
-  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-               fmt::format("{} can not be read: a file of less than 64 MiB is wanted", path)};
+  return cannot_read(path, EFBIG);
 }
 
 std::string path_of(const PointsOptions& options, const System& system) {
@@ -106,7 +105,7 @@ Status run_system(const PointsOptions& options, const System& system, const std:
     fitted->source = source_of(system, *points);
     TUTTI_TRY(write_file(path, to_json(*fitted)));
   }
-  const Result<Parameters> parameters = load_parameters(path);
+  const Result<Parameters> parameters = read_parameters(path);
   if (!parameters.ok()) return parameters.error();
   if (options.every_point) {
     fmt::print(
@@ -150,13 +149,12 @@ int run_points(PointsOptions options) {
   const Result<std::string> table = read_whole(options.table);
   if (!table.ok()) return fail(table.error());
   const Result<std::vector<System>> systems = parse_systems(*text);
-  if (!systems.ok()) return fail(systems.error());
+  if (!systems.ok()) return fail(wrong_content(fmt::format("{}: {}", options.systems, systems.error().message)));
   const auto is_wanted = [&](const System& system) { return options.only.empty() || system.name == options.only; };
   if (std::none_of(systems->begin(), systems->end(), is_wanted)) {
-    std::string known;
-    for (const System& system : *systems) known += (known.empty() ? "" : ", ") + system.name;
-    return fail(Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-                      fmt::format("--only {}: {} has {}", options.only, options.systems, known)});
+    std::vector<std::string_view> known;
+    for (const System& system : *systems) known.push_back(system.name);
+    return fail(wrong_option("--only", not_one_of(options.only, known)));
   }
   if (!options.every_point) {
     fmt::print(
@@ -182,7 +180,7 @@ void add_points_command(CLI::App& app, int& exit_code) {
   command->add_option("--only", options->only, "This system only");
   command->add_flag("--every-point", options->every_point, "Print every point");
   command->add_option("--fit", options->starts, "Fit the files of parameters anew, from so many starts")
-      ->check(CLI::Range(1u, 1000u));
+      ->check(number_in(1u, 1000u));
   command->callback([options, &exit_code] { exit_code = run_points(*options); });
 }
 

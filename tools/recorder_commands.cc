@@ -19,9 +19,11 @@
 #include "tools/doctor.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/recording.h"
 #include "tools/recording_trace.h"
 #include "tools/top.h"
+#include "tools/validators.h"
 
 namespace tutti::tool {
 namespace {
@@ -45,16 +47,12 @@ struct DoctorCommand {
   std::string trace;
 };
 
-int fail(std::string_view command, const std::string& text) {
-  fmt::print(stderr, "tutti {}: {}\n", command, text);
-  return kExitFailure;
-}
-
 void add_choice(CLI::App& command, Choice& choice) {
   command.add_option("--job", choice.job, "the job by its number, 8 hexadecimal digits")
       ->check([](const std::string& job) {
         const bool right = job.size() == 8 && job.find_first_not_of("0123456789abcdef") == std::string::npos;
-        return right ? std::string() : "give 8 hexadecimal digits, as `tutti top` shows them";
+        return right ? std::string()
+                     : fmt::format("\"{}\" is not a job; give 8 hexadecimal digits, as `tutti top` shows them", job);
       });
   command.add_option("--dir", choice.folder,
                      "the folder of the recordings (default: TUTTI_RECORD_DIR, or where ranks put them)");
@@ -81,7 +79,7 @@ std::string newest_job(const std::vector<Recording>& all) {
 
 int run_top(const TopCommand& command) {
   const auto folders = folders_of(command.choice);
-  if (!folders) return fail("top", folders.error().message);
+  if (!folders) return report("top", folders.error());
   const bool clears = !command.once && isatty(STDOUT_FILENO) == 1;
   while (true) {
     std::vector<std::string> troubles;
@@ -124,7 +122,7 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   }
   if (recordings.empty()) {
     return Error{
-        ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+        ErrorCode::kSystem, ErrorScope::kCall, -1,
         fmt::format("no recordings{} in {}: name the files, or their folder with --dir",
                     command.choice.job.empty() ? "" : " of job " + command.choice.job, fmt::join(*folders, ", "))};
   }
@@ -133,13 +131,13 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
 
 int run_doctor(const DoctorCommand& command) {
   const auto recordings = read_for_doctor(command);
-  if (!recordings) return fail("doctor", recordings.error().message);
+  if (!recordings) return report("doctor", recordings.error());
   const std::int64_t now_ns = recording::unix_ns();
   fmt::print("{}", doctor_report(*recordings, now_ns));
   if (!output_was_taken("doctor")) return kExitFailure;
   if (command.trace.empty()) return kExitSuccess;
   const Status written = write_file(command.trace, chrome_trace(*recordings, now_ns));
-  return written.ok() ? kExitSuccess : fail("doctor", written.error().message);
+  return written.ok() ? kExitSuccess : report("doctor", written.error());
 }
 
 }  // namespace
@@ -150,7 +148,7 @@ void add_top_command(CLI::App& app, int& exit_status) {
   add_choice(*top, command->choice);
   top->add_flag("--once", command->once, "print one table and end; status 1 where nothing runs");
   top->add_option("--interval-ms", command->interval_ms, "between two tables, 100 to 60000")
-      ->check(CLI::Range(100, 60'000));
+      ->check(number_in(100, 60'000));
   top->callback([command, &exit_status] { exit_status = run_top(*command); });
 }
 

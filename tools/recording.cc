@@ -203,7 +203,8 @@ ProcessState process_state(std::span<const std::byte> file) {
 
 Result<std::vector<std::byte>> copy_of(int fd, const std::string& path) {
   struct stat about {};
-  if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) return refused(path + " is no file");
+  if (fstat(fd, &about) != 0) return cannot_read(path, errno);
+  if (!S_ISREG(about.st_mode)) return cannot_read(path, S_ISDIR(about.st_mode) ? EISDIR : EINVAL);
   const auto bytes = static_cast<std::size_t>(about.st_size);
   if (bytes > kMostBytes) return refused(fmt::format("{} is no recording: it has {} bytes", path, bytes));
   std::vector<std::byte> copy(bytes);
@@ -303,7 +304,7 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
 Result<Recording> read_recording(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: {}", path, std::strerror(errno))};
+    return cannot_open(path, errno);
   }
   Result<Recording> read = refused("");
   for (int turn = 0; turn < kTries; ++turn) {
@@ -318,6 +319,7 @@ Result<Recording> read_recording(const std::string& path) {
     if (read && read->torn == 0) break;
   }
   close(fd);
+  if (!read && read.error().code == ErrorCode::kSystem) return read.error();  // names the file itself
   if (!read) return refused(fmt::format("{}: {}", path, read.error().message));
   read->path = path;
   return read;

@@ -12,6 +12,8 @@
 #include "tools/elastic.h"
 #include "tools/exit_status.h"
 #include "tools/launch.h"
+#include "tools/messages.h"
+#include "tools/validators.h"
 
 namespace tutti::tool {
 namespace {
@@ -32,18 +34,15 @@ int run(RunOptions options, const std::vector<std::string>& program) {
   if (!options.elastic.empty()) {
     const Status read = parse_elastic(options.elastic, options.ranks, options.bounds);
     if (!read) {
-      fmt::print(stderr, "tutti run: {}\n", read.error().message);
-      return kExitUsage;
+      return report_usage("run", read.error().message);
     }
   }
   if (options.ranks == 0) {
-    fmt::print(stderr, "tutti run: how many ranks? Write -n N or --elastic MIN:MAX\n");
-    return kExitUsage;
+    return report_usage("run", "how many ranks? Write -n N or --elastic MIN:MAX");
   }
   options.bounds.rejoin = std::chrono::milliseconds(std::int64_t(options.rejoin_s * 1000));
   if (program.empty()) {
-    fmt::print(stderr, "tutti run: no program; write `tutti run -n {} -- PROGRAM ARGS...`\n", options.ranks);
-    return kExitUsage;
+    return report_usage("run", fmt::format("no program; write `tutti run -n {} -- PROGRAM ARGS...`", options.ranks));
   }
   const Result<int> status =
       launch({.name = "tutti run",
@@ -69,23 +68,23 @@ void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_
       "SIGTERM, then after 1 s SIGKILL. Exit status: that of the first rank that failed, 128 + N for signal N; 124 "
       "after\n"
       "--timeout-s; 127 or 126 where PROGRAM can't be found or executed.");
-  command->add_option("-n,--ranks", options->ranks, "Number of ranks")->check(CLI::Range(1, kMaxLocalRanks));
+  command->add_option("-n,--ranks", options->ranks, "Number of ranks")->check(number_in(1, kMaxLocalRanks));
   command->add_option("--elastic", options->elastic,
                       "MIN:MAX: start MAX ranks, replace those that die, go on while MIN live (docs/elastic.md)");
   command->add_option("--max-restarts", options->bounds.restarts, "Dead ranks that are replaced, with --elastic")
-      ->check(CLI::Range(0, 1'000'000))
+      ->check(number_in(0, 1'000'000))
       ->capture_default_str();
   command
       ->add_option("--rejoin-s", options->rejoin_s,
                    "With --elastic: seconds after which a rank that lives and does not come to the others is replaced")
-      ->check(CLI::Range(0.01, kMaxTimeoutS))
+      ->check(number_in(0.01, kMaxTimeoutS))
       ->capture_default_str();
   command
       ->add_option("--grace-ms", options->grace_ms, "What the other ranks get after a first failure, in milliseconds")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{3'600'000}))
+      ->check(number_in(std::int64_t{0}, std::int64_t{3'600'000}))
       ->capture_default_str();
   command->add_option("--timeout-s", options->timeout_s, "End the job after so many seconds; 0: never")
-      ->check(CLI::Range(0.0, kMaxTimeoutS));
+      ->check(number_in(0.0, kMaxTimeoutS));
   command->add_flag("--no-prefix", options->no_prefix, "Pass the ranks' lines on as they are");
   command->callback([options, program = std::move(program), &exit_status] { exit_status = run(*options, program); });
 }

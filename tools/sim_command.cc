@@ -12,10 +12,13 @@
 #include "algorithms/algorithms.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/sim_options.h"
 #include "tools/sim_report.h"
 #include "tools/sim_run.h"
 #include "tools/sim_svg.h"
+#include "tools/validators.h"
+#include "topology/cluster.h"
 
 namespace tutti::tool {
 namespace {
@@ -42,10 +45,7 @@ class Bar {
   int percent_ = -1;
 };
 
-int fail(const Error& error) {
-  fmt::print(stderr, "tutti sim: {}\n", to_string(error));
-  return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
-}
+int fail(const Error& error) { return report("sim", error); }
 
 // The best plan's row again, with its time lines where it is small enough to have some.
 Status draw(const SimTask& task, const Network& network, const SimRow& best, const std::string& path) {
@@ -112,14 +112,14 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<SimArguments>();  // shared with the callback, which outlives this function
   command->footer("Without --algorithm all that fit are simulated, the quickest first. docs/sim.md tells the models.");
   command->add_option("collective", options->collective, "all_reduce, all_gather, ...")->capture_default_str();
-  command->add_option("--shape", options->shape,
-                      "A ready-made machine by name (dgx-h100); a name that is none is answered with all");
+  command->add_option("--shape", options->shape, "A ready-made machine by name; default: dgx-h100")
+      ->check(name_in(shape_names()));
   command->add_option("--xml", options->xml_path, "In place of a shape the machine in this file in NCCL's XML format");
   command->add_option("--nodes", options->machines, "How many of them")
       ->capture_default_str()
-      ->check(CLI::Range(1u, kMaxMachines));
+      ->check(number_in(1u, kMaxMachines));
   command->add_option("--ranks-per-node", options->ranks, "Of machines without GPUs; default: one for each CPU")
-      ->check(CLI::Range(1u, kMaxRanksPerMachine));
+      ->check(number_in(1u, kMaxRanksPerMachine));
   command->add_option("--bytes", options->bytes, "The message: 8, 64K, 1M, 1GiB; all blocks together, as tutti perf")
       ->capture_default_str();
   command->add_option("--algorithm", options->algorithm, "Only this one; default: all that fit");
@@ -129,16 +129,16 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command->add_flag("--in-switch", options->in_switch, "Also what sums made by the machines' switches would take");
   command->add_option("--parameters", options->parameters_path, "A file of `tutti tune`; default: of the shape");
   command->add_option("--channels", options->channels, "Copies of the plan that share the message; default: theirs")
-      ->check(CLI::Range(1u, 1024u));
+      ->check(number_in(1u, 1024u));
   command->add_option("--root", options->root, "Of collectives that have one")->capture_default_str();
   command->add_option("--model", options->model, "auto, sweep, events, flows")->capture_default_str();
-  command->add_option("--fabric", options->fabric, "fat-tree or rail-optimised; default: the shape's");
+  command->add_option("--fabric", options->fabric, "Default: the shape's")
+      ->check(name_in({"fat-tree", "rail-optimised"}));
   command->add_option("--oversubscription", options->oversubscription, "Of the leaf switches, 1 to 64")
       ->capture_default_str();
-  command->add_option("--nics", options->nics, "Of each machine; default: the shape's")
-      ->check(CLI::Range(1u, kMaxNics));
+  command->add_option("--nics", options->nics, "Of each machine; default: the shape's")->check(number_in(1u, kMaxNics));
   command->add_option("--machines-per-leaf", options->machines_per_leaf, "Default: the shape's, 32 of a file")
-      ->check(CLI::Range(1u, kMaxMachines));
+      ->check(number_in(1u, kMaxMachines));
   add_faults(*command, *options);
   command->add_option("--json", options->json_path, "Write the results to this file");
   command->add_option("--svg", options->svg_path, "Draw the best one: time lines of the first ranks, link loads");

@@ -13,8 +13,9 @@
 #include "base/assert.h"
 #include "plan/collective.h"
 #include "tools/machine_file.h"
+#include "tools/messages.h"
 #include "tools/perf_options.h"
-#include "tools/suggest.h"
+#include "tools/sim_parameters.h"
 #include "tools/topo_graph.h"
 
 namespace tutti::tool {
@@ -27,13 +28,15 @@ constexpr Protocol kProtocolsByName[] = {Protocol::kSimple, Protocol::kLl, Proto
 Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArgument, .message = std::move(message)}; }
 
 template <class Value, std::size_t kCount>
-Result<Value> by_name(std::string_view option, const std::string& text, const Value (&values)[kCount]) {
+Result<Value> by_name(std::string_view option, const std::string& text, const Value (&values)[kCount],
+                      std::string_view another = {}) {  // `another`: a word that the caller knows
   std::vector<std::string_view> names;
   for (const Value value : values) {
     if (to_string(value) == text) return value;
     names.push_back(to_string(value));
   }
-  return invalid(fmt::format("{} {}: unknown; one of {}", option, text, fmt::join(names, ", ")));
+  if (!another.empty()) names.push_back(another);
+  return wrong_option(option, not_one_of(text, names));
 }
 
 // "3:2.5"
@@ -55,7 +58,7 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
   if (!kind || *kind == CollectiveKind::kSendReceive) {
     std::vector<std::string_view> names;
     for (const CollectiveKind each : all_collectives()) names.push_back(to_string(each));
-    return invalid(fmt::format("\"{}\": unknown collective; one of {}", arguments.collective, fmt::join(names, ", ")));
+    return wrong_option("collective", not_one_of(arguments.collective, names));
   }
   Collective& collective = task.collective;
   collective.kind = *kind;
@@ -65,7 +68,7 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
   }
   collective.ranks = task.cluster.ranks();
   if (arguments.root < 0 || static_cast<std::uint32_t>(arguments.root) >= collective.ranks) {
-    return invalid(fmt::format("--root {}: there are ranks 0 to {}", arguments.root, collective.ranks - 1));
+    return wrong_option("--root", not_a_number(std::to_string(arguments.root), 0, collective.ranks - 1));
   }
   if (has_root(*kind)) collective.root = static_cast<std::uint32_t>(arguments.root);
   for (std::uint32_t rank = 0; task.cluster.machines > 1 && rank < collective.ranks; ++rank) {
@@ -77,12 +80,11 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
     if (!task.algorithm || std::find(known.begin(), known.end(), *task.algorithm) == known.end()) {
       std::vector<std::string_view> names;
       for (const Algorithm each : known) names.push_back(to_string(each));
-      return invalid(fmt::format("--algorithm {}: not one for {}; {}", arguments.algorithm, to_string(*kind),
-                                 did_you_mean(arguments.algorithm, names, "it has")));
+      return wrong_option("--algorithm", not_one_of(arguments.algorithm, names));
     }
   }
   const std::optional<std::uint64_t> bytes = parse_size(arguments.bytes);
-  if (!bytes) return invalid(fmt::format("--bytes {}: not a size; write {}", arguments.bytes, kSizeForms));
+  if (!bytes) return wrong_option("--bytes", not_a_size(arguments.bytes));
   const bool blocks =
       std::max(input_blocks(collective, collective.root).count, output_blocks(collective, collective.root).count) > 1;
   task.block_bytes = *kind == CollectiveKind::kBarrier ? 0 : blocks ? *bytes / collective.ranks : *bytes;
@@ -99,7 +101,7 @@ constexpr std::int32_t kStandIn = 80;  // whose defaults are taken for GPUs of w
 // A file's, or the defaults of the machine's newest GPU, or of its processors.
 Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   if (!arguments.parameters_path.empty()) {
-    Result<Parameters> parameters = load_parameters(arguments.parameters_path);
+    Result<Parameters> parameters = read_parameters(arguments.parameters_path);
     TUTTI_TRY(parameters);
     task.parameters = *std::move(parameters);
     return {};
@@ -176,15 +178,14 @@ Status resolve_options(const SimArguments& arguments, SimTask& task) {
   if (arguments.protocol == "best") {
     for (const Protocol protocol : kProtocolsByName) task.protocols.push_back(protocol);
   } else {
-    const Result<Protocol> protocol = by_name("--protocol", arguments.protocol, kProtocolsByName);
+    const Result<Protocol> protocol = by_name("--protocol", arguments.protocol, kProtocolsByName, "best");
     if (!protocol.ok()) return protocol.error();
     task.protocols.push_back(*protocol);
   }
   if (!arguments.slot_bytes.empty()) {
     const std::optional<std::uint64_t> bytes = parse_size(arguments.slot_bytes);
-    if (!bytes || *bytes < 64) {
-      return invalid(fmt::format("--slot-bytes {}: not a size from 64 on, like 8K or 1M", arguments.slot_bytes));
-    }
+    if (!bytes) return wrong_option("--slot-bytes", not_a_size(arguments.slot_bytes));
+    if (*bytes < 64) return wrong_option("--slot-bytes", not_a_number(arguments.slot_bytes, 64, std::nullopt));
     task.parameters.slot_bytes = *bytes;
   }
   task.in_switch = arguments.in_switch;

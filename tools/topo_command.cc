@@ -16,11 +16,13 @@
 #include "kernels/device/device_image.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/topo_graph.h"
 #include "tools/topo_report.h"
 #include "tools/topo_routes.h"
 #include "tools/topo_svg.h"
 #include "tools/topo_transports.h"
+#include "tools/validators.h"
 #include "topology/cluster.h"
 #include "topology/discover.h"
 #include "topology/xml.h"
@@ -60,7 +62,7 @@ Result<Shown> show_file(const std::string& path) {
   XmlReading reading = read_xml(*text);
   if (!reading.usable()) {
     fmt::print(stderr, "{}", findings_text(path, reading.findings));
-    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, fmt::format("{} cannot be used", path)};
+    return wrong_content(fmt::format("{} cannot be used", path));
   }
   Shown shown;
   shown.file = path;
@@ -182,35 +184,24 @@ int print(const std::string& text) {
 int run_transports(const TopoOptions& options) {
   const Result<std::string> text = list_transports(options.as_json);
   if (text) return print(*text);
-  fmt::print(stderr, "tutti topo: {}\n", to_string(text.error()));
-  return kExitFailure;
+  return report("topo", text.error());
 }
 
 int run_topo(const TopoOptions& options) {
   if (options.transports) return run_transports(options);
   std::error_code unknown;  // one of them may not exist
   if (!options.write_xml.empty() && std::filesystem::equivalent(options.write_xml, options.xml, unknown)) {
-    fmt::print(
-        stderr,
-        "tutti topo: --write-xml names the file that --xml reads: what Tutti does not know would be lost from it\n");
-    return kExitUsage;
+    return report_usage("topo",
+                        "--write-xml names the file that --xml reads: what Tutti does not know would be lost from it");
   }
   for (const std::string* path : {&options.write_xml, &options.svg}) {
     const Status writable = path->empty() ? Status() : check_writable(*path);
-    if (writable.ok()) continue;
-    fmt::print(stderr, "tutti topo: {}\n", to_string(writable.error()));
-    return kExitFailure;
+    if (!writable.ok()) return report("topo", writable.error());
   }
   Result<Shown> shown = show(options);
-  if (!shown) {
-    fmt::print(stderr, "tutti topo: {}\n", to_string(shown.error()));
-    return options.shape.empty() ? kExitFailure : kExitUsage;
-  }
+  if (!shown) return report("topo", shown.error());
   find_all_routes(*shown);
-  if (const Status written = write_files(options, *shown); !written) {
-    fmt::print(stderr, "tutti topo: {}\n", to_string(written.error()));
-    return kExitFailure;
-  }
+  if (const Status written = write_files(options, *shown); !written) return report("topo", written.error());
   return print(options.as_json ? json_of(*shown) : text_of(*shown));
 }
 
@@ -229,11 +220,11 @@ void add_topo_command(CLI::App& app, int& exit_status) {
   command->add_flag("--json", options->as_json, "One JSON object instead of text; docs/topo-json.md has its fields");
   CLI::Option* xml = command->add_option("--xml", options->xml, "Show the machine in this file in NCCL's XML format");
   CLI::Option* shape =
-      command->add_option("--shape", options->shape, "Show a ready-made machine, such as dgx-h100 or cpu-2socket");
+      command->add_option("--shape", options->shape, "Show a ready-made machine")->check(name_in(shape_names()));
   shape->excludes(xml);
   command->add_option("--nodes", options->machines, "So many machines of the shape")
       ->needs(shape)
-      ->check(CLI::Range(1u, kMaxMachines));
+      ->check(number_in(1u, kMaxMachines));
   command->add_option("--write-xml", options->write_xml, "Write the machine into this file in NCCL's XML format");
   command->add_option("--svg", options->svg, "Draw the machine, with its rings and trees, into this file");
   CLI::Option* transports =

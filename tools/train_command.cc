@@ -20,6 +20,7 @@
 #include "tools/elastic.h"
 #include "tools/exit_status.h"
 #include "tools/launch.h"
+#include "tools/messages.h"
 #include "topology/memory.h"
 
 namespace tutti::tool {
@@ -81,7 +82,7 @@ std::string take_launch(std::vector<std::string>& words, Launch& launch) {
   for (const char* name : {"--ranks", "-n"}) {
     const auto text = take(words, name);
     if (text && !parse<std::int32_t>(*text, 1, kMaxLocalRanks, launch.ranks)) {
-      return fmt::format("{} {}: write a number from 1 to {}", name, *text, kMaxLocalRanks);
+      return fmt::format("{}: {}", name, not_a_number(*text, 1, kMaxLocalRanks));
     }
   }
   const auto elastic = take(words, "--elastic");
@@ -93,11 +94,11 @@ std::string take_launch(std::vector<std::string>& words, Launch& launch) {
   if (const Status parsed = parse_elastic(*elastic, launch.ranks, *launch.elastic); !parsed)
     return parsed.error().message;
   if (restarts && !parse<std::int32_t>(*restarts, 0, kMostRestarts, launch.elastic->restarts)) {
-    return fmt::format("--max-restarts {}: write a number from 0 to {}", *restarts, kMostRestarts);
+    return "--max-restarts: " + not_a_number(*restarts, 0, kMostRestarts);
   }
   double rejoin_s = 60;
   if (rejoin && !parse(*rejoin, 0.01, kMostRejoinS, rejoin_s))
-    return fmt::format("--rejoin-s {}: no such time", *rejoin);
+    return "--rejoin-s: " + not_a_number(*rejoin, 0.01, kMostRejoinS);
   launch.elastic->rejoin = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * rejoin_s));
   return {};
 }

@@ -23,11 +23,12 @@
 #include "tools/exit_status.h"
 #include "tools/file.h"
 #include "tools/launch.h"
-#include "tools/suggest.h"
+#include "tools/messages.h"
 #include "tools/system_error.h"
 #include "tools/tune_explain.h"
 #include "tools/tune_measure.h"
 #include "tools/tune_regret.h"
+#include "tools/validators.h"
 #include "topology/cluster.h"
 #include "topology/host.h"
 #include "tutti/communicator.h"
@@ -57,14 +58,15 @@ struct TuneArguments {
 constexpr std::uint32_t kMostCrowd = 16;  // ranks that share cores for a measurement
 constexpr std::chrono::milliseconds kPartTimeout{30'000};
 
-int usage_error(const std::string& message) {
-  fmt::print(stderr, "tutti tune: {}\nSee tutti tune --help.\n", message);
-  return kExitUsage;
-}
+int usage_error(const std::string& message) { return report_usage("tune", message); }
 
-int failure(const Error& error) {
-  fmt::print(stderr, "tutti tune: {}\n", to_string(error));
-  return error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kConfig ? kExitUsage : kExitFailure;
+int failure(const Error& error) { return report("tune", error); }
+
+// The collectives that have algorithms, by name; the fault of one that is not among them.
+Error wrong_collective(std::string_view option, std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const CollectiveKind kind : all_collectives()) known.push_back(to_string(kind));
+  return wrong_option(option, not_one_of(name, known));
 }
 
 std::vector<std::string> split(std::string_view text) {
@@ -85,19 +87,23 @@ Result<RegretOptions> regret_options(const TuneArguments& given) {
   options.kinds.clear();
   for (const std::string& name : split(given.collectives)) {
     const auto collective = parse_perf_collective(name);
-    if (!collective || is_exchange(*collective))
-      return wrong(fmt::format("\"{}\" is no collective with algorithms", name));
+    if (!collective || is_exchange(*collective)) return wrong_collective("--collectives", name);
     options.kinds.push_back(collective->kind);
   }
   for (const std::string& text : split(given.sizes)) {
     const auto bytes = parse_size(text);
-    if (!bytes || *bytes > std::uint64_t{1} << 32)
-      return wrong(fmt::format("--sizes: \"{}\" is no size up to 4G", text));
+    if (!bytes) return wrong_option("--sizes", not_a_size(text));
+    if (*bytes > std::uint64_t{1} << 32) return wrong(fmt::format("--sizes: {} is more than 4G", text));
     options.sizes.push_back(*bytes);
   }
-  if (given.memory != "plain" && given.memory != "registered") return wrong("--memory: plain or registered");
+  constexpr std::array<std::string_view, 2> kMemories = {"plain", "registered"};
+  if (given.memory != "plain" && given.memory != "registered") {
+    return wrong_option("--memory", not_one_of(given.memory, kMemories));
+  }
   options.memory = given.memory == "plain" ? MemoryKind::kPlain : MemoryKind::kRegistered;
-  if (given.rounds < 1 || given.rounds > 1000) return wrong("--rounds: 1 to 1000");
+  if (given.rounds < 1 || given.rounds > 1000) {
+    return wrong_option("--rounds", not_a_number(std::to_string(given.rounds), 1, 1000));
+  }
   options.rounds = given.rounds;
   options.point_s = given.point_s;
   return options;
@@ -169,8 +175,18 @@ int run_regret(const TuneArguments& given, const std::vector<std::string>& argum
   auto options = regret_options(given);
   if (!options) return usage_error(options.error().message);
   const auto ranks = parse_ranks(given.ranks.empty() ? "2-8" : given.ranks);
-  if (!ranks) return usage_error(fmt::format("--ranks {}: give a number or a range such as 2-8", given.ranks));
+  if (!ranks) {
+    return usage_error(
+        fmt::format("--ranks: \"{}\" is not a number of ranks from 2 to 256 (8) or a range (2-8)", given.ranks));
+  }
   if (process_environment().contains("TUTTI_RANK")) return run_regret_rank(*options, given.csv_path);
+  for (const std::string& transport : split(given.transports)) {
+    constexpr std::array<std::string_view, 2> kTransports = {"shm", "tcp"};
+    if (transport == "shm" || transport == "tcp") continue;
+    return failure(wrong_option("--transports", not_one_of(transport, kTransports)));
+  }
+  const Status writable = given.csv_path.empty() ? Status() : check_writable(given.csv_path);
+  if (!writable) return failure(writable.error());
   const TemporaryFile rows_file;
   if (!rows_file.made()) return failure(system_error("cannot make a temporary file", errno));
   std::vector<std::string> extended = arguments;
@@ -178,7 +194,6 @@ int run_regret(const TuneArguments& given, const std::vector<std::string>& argum
   const auto command = own_command(extended);
   if (!command) return failure(command.error());
   for (const std::string& transport : split(given.transports)) {
-    if (transport != "shm" && transport != "tcp") return usage_error("--transports: shm, tcp or both");
     ::setenv("TUTTI_TRANSPORT", transport.c_str(), 1);
     for (std::int32_t p = ranks->first; p <= ranks->second; ++p) {
       fmt::print(stderr, "{} ranks, {}\n", p, transport);
@@ -265,7 +280,7 @@ int run_measure(const TuneArguments& given) {
   if (path.empty() && !given.print) {
     return usage_error("there is no place for the file: set HOME, XDG_CACHE_HOME or TUTTI_TUNE_FILE, or give --print");
   }
-  if (const Status there = check_folder(config->tune_file); !there) return failure(there.error());
+  if (const Status there = check_folder(config->tune_file); !there) return usage_error(there.error().message);
   ::unsetenv("TUTTI_TUNE");  // the ranks' algorithms are given
   ::unsetenv("TUTTI_TUNE_FILE");
   for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);  // the machine counts
@@ -288,9 +303,9 @@ int run_explain(const TuneArguments& given) {
   const auto kind = parse_collective(given.explain[0]);
   const auto bytes = parse_size(given.explain[1]);
   if (!kind || *kind == CollectiveKind::kSendReceive) {
-    return usage_error(fmt::format("--explain: \"{}\" is no collective with algorithms", given.explain[0]));
+    return failure(wrong_collective("--explain", given.explain[0]));
   }
-  if (!bytes) return usage_error(fmt::format("--explain: \"{}\" is no size; write {}", given.explain[1], kSizeForms));
+  if (!bytes) return failure(wrong_option("--explain", not_a_size(given.explain[1])));
   ExplainOptions options{.kind = *kind,
                          .bytes = *bytes,
                          .machines = given.nodes,
@@ -300,7 +315,9 @@ int run_explain(const TuneArguments& given) {
                          .parameters_path = given.parameters_path};
   if (!given.ranks.empty()) {
     const auto ranks = parse_size(given.ranks);
-    if (!ranks || *ranks < 2 || *ranks > 65535) return usage_error("--ranks: with --explain a number from 2");
+    if (!ranks || *ranks < 2 || *ranks > 65535) {
+      return failure(wrong_option("--ranks", not_a_number(given.ranks, 2, 65535)));
+    }
     options.ranks = static_cast<std::uint32_t>(*ranks);
   }
   const auto text = explain(options);
@@ -338,18 +355,19 @@ std::optional<std::string> contradiction(const CLI::App& command, const TuneArgu
   if (explain && !(given.shape.empty() && given.xml.empty()) && command.count("--transports") > 0)
     return "--transports is of this machine, and that of --shape or --xml has its own network: leave one of them out";
   if (explain && command.count("--transports") > 0 && given.transports != "tcp" && given.transports != "shm")
-    return fmt::format("--transports {}: shm or tcp with --explain", given.transports);
+    return fmt::format("--transports: \"{}\" is not one of shm, tcp", given.transports);
   return std::nullopt;
 }
 
 void add_options(CLI::App& command, TuneArguments& given) {
   command.add_option("--explain", given.explain, "COLLECTIVE BYTES: what the tuner predicts, and what is chosen why")
       ->expected(2);
-  command.add_option("--shape", given.shape, "Of --explain: a machine by name, as in tutti sim, in place of this one");
+  command.add_option("--shape", given.shape, "Of --explain: a machine by name, as in tutti sim, in place of this one")
+      ->check(name_in(shape_names()));
   command.add_option("--xml", given.xml, "Of --explain: the machine in this file, as in tutti sim");
   command.add_option("--nodes", given.nodes, "Of --explain: how many machines")
       ->capture_default_str()
-      ->check(CLI::Range(1u, kMaxMachines));
+      ->check(number_in(1u, kMaxMachines));
   command.add_option("--parameters", given.parameters_path, "Of --explain: a file of costs in place of the measured");
   command.add_flag("--print", given.print, "Print the measured costs as JSON, and keep nothing");
   command.add_option("--part", given.part)->group("");  // what this command starts its ranks with

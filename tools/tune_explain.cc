@@ -14,6 +14,7 @@
 #include "runtime/choose.h"
 #include "runtime/tuning.h"
 #include "tools/sim_options.h"
+#include "tools/sim_parameters.h"
 #include "tools/sim_report.h"
 #include "tools/sim_run.h"
 #include "topology/host.h"
@@ -101,7 +102,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   const HostTopology host = discover_host();
   auto tuning = detail::own_tuning(*config, host.cpu_limit, Log(LogLevel::kWarn, -1));
   if (!options.parameters_path.empty()) {
-    auto loaded = load_parameters(options.parameters_path);
+    auto loaded = read_parameters(options.parameters_path);
     if (!loaded) return loaded.error();
     tuning.parameters = *std::move(loaded);
     tuning.parameters.cores = host.cpu_limit;

@@ -16,12 +16,16 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "base/printable.h"
 #include "plan/collective.h"
+#include "plan/limits.h"
 #include "plan/mutate.h"
 #include "plan/verify.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/plan_command.h"
+#include "tools/validators.h"
 #include "topology/memory.h"
 #include "tutti/plan.h"
 
@@ -311,11 +315,10 @@ int run_verify(const VerifyCommand& command) {
 
 // A plan of the user's own, from a file.
 int verify_file(const std::string& path) {
-  const Result<UserPlan> plan = UserPlan::load(path);
-  if (!plan.ok()) {
-    fmt::print(stderr, "tutti verify: {}\n", to_string(plan.error()));
-    return kExitFailure;
-  }
+  const Result<std::string> text = read_file(path, PlanLimits::kJsonBytes + 1);
+  if (!text.ok()) return report("verify", text.error());
+  const Result<UserPlan> plan = UserPlan::parse_json(*text);
+  if (!plan.ok()) return report("verify", wrong_content(fmt::format("{}: {}", path, plan.error().message)));
   const PlanDescription& what = plan->description();
   const PlanProof& proof = plan->proof();
   fmt::print(
@@ -334,9 +337,8 @@ bool parse_number(std::string_view text, std::uint32_t& number) {
 
 std::string check_rank_range(const std::string& text) {
   const std::optional<RankRange> range = parse_rank_range(text);
-  if (!range) return fmt::format("{} is not a number of ranks (\"8\") or a range (\"2..64\")", text);
-  if (range->last > kMaxRanks)
-    return fmt::format("{} ranks are too many to write out; at most {}", range->last, kMaxRanks);
+  if (!range) return fmt::format("\"{}\" is not a number of ranks (8) or a range (2..64)", printable(text));
+  if (range->last > kMaxRanks) return not_a_number(std::to_string(range->last), 1, kMaxRanks);
   return {};
 }
 
@@ -361,7 +363,7 @@ void add_verify_command(CLI::App& app, int& exit_code) {
                            ->capture_default_str()
                            ->check(check_rank_range);
   CLI::Option* collective = command->add_option("--collective", options->collective, "Only this one; default all")
-                                ->check(CLI::IsMember(planned_collectives()));
+                                ->check(name_in(planned_collectives()));
   CLI::Option* algorithm =
       command->add_option("--algorithm", options->algorithm, "Only this one; default all")->check(check_algorithm);
   CLI::Option* mutations = command->add_flag(

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "tools/messages.h"
+
 namespace tutti::train {
 namespace {
 
@@ -25,7 +27,7 @@ constexpr std::int64_t kMostHeader = 256 << 20;
 class File {
  public:
   File(const std::string& path, int flags) : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (fd_ < 0) failed(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+    if (fd_ < 0) throw Failure(tool::cannot_open(path, errno));
   }
   ~File() { ::close(fd_); }
   File(const File&) = delete;
@@ -39,16 +41,15 @@ class File {
     while (bytes > 0) {
       const ssize_t length = ::write(fd_, at, static_cast<std::size_t>(bytes));
       if (length < 0) {
-        failed(path_,
-               fmt::format("cannot be written: {}; make room or give another folder, what was saved before is kept",
-                           std::strerror(errno)));
+        throw Failure(ErrorCode::kSystem, tool::cannot_write(path_, errno).message +
+                                              "; make room or give another folder, what was saved before is kept");
       }
       at += length;
       bytes -= length;
     }
   }
   FileSeal finish() {
-    if (::fsync(fd_) != 0) failed(path_, fmt::format("cannot be brought to the disk: {}", std::strerror(errno)));
+    if (::fsync(fd_) != 0) throw Failure(tool::cannot_write(path_, errno));
     return seal_;
   }
   // False: it ends before.
@@ -56,7 +57,7 @@ class File {
     char* at = static_cast<char*>(data);
     while (bytes > 0) {
       const ssize_t length = ::pread(fd_, at, static_cast<std::size_t>(bytes), from);
-      if (length < 0) failed(path_, fmt::format("cannot be read: {}", std::strerror(errno)));
+      if (length < 0) throw Failure(tool::cannot_read(path_, errno));
       if (length == 0) return false;
       at += length;
       from += length;
@@ -69,7 +70,7 @@ class File {
     std::vector<char> piece(1 << 20);
     while (true) {
       const ssize_t length = ::pread(fd_, piece.data(), piece.size(), seal.bytes);
-      if (length < 0) failed(path_, fmt::format("cannot be read: {}", std::strerror(errno)));
+      if (length < 0) throw Failure(tool::cannot_read(path_, errno));
       if (length == 0) return seal;
       seal.crc = static_cast<std::uint32_t>(
           ::crc32_z(seal.crc, reinterpret_cast<const Bytef*>(piece.data()), static_cast<std::size_t>(length)));

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <map>
 
+#include "tools/validators.h"
+
 namespace tutti::train {
 namespace {
 
@@ -29,17 +31,13 @@ const Words<Precision> kPrecisions = {
 template <class Value>
 CLI::Option* add_word(CLI::App& app, const std::string& name, Value& value, const Words<Value>& words,
                       const std::string& what) {
-  std::string known;
-  for (const auto& [word, of] : words) known += (known.empty() ? "" : ", ") + word;
+  std::vector<std::string> known;
+  for (const auto& [word, of] : words) known.push_back(word);
   return app
       .add_option_function<std::string>(
-          name,
-          [&value, &words, name, known](const std::string& word) {
-            const auto found = words.find(word);
-            if (found == words.end()) throw CLI::ValidationError(name, fmt::format("'{}' is none of {}", word, known));
-            value = found->second;
-          },
-          fmt::format("{}: {}", what, known))
+          name, [&value, &words](const std::string& word) { value = words.at(word); },
+          fmt::format("{}: {}", what, fmt::join(known, ", ")))
+      ->check(tool::name_in(known).description(""))
       ->type_name("WORD");
 }
 
@@ -59,7 +57,8 @@ void add_slow(CLI::App& app, TrainOptions& options) {
 }
 
 void add_ranks(CLI::App& app, TrainOptions& options) {
-  app.add_option("-n,--ranks", options.ranks, "Ranks (default 2; with --elastic its MAX)")->check(CLI::Range(1, 4096));
+  app.add_option("-n,--ranks", options.ranks, "Ranks (default 2; with --elastic its MAX)")
+      ->check(tool::number_in(1, 4096));
   add_word(app, "--strategy", options.strategy, kStrategies, "What data-parallel ranks share")->default_str("ddp");
   app.add_option("--group", options.group, "mics: ranks that hold one set of shards");
   app.add_option("--servers", options.servers, "server: the first so many ranks keep the parameters")
@@ -68,13 +67,13 @@ void add_ranks(CLI::App& app, TrainOptions& options) {
   app.add_option("--pipeline", options.pipeline, "Stages of a pipeline")->capture_default_str();
   add_word(app, "--schedule", options.schedule, kSchedules, "Of a pipeline")->default_str("1f1b");
   app.add_option("--micro-batches", options.micro_batches, "Of a pipeline (default: twice the stages)")
-      ->check(CLI::PositiveNumber);
+      ->check(tool::number_from(1));
   app.add_option("--accumulate", options.accumulate, "Passes of a step, between which nothing is communicated")
       ->capture_default_str();
   app.add_option("--as-ranks", options.as_ranks,
                  "One process that adds up the gradients of so many ranks' shares, in their order");
   app.add_option("--bucket-kb", options.bucket_kb, "KiB of gradients that travel together")
-      ->check(CLI::Range(1, 1 << 21))
+      ->check(tool::number_in(1, 1 << 21))
       ->capture_default_str();
   app.add_flag("!--no-overlap", options.overlap, "Communicate after backward, not while it goes on");
   app.add_option("--algorithm", options.algorithm, "Of the gradients' all-reduce: auto, ring, two_shot, ...")
@@ -88,38 +87,39 @@ void add_ranks(CLI::App& app, TrainOptions& options) {
 void add_training(CLI::App& app, TrainOptions& options) {
   app.add_option("--batch", options.batch, "Samples of a step, of all ranks together");
   app.add_option("--epochs", options.epochs, "Times that every sample is seen; 0.5 is half a time")
-      ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--steps", options.steps, "Steps, in place of --epochs")->check(CLI::NonNegativeNumber);
+      ->check(tool::number_in(0.0, 1e6));
+  app.add_option("--steps", options.steps, "Steps, in place of --epochs")->check(tool::number_from(0));
   app.add_option("--seed", options.seed, "Of parameters and order of samples")->capture_default_str();
   add_word(app, "--optimizer", options.optimizer, kOptimizers, "Default: the model's");
-  app.add_option("--lr", options.lr, "Learning rate")->check(CLI::NonNegativeNumber);
+  app.add_option("--lr", options.lr, "Learning rate")->check(tool::number_from(0));
   app.add_flag("--scale-lr", options.scale_lr, "Times batch / the model's default batch");
   app.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
   app.add_option("--weight-decay", options.weight_decay, "")->capture_default_str();
-  app.add_option("--warmup", options.warmup, "Steps over which the rate grows from 0")->check(CLI::NonNegativeNumber);
+  app.add_option("--warmup", options.warmup, "Steps over which the rate grows from 0")->check(tool::number_from(0));
   add_word(app, "--decay", options.decay, kDecays, "How the rate falls until the end")->default_str("linear");
-  app.add_option("--clip", options.clip, "Greatest norm of the whole gradient; 0: any")->check(CLI::NonNegativeNumber);
+  app.add_option("--clip", options.clip, "Greatest norm of the whole gradient; 0: any")->check(tool::number_from(0));
   add_word(app, "--precision", options.precision, kPrecisions, "What layers compute in")->default_str("fp32");
   app.add_flag("--recompute", options.recompute, "Keep layers' inputs only, and compute them again in backward");
   app.add_option("--offload", options.offload, "Folder: with --recompute these inputs wait there, in a file");
   app.add_option("--width", options.model.width, "Of vit and gpt (default: the model's)")
-      ->check(CLI::Range(0, 1 << 16));
-  app.add_option("--blocks", options.model.blocks, "Of vit and gpt (default: the model's)")->check(CLI::Range(0, 4096));
+      ->check(tool::number_in(0, 1 << 16));
+  app.add_option("--blocks", options.model.blocks, "Of vit and gpt (default: the model's)")
+      ->check(tool::number_in(0, 4096));
 }
 
 void add_files(CLI::App& app, TrainOptions& options) {
   app.add_option("--data", options.data, "fashion-mnist, text or generated (default: what the model reads)");
   app.add_option("--data-dir", options.data_folder, "Where the files are (default: where Debian's package puts them)");
-  app.add_option("--samples", options.samples, "The first so many of training only")->check(CLI::NonNegativeNumber);
+  app.add_option("--samples", options.samples, "The first so many of training only")->check(tool::number_from(0));
   app.add_option("--checkpoint", options.checkpoint, "Folder for checkpoints, the last two of which stay");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps (default: each epoch; always at the end)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(tool::number_from(0));
   app.add_flag("--resume", options.resume, "Go on at the newest checkpoint that is whole, whatever ranks wrote it");
   app.add_option("--test-every", options.test_every, "Epochs between tests; 0: only at the end")->capture_default_str();
   app.add_option("--patience", options.patience, "Tests without a better loss after which all ranks stop; 0: any")
-      ->check(CLI::NonNegativeNumber);
+      ->check(tool::number_from(0));
   app.add_option("--minutes", options.minutes, "After which all ranks stop and test; 0: never")
-      ->check(CLI::NonNegativeNumber);
+      ->check(tool::number_from(0));
   app.add_option("--json", options.json, "Write the run's records to this file (docs/training.md)");
   app.add_flag("--quiet", options.quiet, "No progress");
   app.add_flag("--elastic-rank", options.elastic, "")->group("");
@@ -141,7 +141,9 @@ Command parse_command(const std::vector<std::string>& arguments) {
     app.add_option("logs", command.logs, "Files that --json has written")->required();
     app.add_option("-o,--output", command.output, "The drawing")->required();
   } else {
-    app.add_option("model", command.options.model.name, fmt::format("{}", fmt::join(model_names(), ", ")))->required();
+    app.add_option("model", command.options.model.name, fmt::format("{}", fmt::join(model_names(), ", ")))
+        ->required()
+        ->check(tool::name_in(model_names()).description(""));
     add_ranks(app, command.options);
     add_training(app, command.options);
     add_files(app, command.options);
@@ -162,7 +164,7 @@ Command parse_command(const std::vector<std::string>& arguments) {
       command.exit_status = app.exit(error);
       return command;
     }
-    fmt::print(stderr, "{}: {}\nSee {} --help.\n", app.get_name(), error.what(), app.get_name());
+    fmt::print(stderr, "{}: {}\nSee {} --help.\n", app.get_name(), tool::words_of(error), app.get_name());
     command.exit_status = kUsage;
   }
   return command;

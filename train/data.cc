@@ -3,6 +3,8 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +13,7 @@
 #include <random>
 #include <sstream>
 
+#include "tools/messages.h"
 #include "train/models.h"
 
 namespace tutti::train {
@@ -29,9 +32,9 @@ constexpr std::int64_t kPixels = 28 * 28;
 std::vector<std::uint8_t> read_gzip(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(::gzopen(path.c_str(), "rb"), ::gzclose);
   if (file == nullptr) {
-    bad_file(path,
-             "cannot be opened: install the data set with `apt-get install dataset-fashion-mnist` "
-             "(scripts/setup --train does), or say where it is with --data-dir");
+    throw Failure(ErrorCode::kSystem, tool::cannot_open(path, errno).message +
+                                          ": install the data set with `apt-get install dataset-fashion-mnist` "
+                                          "(scripts/setup --train does), or say where it is with --data-dir");
   }
   std::vector<std::uint8_t> bytes;
   std::vector<std::uint8_t> piece(1 << 20);
@@ -156,9 +159,9 @@ Data generate(const DataConfig& config) {
 
 Data load_data(const DataConfig& config) {
   const std::string name = !config.name.empty() ? config.name : config.text ? "text" : "fashion-mnist";
-  if (name != "fashion-mnist" && name != "text" && name != "generated") {
-    throw Failure(ErrorCode::kInvalidArgument,
-                  "no data is called '" + name + "'; there are fashion-mnist, text and generated");
+  constexpr std::array<std::string_view, 3> kNames = {"fashion-mnist", "text", "generated"};
+  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
+    throw Failure(tool::wrong_option("--data", tool::not_one_of(name, kNames)));
   }
   if (name != "generated" && config.text != (name == "text")) {
     throw Failure(ErrorCode::kInvalidArgument,

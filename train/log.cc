@@ -3,12 +3,14 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <system_error>
 
+#include "tools/messages.h"
 #include "tutti/version.h"
 
 namespace tutti::train {
@@ -43,7 +45,7 @@ Log::Log(const TrainOptions& options, bool append) : options_(options) {
   if (append) cut_torn_line(options.json);
   file_.open(options.json, append ? std::ios::app : std::ios::trunc);
   if (!file_) {
-    throw Failure(ErrorCode::kSystem, fmt::format("--json {}: it cannot be opened for writing", options.json));
+    throw Failure(tool::cannot_write(options.json, errno));
   }
 }
 

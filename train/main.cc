@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tools/messages.h"
 #include "train/command.h"
 #include "train/data.h"
 #include "train/memory.h"
@@ -118,8 +119,8 @@ int run(const std::vector<std::string>& arguments) {
     count_allocations();
     return command.check ? check(command.options) : train(command.options);
   } catch (const Failure& failure) {
-    return failed(failure.error().message,
-                  command.check && failure.error().code == ErrorCode::kInvalidArgument ? kUsage : kFailure);
+    const bool usage = command.check && failure.error().code == ErrorCode::kInvalidArgument;
+    return usage ? tool::report_usage("train", failure.error().message) : failed(failure.error().message, kFailure);
   } catch (const std::exception& error) {
     return failed(error.what(), kFailure);
   }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 
+#include "tools/messages.h"
 #include "train/tensor_parallel.h"
 
 namespace tutti::train {
@@ -245,9 +246,9 @@ std::vector<Maker> makers(ModelConfig config) {
   }
   if (config.name == "vit") return transformer(config.width, config.blocks, false);
   if (config.name == "gpt") return transformer(config.width, config.blocks, true);
-  std::string names;
-  for (const std::string& name : model_names()) names += (names.empty() ? "" : ", ") + name;
-  throw Failure(ErrorCode::kInvalidArgument, "no model is called '" + config.name + "'; there are " + names);
+  const std::vector<std::string> names = model_names();
+  throw Failure(ErrorCode::kInvalidArgument,
+                "model: " + tool::not_one_of(config.name, std::vector<std::string_view>(names.begin(), names.end())));
 }
 
 }  // namespace

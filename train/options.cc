@@ -6,6 +6,8 @@
 #include <cmath>
 #include <thread>
 
+#include "tools/messages.h"
+
 namespace tutti::train {
 namespace {
 
@@ -105,8 +107,10 @@ void complete(TrainOptions& options) {
   complete(options.model);
   if (options.strategy != Strategy::kMics) options.group = 0;
   if (options.batch < 0) options.batch = defaults.batch;
-  if (options.batch < 1) refuse("--batch is counted from 1");
-  if (options.accumulate < 1) refuse("--accumulate is counted from 1");
+  if (options.batch < 1) refuse("--batch: " + tool::not_a_number(std::to_string(options.batch), 1, std::nullopt));
+  if (options.accumulate < 1) {
+    refuse("--accumulate: " + tool::not_a_number(std::to_string(options.accumulate), 1, std::nullopt));
+  }
   if (!options.optimizer_given) options.optimizer = defaults.optimizer;
   if (options.epochs < 0) options.epochs = defaults.epochs;
   if (options.lr < 0) {
@@ -116,7 +120,11 @@ void complete(TrainOptions& options) {
   if (options.scale_lr) options.lr *= static_cast<double>(options.batch) / static_cast<double>(defaults.batch);
   options.scale_lr = false;
   if (options.micro_batches < 1) options.micro_batches = options.pipeline > 1 ? 2 * options.pipeline : 1;
-  if (!parse_algorithm(options.algorithm)) refuse("--algorithm " + options.algorithm + " is not one of Tutti's");
+  if (!parse_algorithm(options.algorithm)) {
+    std::vector<std::string_view> known;
+    for (const Algorithm each : all_algorithms()) known.push_back(to_string(each));
+    refuse("--algorithm: " + tool::not_one_of(options.algorithm, known));
+  }
   if (options.device != "cpu" && !options.device.starts_with("cuda")) refuse("--device is cpu, cuda or cuda:N");
   if (options.device != "cpu" && !torch::cuda::is_available()) {
     refuse("--device " + options.device +

@@ -276,9 +276,10 @@ bool Reader::parse_error(std::size_t position, const std::string&, const nlohman
   const std::size_t newline = before.rfind('\n');
   const std::size_t column = newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;
   const bool overflow = error.id == 406;  // a number beyond every double
-  error_ = invalid(fmt::format("line {}, column {}: {} near \"{}\"", line, column,
+  const std::string place = shown(text_.substr(before.size() < 12 ? 0 : before.size() - 12, kShownBytes));
+  error_ = invalid(fmt::format("line {}, column {}: {}: {}", line, column,
                                overflow ? "a number is too large" : "this is not JSON",
-                               shown(text_.substr(before.size() < 12 ? 0 : before.size() - 12, kShownBytes))));
+                               place.empty() ? "the text ends too early" : fmt::format("at \"{}\"", place)));
   return false;
 }
 
@@ -314,6 +315,12 @@ nlohmann::ordered_json json_of(const MessageCost& cost) {
 Result<Parameters> parse_parameters(std::string_view json) {
   if (json.size() > kMostParameterBytes) {
     return invalid(fmt::format("{} bytes are more than the {} of such a file", json.size(), kMostParameterBytes));
+  }
+  const std::size_t begin = json.find_first_not_of(" \t\r\n");
+  if (begin != std::string_view::npos && json[begin] == '<') {
+    return invalid(
+        "this is XML; give parameters in the format of docs/parameters-json.md, as `tutti tune --print` "
+        "writes them");
   }
   Parameters parameters;
   Reader reader(json, parameters);

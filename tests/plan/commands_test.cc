@@ -151,10 +151,9 @@ TEST(PlanCommand, TellsWhyAFileCannotBeWritten) {
 }
 
 TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
-  EXPECT_THAT(
-      run("plan all_reduce --algorithm rign --ranks 4").usage,
-      HasSubstr("unknown algorithm rign; did you mean ring? choose one of ring, double_tree, one_shot, two_shot"));
-  EXPECT_THAT(run("plan all_reduce --algorithm auto --ranks 4").usage, HasSubstr("choose one of"));
+  EXPECT_THAT(run("plan all_reduce --algorithm rign --ranks 4").usage,
+              AllOf(HasSubstr("\"rign\" is not one of ring, double_tree, "), HasSubstr("did you mean ring?")));
+  EXPECT_THAT(run("plan all_reduce --algorithm auto --ranks 4").usage, HasSubstr("is not one of"));
   EXPECT_THAT(run("plan all_reuce --algorithm ring --ranks 4").usage, HasSubstr("all_reduce"));
   EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks 0").usage, HasSubstr("--ranks"));
   EXPECT_THAT(run("plan all_reduce --algorithm ring --ranks -1").usage, HasSubstr("--ranks"));
@@ -166,7 +165,7 @@ TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
   for (const char* nodes : {"0", "5"}) {
     const Outcome machines = run(std::string("plan all_reduce --algorithm hierarchical --ranks 4 --nodes ") + nodes);
     EXPECT_EQ(machines.exit_code, kExitUsage);
-    EXPECT_THAT(machines.err, HasSubstr("--nodes takes 1 to 4"));
+    EXPECT_THAT(machines.err, HasSubstr("is not a number from 1 to 4"));
   }
   const Outcome other = run("plan all_gather --algorithm two_shot --ranks 4");
   EXPECT_EQ(other.exit_code, kExitUsage);
@@ -174,7 +173,7 @@ TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
 
   const Outcome outside = run("plan all_reduce --algorithm ring --ranks 4 --rank 4");
   EXPECT_EQ(outside.exit_code, kExitUsage);
-  EXPECT_THAT(outside.err, HasSubstr("there is no rank 4 among 4 ranks (0 to 3)"));
+  EXPECT_THAT(outside.err, HasSubstr("--rank: \"4\" is not a number from 0 to 3"));
   const Outcome many = run("plan all_reduce --algorithm one_shot --ranks 1025");
   EXPECT_EQ(many.exit_code, kExitUsage);
   EXPECT_THAT(many.err, HasSubstr("at most 1024 ranks"));
@@ -259,7 +258,7 @@ TEST(VerifyCommand, ProvesWhatThePlanCommandWrote) {
   std::ofstream(path) << broken;
   const Outcome wrong = run("verify --plan " + path);
   EXPECT_EQ(wrong.exit_code, kExitFailure);
-  EXPECT_THAT(wrong.err, AllOf(HasSubstr(path), HasSubstr("invalid plan"), HasSubstr("channel 0 step 3: completes")));
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr(path), HasSubstr("channel 0 step 3: completes")));
   std::filesystem::remove(path);
 
   EXPECT_THAT(run("verify --plan " + path).err, HasSubstr("No such file or directory"));

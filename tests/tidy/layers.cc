@@ -35,7 +35,7 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"tools", " include src/base src/cuda topology kernels "},
     // tools: the bound; executor and runtime: what they add to the bytes
     {"bench", " include src/base src/cuda src/plan src/algorithms src/executor src/runtime kernels transports tools "},
-    {"train", " include "},
+    {"train", " include tools "},  // tools: the messages that all commands share, files, drawings
     {"examples", " include "},
     {"python", " include "},
     {"tests", "*"},
@@ -65,10 +65,6 @@ constexpr std::string_view kExplanationMayUse = " src/runtime ";
 constexpr std::string_view kTransportList = "tools/topo_transports.cc";
 constexpr std::string_view kTransportListMayUse = " src/runtime ";
 
-// Drawings are made of the tool's shapes, and written as its files are.
-constexpr std::string_view kTrainingPlot = "train/plot.cc";
-constexpr std::string_view kTrainingPlotMayUse = " tools ";
-
 const Folder* find_folder(std::string_view path) {
   const Folder* best = nullptr;
   for (const Folder& folder : kFolders) {
@@ -94,7 +90,6 @@ bool may_include(std::string_view path, const Folder& from, const Folder& to) {
          (path == kMeasurement && kMeasurementMayUse.find(word) != std::string_view::npos) ||
          (path == kTransportList && kTransportListMayUse.find(word) != std::string_view::npos) ||
          (path == kExplanation && kExplanationMayUse.find(word) != std::string_view::npos) ||
-         (path == kTrainingPlot && kTrainingPlotMayUse.find(word) != std::string_view::npos) ||
          (path == kAlgorithmOption && kAlgorithmOptionMayUse.find(word) != std::string_view::npos);
 }
 

@@ -119,10 +119,10 @@ TEST(TuneOptions, ThoseOfAnotherTaskAreRefused) {
       {"--explain all_reduce 8 --sizes 8", "--sizes is of --regret: leave it out"},
       {"--explain all_reduce 8 --rounds 5", "--rounds is of --regret"},
       {"--explain all_reduce 8 --shape dgx-h100 --transports tcp", "leave one of them out"},
-      {"--explain all_reduce 8 --transports shm,tcp", "shm or tcp with --explain"},
+      {"--explain all_reduce 8 --transports shm,tcp", "--transports: \"shm,tcp\" is not one of shm, tcp"},
       {"--regret --shape dgx-h100", "--shape is of --explain"},
-      {"--regret --ranks 2,4", "--ranks 2,4: give a number or a range"},
-      {"--regret --ranks 2-4x", "--ranks 2-4x: give a number or a range"},
+      {"--regret --ranks 2,4", "--ranks: \"2,4\" is not a number of ranks"},
+      {"--regret --ranks 2-4x", "--ranks: \"2-4x\" is not a number of ranks"},
       {"--shape dgx-h100", "give --explain too"},
       {"--ranks 4", "give --explain or --regret too"}};
   for (const auto& [arguments, words] : wrong) {

@@ -141,10 +141,10 @@ TEST(CheckRanks, NamesWhatDoesNotFitTheJob) {
     return fits ? "" : fits.error().message;
   };
   EXPECT_EQ(message([](PerfOptions& o) { o.root = 3, o.nodes = 4, o.corrupt = 3; }), "");
-  EXPECT_EQ(message([](PerfOptions& o) { o.root = 4; }), "--root 4: no rank of the job");
-  EXPECT_EQ(message([](PerfOptions& o) { o.root = -1; }), "--root -1: no rank of the job");
+  EXPECT_EQ(message([](PerfOptions& o) { o.root = 4; }), "--root: \"4\" is not a number from 0 to 3");
+  EXPECT_EQ(message([](PerfOptions& o) { o.root = -1; }), "--root: \"-1\" is not a number from 0 to 3");
   EXPECT_EQ(message([](PerfOptions& o) { o.nodes = 5; }), "--nodes 5: 4 ranks are on 4 machines at most");
-  EXPECT_EQ(message([](PerfOptions& o) { o.corrupt = 4; }), "--corrupt 4: no rank of the job");
+  EXPECT_EQ(message([](PerfOptions& o) { o.corrupt = 4; }), "--corrupt: \"4\" is not a number from 0 to 3");
   PerfOptions direct;
   direct.algorithm = Algorithm::kTwoShot;
   EXPECT_NE(check_ranks(direct, 1025).error().message.find("at most 1024 ranks"), std::string::npos);
@@ -159,30 +159,30 @@ TEST(Resolve, SaysWhichOptionIsWrong) {
     EXPECT_EQ(options.error().code, ErrorCode::kInvalidArgument);
     EXPECT_NE(options.error().message.find(part), std::string::npos) << options.error().message;
   };
-  refused([](PerfArguments& a) { a.collective = "all_gather_x"; }, "one of all_reduce, broadcast");
+  refused([](PerfArguments& a) { a.collective = "all_gather_x"; }, "is not one of all_reduce, broadcast");
   refused([](PerfArguments& a) { a.collective = "barrier_v"; }, "barrier_v");
   refused([](PerfArguments& a) { a.collective = "gather", a.algorithm = "two_shot"; },
-          "--algorithm two_shot: not one for this collective; gather has auto, binomial, direct");
-  refused([](PerfArguments& a) { a.collective = "send_recv", a.algorithm = "ring"; }, "send_recv has auto, direct");
+          "--algorithm: \"two_shot\" is not one of auto, binomial, direct");
+  refused([](PerfArguments& a) { a.collective = "send_recv", a.algorithm = "ring"; }, "is not one of auto, direct");
   refused([](PerfArguments& a) { a.collective = "all_to_all_v", a.in_place = "1"; }, "no in-place form");
-  refused([](PerfArguments& a) { a.transport = "rdma"; }, "--transport rdma");
+  refused([](PerfArguments& a) { a.transport = "rdma"; }, R"(--transport: "rdma")");
   refused([](PerfArguments& a) { a.transport = "shm", a.nodes = 2; }, "--nodes 2");
-  refused([](PerfArguments& a) { a.nodes = 0; }, "--nodes 0");
+  refused([](PerfArguments& a) { a.nodes = 0; }, R"(--nodes: "0")");
   refused([](PerfArguments& a) { a.corrupt = 0, a.check = 0; }, "--corrupt 0");
   refused([](PerfArguments& a) { a.corrupt = 0, a.collective = "barrier"; }, "--corrupt 0");
   refused([](PerfArguments& a) { a.min_bytes = "8", a.max_bytes = "4"; }, "--minbytes 8");
-  refused([](PerfArguments& a) { a.min_bytes = "many"; }, "--minbytes many");
+  refused([](PerfArguments& a) { a.min_bytes = "many"; }, R"(--minbytes: "many")");
   refused([](PerfArguments& a) { a.step_bytes = "0"; }, "--stepbytes");
   refused([](PerfArguments& a) { a.step_bytes = "1"; }, "--stepbytes");  // 64 Mi sizes
   refused([](PerfArguments& a) { a.step_factor = "1"; }, "--stepfactor");
-  refused([](PerfArguments& a) { a.data_type = "float8"; }, "--datatype float8");
-  refused([](PerfArguments& a) { a.op = "xor"; }, "--op xor");
-  refused([](PerfArguments& a) { a.algorithm = "star"; }, "--algorithm star");
-  refused([](PerfArguments& a) { a.memory = "device"; }, "--memory device");
-  refused([](PerfArguments& a) { a.in_place = std::string("2"); }, "--in-place 2");
-  refused([](PerfArguments& a) { a.check = 2; }, "--check 2");
+  refused([](PerfArguments& a) { a.data_type = "float8"; }, R"(--datatype: "float8")");
+  refused([](PerfArguments& a) { a.op = "xor"; }, R"(--op: "xor")");
+  refused([](PerfArguments& a) { a.algorithm = "star"; }, R"(--algorithm: "star")");
+  refused([](PerfArguments& a) { a.memory = "device"; }, R"(--memory: "device")");
+  refused([](PerfArguments& a) { a.in_place = std::string("2"); }, R"(--in-place: "2")");
+  refused([](PerfArguments& a) { a.check = 2; }, R"(--check: "2")");
   refused([](PerfArguments& a) { a.iterations = -1; }, "--iters");
-  refused([](PerfArguments& a) { a.ranks = -1; }, "--ranks -1");
+  refused([](PerfArguments& a) { a.ranks = -1; }, R"(--ranks: "-1")");
   refused([](PerfArguments& a) { a.timeout_s = std::numeric_limits<double>::quiet_NaN(); }, "--timeout-s");
 }
 

@@ -166,7 +166,7 @@ TEST(Topo, ABrokenFileFailsWithLineAndCause) {
   EXPECT_THAT(said.text, Not(HasSubstr("GB/s")));
   const Said missing = topo(with(), "--xml " + file.path() + ".not");
   EXPECT_EQ(missing.status, 1);
-  EXPECT_THAT(missing.text, HasSubstr("cannot be opened"));
+  EXPECT_THAT(missing.text, HasSubstr("cannot open"));
 }
 
 TEST(Topo, AShapeIsWrittenDrawnAndReadAgain) {
@@ -182,7 +182,7 @@ TEST(Topo, AShapeIsWrittenDrawnAndReadAgain) {
   EXPECT_EQ(again.status, 0);
   EXPECT_THAT(again.text, HasSubstr("dgx-h100: 2 CPUs, 8 PCI switches, 8 GPUs, 1 NVSwitch, 8 NICs"));
   EXPECT_EQ(topo(with(), "--shape dgx-z").status, 2);
-  EXPECT_THAT(topo(with(), "--shape dgx-z").text, HasSubstr("there are "));
+  EXPECT_THAT(topo(with(), "--shape dgx-z").text, HasSubstr("is not one of dgx-1v, "));
   EXPECT_EQ(topo(with(), "--shape dgx-h100 --xml " + xml.path()).status, 2);
   EXPECT_EQ(topo(with(), "--nodes 4").status, 2);
 }

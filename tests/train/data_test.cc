@@ -79,7 +79,7 @@ TEST_F(Idx, ClassesMustFit) {
 TEST(Data, TheKindMustFitTheModel) {
   EXPECT_THAT(failure({.name = "text"}), HasSubstr("classifies images"));
   EXPECT_THAT(failure({.name = "fashion-mnist", .text = true}), HasSubstr("reads text"));
-  EXPECT_THAT(failure({.name = "imagenet"}), HasSubstr("no data is called 'imagenet'"));
+  EXPECT_THAT(failure({.name = "imagenet"}), HasSubstr("\"imagenet\" is not one of fashion-mnist, "));
   EXPECT_THAT(failure({.name = "text", .folder = testing::TempDir() + "/none", .text = true}),
               HasSubstr("holds no texts"));
 }

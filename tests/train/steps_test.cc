@@ -329,11 +329,12 @@ TEST(Options, ThatCannotBeAreRefusedBeforeAnythingStarts) {
   };
   EXPECT_THAT(refused([](TrainOptions& o) { o.tensor = 2; }), HasSubstr("3 ranks cannot be laid out"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.tensor = 3; }), HasSubstr("can be shared by 4 ranks at most"));
-  EXPECT_THAT(refused([](TrainOptions& o) { o.model.name = "gtp"; }), HasSubstr("no model is called 'gtp'"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.model.name = "gtp"; }), HasSubstr("\"gtp\" is not one of cnn, "));
   EXPECT_THAT(refused([](TrainOptions& o) { o.strategy = Strategy::kMics, o.group = 2; }), HasSubstr("--group"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.elastic = true, o.strategy = Strategy::kZero3; }),
               HasSubstr("--elastic"));
-  EXPECT_THAT(refused([](TrainOptions& o) { o.algorithm = "rings"; }), HasSubstr("--algorithm rings"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.algorithm = "rings"; }),
+              HasSubstr("--algorithm: \"rings\" is not one of"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.device = "cuda"; }), HasSubstr("without CUDA"));
 }
 

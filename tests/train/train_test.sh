@@ -167,9 +167,9 @@ bad_options_are_refused() {
     [ "$(grep -vcE '^tutti train: |^See tutti train --help\.$' "$here/err")" = 0 ] || fail "'$arguments': more lines"
     if [ -s "$here/out" ] || [ -e "$log" ]; then fail "'$arguments' starts something"; fi
   done <<'END'
-no model is called 'lenet'; there are cnn, |lenet
+model: "lenet" is not one of cnn, |lenet
 --bogus|cnn --data generated --bogus
-'zero4' is none of ddp, |cnn --data generated --strategy zero4
+"zero4" is not one of ddp, |cnn --data generated --strategy zero4
 give --ranks a multiple of 2|gpt --data generated --ranks 3 --tensor 2
 give --group a divisor|gpt --data generated --ranks 3 --strategy mics --group 2
 --servers 2: .*at least one serves and one works|gpt --data generated --ranks 2 --strategy server --servers 2
@@ -177,11 +177,11 @@ give --group a divisor|gpt --data generated --ranks 3 --strategy mics --group 2
 --elastic needs ranks that each have the whole state|gpt --data generated --elastic 2:3 --strategy zero3
 --slow: .*RANK:FACTOR|gpt --data generated --slow much
 --device cuda|gpt --data generated --device cuda
-write a number from 1|gpt --data generated --ranks 0
-'fp8' is none of|gpt --data generated --precision fp8
+"0" is not a number from 1 to 4096|gpt --data generated --ranks 0
+"fp8" is not one of|gpt --data generated --precision fp8
 --pipeline 9: gpt has 4 layers only|gpt --data generated --blocks 2 --ranks 9 --pipeline 9
 this model reads text|gpt --data fashion-mnist
-no data is called 'cifar'|cnn --data cifar
+"cifar" is not one of fashion-mnist, text, generated|cnn --data cifar
 --offload needs --recompute|gpt --data generated --offload /tmp
 --elastic|gpt --data generated --elastic 3:2
 --max-restarts|gpt --data generated --max-restarts 2
