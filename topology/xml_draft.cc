@@ -116,39 +116,42 @@ void XmlDraft::report(Severity severity, const XmlElement& element, std::string 
   findings.push_back({severity, element.line, element.column, std::move(what), std::move(advice)});
 }
 
-void XmlDraft::report_value(const XmlElement& element, std::string_view name, std::string advice) {
+void XmlDraft::report_value(const XmlElement& element, std::string_view name, std::string advice,
+                            std::string_view assumed) {
   constexpr std::size_t kShown = 40;
   const std::string* value = element.find(name);
-  report(Severity::kError, element,
+  report(assumed.empty() ? Severity::kError : Severity::kWarning, element,
          fmt::format("{} of <{}> is \"{}\"", name, element.name, value == nullptr ? "" : value->substr(0, kShown)),
-         std::move(advice));
+         assumed.empty() ? std::move(advice) : fmt::format("it is assumed that {}; {}", assumed, advice));
 }
 
 std::int64_t XmlDraft::integer(const XmlElement& element, std::string_view name, std::int64_t least, std::int64_t most,
-                               std::int64_t otherwise) {
+                               std::int64_t otherwise, std::string_view assumed) {
   const std::string* value = element.find(name);
   if (value == nullptr) return otherwise;
   const auto number = parse_integer(*value);
   if (number && *number >= least && *number <= most) return *number;
-  report_value(element, name, fmt::format("write a whole number from {} to {}", least, most));
+  report_value(element, name, fmt::format("write a whole number from {} to {}", least, most), assumed);
   return otherwise;
 }
 
-double XmlDraft::real(const XmlElement& element, std::string_view name, double most, double otherwise) {
+double XmlDraft::real(const XmlElement& element, std::string_view name, double most, double otherwise,
+                      std::string_view assumed) {
   const std::string* value = element.find(name);
   if (value == nullptr) return otherwise;
   const auto number = parse_real(*value);
   if (number && *number >= 0 && *number <= most) return *number;
-  report_value(element, name, fmt::format("write a number from 0 to {}", most));
+  report_value(element, name, fmt::format("write a number from 0 to {}", most), assumed);
   return otherwise;
 }
 
-std::uint32_t XmlDraft::hexadecimal(const XmlElement& element, std::string_view name, std::uint32_t most) {
+std::uint32_t XmlDraft::hexadecimal(const XmlElement& element, std::string_view name, std::uint32_t most,
+                                    std::string_view assumed) {
   const std::string* value = element.find(name);
   if (value == nullptr) return 0;
   const auto number = parse_hexadecimal(*value);
   if (number && *number <= most) return *number;
-  report_value(element, name, fmt::format("write a hexadecimal number up to 0x{:x}", most));
+  report_value(element, name, fmt::format("write a hexadecimal number up to 0x{:x}", most), assumed);
   return 0;
 }
 
@@ -157,11 +160,11 @@ std::string XmlDraft::text(const XmlElement& element, std::string_view name) con
   return value == nullptr ? std::string() : *value;
 }
 
-std::optional<bool> XmlDraft::flag(const XmlElement& element, std::string_view name) {
+std::optional<bool> XmlDraft::flag(const XmlElement& element, std::string_view name, std::string_view assumed) {
   const std::string* value = element.find(name);
   if (value == nullptr) return std::nullopt;
   if (*value == "0" || *value == "1") return *value == "1";
-  report_value(element, name, "write 0 or 1");
+  report_value(element, name, "write 0 or 1", assumed);
   return std::nullopt;
 }
 
@@ -177,15 +180,9 @@ double XmlDraft::link_speed(const XmlElement& element) {
   const std::string* value = element.find("link_speed");
   if (value == nullptr || value->empty()) return 0;
   const auto speed = parse_link_speed(*value);
-  if (!speed) {  // such as "Unknown", which the kernel says of some virtual devices
-    constexpr std::size_t kShown = 40;
-    report(Severity::kWarning, element,
-           fmt::format("link_speed of <pci> is \"{}\", which is no speed", value->substr(0, kShown)),
-           fmt::format("{} GT/s is assumed; write it as \"16 GT/s\" or \"16.0 GT/s PCIe\"", kPciDefaultGigatransfers));
-    return 0;
-  }
-  if (*speed < 0 || *speed > kMostGigatransfers) {
-    report_value(element, "link_speed", "write it as \"16 GT/s\" or \"16.0 GT/s PCIe\", or leave it empty");
+  if (!speed || *speed < 0 || *speed > kMostGigatransfers) {  // the kernel says "Unknown" of some virtual devices
+    report_value(element, "link_speed", "write it as \"16 GT/s\" or \"16.0 GT/s PCIe\", or leave it empty",
+                 fmt::format("it is {} GT/s", kPciDefaultGigatransfers));
     return 0;
   }
   if (*speed > 0 && std::find(kGenerations.begin(), kGenerations.end(), *speed) == kGenerations.end()) {

@@ -30,14 +30,19 @@ class XmlDraft {
   // At the element's line; a bounded number, of which the last says that there are more.
   void report(Severity severity, const XmlElement& element, std::string what, std::string advice);
 
-  // Values of an attribute; what is missing or wrong gives `otherwise`, and a finding of kError where it is wrong.
+  // Values of an attribute. A missing or a wrong one gives `otherwise` (0, or nothing, without that parameter). A wrong
+  // one is a finding. It is an error if the machine would be another one without the value: bus ids, numbers of GPUs
+  // and ranks, counts and bandwidths of links. It is a warning if the rest of the file is as good without it. Then
+  // `assumed` says what is assumed, for example "the model is not known".
   std::int64_t integer(const XmlElement& element, std::string_view name, std::int64_t least, std::int64_t most,
-                       std::int64_t otherwise);
-  double real(const XmlElement& element, std::string_view name, double most, double otherwise);  // 0 .. most
-  std::uint32_t hexadecimal(const XmlElement& element, std::string_view name, std::uint32_t most);
+                       std::int64_t otherwise, std::string_view assumed = {});
+  double real(const XmlElement& element, std::string_view name, double most, double otherwise,
+              std::string_view assumed = {});  // 0 .. most
+  std::uint32_t hexadecimal(const XmlElement& element, std::string_view name, std::uint32_t most,
+                            std::string_view assumed = {});
   std::string text(const XmlElement& element, std::string_view name) const;
-  std::optional<bool> flag(const XmlElement& element, std::string_view name);
-  std::optional<std::string> bus_id(const XmlElement& element, std::string_view name);  // a finding where it is none
+  std::optional<bool> flag(const XmlElement& element, std::string_view name, std::string_view assumed);
+  std::optional<std::string> bus_id(const XmlElement& element, std::string_view name);  // a wrong one is an error
   double link_speed(const XmlElement& element);
 
   const XmlElement& element_of_node(std::uint32_t node) const { return elements[element_of[node]]; }
@@ -45,7 +50,8 @@ class XmlDraft {
   std::uint32_t cpu_above(std::uint32_t node) const;
 
  private:
-  void report_value(const XmlElement& element, std::string_view name, std::string advice);
+  void report_value(const XmlElement& element, std::string_view name, std::string advice,
+                    std::string_view assumed = {});
 };
 
 // Names of elements and attributes, and where elements may stand. Elements that were refused are left out of

@@ -21,6 +21,15 @@ constexpr double kMostGbytes = 1e6;
 constexpr std::uint32_t kMostClass = 0xFFFFFF;
 constexpr std::uint32_t kMostId = 0xFFFF;
 
+// What is assumed if such a value is wrong.
+constexpr std::string_view kNoFamily = "the family of the CPU is not known";
+constexpr std::string_view kNoModel = "the model of the CPU is not known";
+constexpr std::string_view kNoId = "the maker and model of the device are not known";
+constexpr std::string_view kDefaultWidth = "it has 16 lanes";  // as speeds.h takes it
+constexpr std::string_view kNoCapability = "the compute capability is not known, and an NVLink carries 20 GB/s";
+constexpr std::string_view kNoDirect = "the file does not say whether NICs and GPUs reach each other's memory";
+static_assert(kPciDefaultLanes == 16 && nvlink_gbytes_per_s(0) == 20);
+
 class Parts {
  public:
   explicit Parts(XmlDraft& draft) : draft_(draft) {}
@@ -66,8 +75,8 @@ class Parts {
     cpu.affinity = draft_.text(element, "affinity");
     cpu.arch = draft_.text(element, "arch");
     cpu.vendor = draft_.text(element, "vendor");
-    cpu.family = static_cast<std::int32_t>(draft_.integer(element, "familyid", 0, kMostNumber, 0));
-    cpu.model = static_cast<std::int32_t>(draft_.integer(element, "modelid", 0, kMostNumber, 0));
+    cpu.family = static_cast<std::int32_t>(draft_.integer(element, "familyid", 0, kMostNumber, 0, kNoFamily));
+    cpu.model = static_cast<std::int32_t>(draft_.integer(element, "modelid", 0, kMostNumber, 0, kNoModel));
     read_beneath(index, node);
   }
 
@@ -84,12 +93,12 @@ class Parts {
     PciInfo pci;
     pci.bus_id = draft_.bus_id(element, "busid").value_or("");
     pci.device_class = draft_.hexadecimal(element, "class", kMostClass);
-    pci.vendor = draft_.hexadecimal(element, "vendor", kMostId);
-    pci.device = draft_.hexadecimal(element, "device", kMostId);
-    pci.subsystem_vendor = draft_.hexadecimal(element, "subsystem_vendor", kMostId);
-    pci.subsystem_device = draft_.hexadecimal(element, "subsystem_device", kMostId);
+    pci.vendor = draft_.hexadecimal(element, "vendor", kMostId, kNoId);
+    pci.device = draft_.hexadecimal(element, "device", kMostId, kNoId);
+    pci.subsystem_vendor = draft_.hexadecimal(element, "subsystem_vendor", kMostId, kNoId);
+    pci.subsystem_device = draft_.hexadecimal(element, "subsystem_device", kMostId, kNoId);
     pci.gigatransfers_per_s = draft_.link_speed(element);
-    pci.width = static_cast<std::uint32_t>(draft_.integer(element, "link_width", 0, kMostLanes, 0));
+    pci.width = static_cast<std::uint32_t>(draft_.integer(element, "link_width", 0, kMostLanes, 0, kDefaultWidth));
     return pci;
   }
 
@@ -163,8 +172,8 @@ class Parts {
     GpuInfo& gpu = at(node).gpu;
     gpu.device = static_cast<std::int32_t>(draft_.integer(element, "dev", -1, kMostNumber, -1));
     gpu.rank = static_cast<std::int32_t>(draft_.integer(element, "rank", -1, kMostRank, -1));
-    gpu.capability = static_cast<std::int32_t>(draft_.integer(element, "sm", 0, kMostCapability, 0));
-    gpu.direct = draft_.flag(element, "gdr");
+    gpu.capability = static_cast<std::int32_t>(draft_.integer(element, "sm", 0, kMostCapability, 0, kNoCapability));
+    gpu.direct = draft_.flag(element, "gdr", kNoDirect);
     gpu.gcn = draft_.text(element, "gcn");
     gpu.arch = draft_.text(element, "arch");
   }
@@ -183,14 +192,14 @@ class Parts {
     const XmlElement& element = draft_.elements[index];
     if (element.find("tutti_name") == nullptr) at(node).name = draft_.text(element, "name");
     NicInfo& nic = at(node).nic;
-    nic.device = static_cast<std::int32_t>(draft_.integer(element, "dev", -1, kMostNumber, -1));
+    nic.device = static_cast<std::int32_t>(draft_.integer(element, "dev", -1, kMostNumber, -1, "it has no number"));
     nic.guid = draft_.text(element, "guid");
     nic.megabits_per_s = draft_.real(element, "speed", kMostMegabits, 0);
-    nic.port = static_cast<std::int32_t>(draft_.integer(element, "port", 0, kMostNumber, 1));
-    nic.latency_us = draft_.real(element, "latency", 1e9, 0);
-    nic.max_connections = draft_.integer(element, "maxconn", 0, std::int64_t{1} << 40U, 0);
-    nic.direct = draft_.flag(element, "gdr");
-    nic.collective = draft_.flag(element, "coll").value_or(false);
+    nic.port = static_cast<std::int32_t>(draft_.integer(element, "port", 0, kMostNumber, 1, "it is port 1"));
+    nic.latency_us = draft_.real(element, "latency", 1e9, 0, "the latency is not known");
+    nic.max_connections = draft_.integer(element, "maxconn", 0, std::int64_t{1} << 40U, 0, "there is no limit");
+    nic.direct = draft_.flag(element, "gdr", kNoDirect);
+    nic.collective = draft_.flag(element, "coll", "its network does not reduce").value_or(false);
     const std::string* speed = element.find("speed");
     if (speed == nullptr) {
       draft_.report(Severity::kNote, element, fmt::format("the speed of NIC {} is not told", at(node).name),
