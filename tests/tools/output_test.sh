@@ -34,4 +34,31 @@ a_full_disk_fails_every_command() {
   exit $failed
 }
 
+# The same for files that a command writes: the disk is found to be full when the work is done.
+a_full_disk_fails_every_file() {
+  failed=0
+  local plan=(plan all_reduce --algorithm ring --ranks 2) perf=(perf all_reduce --ranks 2 --threads -b 8 -e 8 -n 1)
+  local full=/dev/full
+  fails_to_write "${plan[@]}" --json $full
+  fails_to_write "${plan[@]}" --svg $full
+  fails_to_write "${plan[@]}" --bytes 8 --goal $full
+  fails_to_write "${perf[@]}" --json $full
+  fails_to_write "${perf[@]}" --csv $full
+  fails_to_write topo --write-xml $full
+  fails_to_write topo --svg $full
+  fails_to_write sim all_reduce --json $full
+  fails_to_write sim all_reduce --svg $full
+  fails_to_write tune --regret --ranks 2 --sizes 8 --transports shm --rounds 1 --point-s 0.01 --csv $full
+  exit $failed
+}
+
+fails_to_write() { # fails_to_write ARGS...
+  timeout -k 5 "$patience_s" "$tutti" "$@" >"$here/out" 2>"$here/err"
+  local status=$?
+  if [ "$status" != 1 ] || ! grep -q "^tutti $1: .*cannot write /dev/full: No space left on device$" "$here/err"; then
+    echo "FAILED: tutti $*: status $status" && cat "$here/err"
+    failed=1
+  fi
+}
+
 "$promise"
