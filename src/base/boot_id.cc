@@ -5,16 +5,17 @@
 #include <cerrno>
 #include <fstream>
 
+#include "base/system_error.h"
+
 namespace tutti {
 
 Result<std::string> boot_id() {
   std::string id;
   errno = 0;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
-  if (!file.is_open() && (errno == EMFILE || errno == ENFILE)) {
+  if (!file.is_open() && is_shortage(errno)) {
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                 "no descriptor is left to read /proc/sys/kernel/random/boot_id: raise the limit of open files "
-                 "(ulimit -n)"};
+                 "/proc/sys/kernel/random/boot_id cannot be read: " + words_of_errno(errno)};
   }
   if (std::getline(file, id) && !id.empty()) return id;
   utsname names{};

@@ -9,8 +9,8 @@ namespace tutti {
 
 // The kernel's random number of this boot. Some sandboxes do not show it (gVisor, a container that masks parts of
 // /proc). The result is then "unknown boot of HOST", with the host's name: equal on all processes of one machine, but
-// not proof that two processes share a machine. Errors: kSystem if no descriptor is left to read it: a made-up name
-// would split the ranks of one machine.
+// not proof that two processes share a machine. Errors: kSystem if no descriptor or memory is left to read it: a
+// made-up name would split the ranks of one machine.
 Result<std::string> boot_id();
 
 }  // namespace tutti

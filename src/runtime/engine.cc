@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
+#include "base/system_error.h"
 #include "base/thread.h"
 #include "plan/collective.h"
 
@@ -83,9 +84,8 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
     try {
       progress_thread_ = start_thread([this] { background(); });
     } catch (const std::system_error& error) {
-      return Error{
-          ErrorCode::kSystem, ErrorScope::kCall, -1,
-          fmt::format("no thread can be started ({}): raise the limit of processes or of memory", error.what())};
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                   "no thread can be started: " + words_of_thread_errno(error.code().value())};
     }
   }
   // Numbers are taken only after the operation is queued, because queueing it may throw.

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/system_error.h"
 #include "runtime/rendezvous_hub.h"
 
 namespace tutti {
@@ -93,9 +94,9 @@ Result<Listener> Listener::open(const std::string& address, std::span<const std:
     if (reason != EADDRINUSE && reason != EACCES) break;
   }
   return fail(ErrorCode::kSystem,
-              ports.size() == 1 ? fmt::format("cannot listen on {}:{}: {}", address, ports[0], std::strerror(reason))
+              ports.size() == 1 ? fmt::format("cannot listen on {}:{}: {}", address, ports[0], words_of_errno(reason))
                                 : fmt::format("cannot listen on {}, ports {} to {} ({} of them): {}", address,
-                                              ports.front(), ports.back(), ports.size(), std::strerror(reason)));
+                                              ports.front(), ports.back(), ports.size(), words_of_errno(reason)));
 }
 
 Result<std::vector<Listener>> Listener::open_all(const std::vector<std::string>& addresses,
@@ -124,6 +125,9 @@ Result<std::vector<Listener>> Listener::open_all(const std::vector<std::string>&
 
 Result<Listener> Listener::inherit(int fd, std::uint16_t port) {
   Listener copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (copy.fd_ < 0 && is_shortage(errno)) {
+    return fail(ErrorCode::kSystem, fmt::format("TUTTI_ROOT_FD={}: {}", fd, words_of_errno(errno)));
+  }
   if (copy.fd_ < 0) {
     return fail(ErrorCode::kConfig,
                 fmt::format("TUTTI_ROOT_FD={} is not an open descriptor: {}", fd, std::strerror(errno)));

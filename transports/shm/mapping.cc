@@ -71,7 +71,8 @@ int open_memfd() { return above_standard(memfd_create("tutti", MFD_CLOEXEC | MFD
 
 const char* advice_for_memfd(int error) {
   if (is_forbidden(error)) return "a sandbox (seccomp) forbids it, or this kernel is older than 3.17";
-  if (error == EMFILE || error == ENFILE) return "raise the limit of open files (ulimit -n)";
+  if (error == EMFILE) return "raise the limit of open files (ulimit -n)";
+  if (error == ENFILE) return "raise the machine's limit of open files (sysctl fs.file-max)";
   return "is memory left?";
 }
 

@@ -1,13 +1,12 @@
 #include "transports/shm/pokes.h"
 
-#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/assert.h"
+#include "base/system_error.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
@@ -33,9 +32,7 @@ PokeTable::~PokeTable() {
 Result<int> PokeTable::open(std::uint64_t key) {
   const int event = above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (event < 0) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                 fmt::format("eventfd failed: {}{}", std::strerror(errno),
-                             errno == EMFILE || errno == ENFILE ? "; raise the limit of open files (ulimit -n)" : "")};
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "eventfd failed: " + words_of_errno(errno)};
   }
   const std::scoped_lock lock(mutex_);
   const bool is_new = events_.emplace(key, event).second;

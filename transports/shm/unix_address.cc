@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/system_error.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
@@ -36,8 +37,7 @@ int new_socket() { return above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_C
 
 Error unix_socket_error(const char* call, std::int32_t rank) {
   return {ErrorCode::kSystem, ErrorScope::kCommunicator, rank,
-          fmt::format("{} on a Unix socket failed: {}{}", call, std::strerror(errno),
-                      errno == EMFILE || errno == ENFILE ? "; raise the limit of open files (ulimit -n)" : "")};
+          fmt::format("{} on a Unix socket failed: {}", call, words_of_errno(errno))};
 }
 
 Result<UnixAddress> UnixAddress::random() {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/system_error.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
@@ -198,7 +199,7 @@ void TcpEndpoint::accept_some(std::int64_t now_ns) {
     if (greetings_.size() >= kMaxGreetings && !evict_oldest(now_ns)) return pause_accepting(now_ns);
     Socket socket(above_standard(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
     if (!socket.is_open()) {
-      const bool starved = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      const bool starved = is_shortage(errno);
       if (!starved) return;
       refusals_.trouble = socket_error("accept", errno).message;
       if (evict_oldest(now_ns)) continue;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/system_error.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
@@ -139,12 +140,9 @@ SocketAddress remote_address(int fd) {
 }
 
 Error socket_error(const char* call, int error, std::int32_t rank) {
-  const bool files = error == EMFILE || error == ENFILE;
   return {ErrorCode::kSystem, ErrorScope::kCommunicator, rank,
-          fmt::format("{} on a TCP socket failed: {}{}", call, std::strerror(error),
-                      files                    ? "; raise the limit of open files (ulimit -n)"
-                      : error == EADDRNOTAVAIL ? "; does this machine have that address, and local ports left?"
-                                               : "")};
+          fmt::format("{} on a TCP socket failed: {}{}", call, words_of_errno(error),
+                      error == EADDRNOTAVAIL ? "; does this machine have that address, and local ports left?" : "")};
 }
 
 void tune(int fd, std::uint32_t buffer_bytes) {
@@ -178,7 +176,7 @@ Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_byt
       errno == EINPROGRESS) {
     return made;
   }
-  if (errno == EADDRNOTAVAIL || errno == ENOBUFS || errno == ENOMEM) return socket_error("connect", errno, peer);
+  if (errno == EADDRNOTAVAIL || is_shortage(errno)) return socket_error("connect", errno, peer);
   return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, peer,
                fmt::format("rank {} cannot be reached at {} ({}): has it ended, or does a firewall stand between?",
                            peer, address.text(), std::strerror(errno))};
