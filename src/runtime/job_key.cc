@@ -9,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 #include <vector>
+
+#include "base/assert.h"
+#include "base/system_error.h"
 
 namespace tutti {
 namespace {
@@ -21,6 +23,13 @@ constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error system_error(std::string message) { return {ErrorCode::kSystem, ErrorScope::kCall, -1, std::move(message)}; }
+
+// About a file or folder of keys. kSystem: this process is short of something, so that another one may well be able to
+// read the same file.
+Error file_error(std::string_view name, int error) {
+  return {is_shortage(error) ? ErrorCode::kSystem : ErrorCode::kConfig, ErrorScope::kCall, -1,
+          fmt::format("{}: {}", name, words_of_errno(error))};
+}
 
 class Fd {
  public:
@@ -41,9 +50,9 @@ Key hashed(std::string_view material) { return hmac_key("tutti job key", {materi
 // The bytes of a file that is this user's and that others cannot read. At most kMostKeyBytes + 1.
 Result<std::string> read_private(int folder, const char* path, std::string_view name) {
   const Fd file(openat(folder, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (file.get() < 0) return config_error(fmt::format("{}: {}", name, std::strerror(errno)));
+  if (file.get() < 0) return file_error(name, errno);
   struct stat about {};
-  if (fstat(file.get(), &about) != 0) return config_error(fmt::format("{}: {}", name, std::strerror(errno)));
+  if (fstat(file.get(), &about) != 0) return file_error(name, errno);
   if (!S_ISREG(about.st_mode)) return config_error(fmt::format("{} is not a file", name));
   // Root may have put it there for its users, as Kubernetes does.
   const bool trusted = about.st_uid == geteuid() || about.st_uid == 0;
@@ -52,7 +61,7 @@ Result<std::string> read_private(int folder, const char* path, std::string_view 
   }
   std::string bytes(kMostKeyBytes + 1, '\0');
   const ssize_t got = pread(file.get(), bytes.data(), bytes.size(), 0);
-  if (got < 0) return config_error(fmt::format("{}: {}", name, std::strerror(errno)));
+  if (got < 0) return file_error(name, errno);
   bytes.resize(static_cast<std::size_t>(got));
   // Where files of a certain age are swept away, this one is young. Other ranks' keys must be the same.
   if (about.st_uid == geteuid()) static_cast<void>(futimens(file.get(), nullptr));
@@ -61,32 +70,30 @@ Result<std::string> read_private(int folder, const char* path, std::string_view 
 
 // A folder of this user's that nobody else can write to, made where it is missing.
 Result<int> open_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return system_error(fmt::format("{}: {}", path, std::strerror(errno)));
-  }
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return file_error(path, errno);
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return system_error(fmt::format("{}: {}", path, std::strerror(errno)));
+  if (fd < 0) return file_error(path, errno);
   struct stat about {};
   if (fstat(fd, &about) == 0 && about.st_uid == geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0) return fd;
   close(fd);
-  return system_error(fmt::format("{} belongs to another user, or others may write to it", path));
+  return config_error(fmt::format("{} belongs to another user, or others may write to it", path));
 }
 
 // Written beside, then linked to its name: whoever finds the name finds all of it, and of two that make it at the same
 // time one wins and both read the winner's.
-Status make_key_file(int folder) {
+Status make_key_file(int folder, const std::string& path) {
   Key key{};
   std::array<std::uint8_t, 8> suffix{};
   if (!random_bytes(key) || !random_bytes(suffix)) return system_error("the system gives no random bytes");
   std::string name = fmt::format(".{}.{}", kKeyFile, getpid());
   for (const std::uint8_t byte : suffix) name += fmt::format("{:02x}", byte);
   const Fd file(openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (file.get() < 0) return system_error(fmt::format("a file in it: {}", std::strerror(errno)));
+  if (file.get() < 0) return file_error(path + ": a file in it", errno);
   const bool written = write(file.get(), key.data(), key.size()) == static_cast<ssize_t>(key.size());
   const bool linked = written && (linkat(folder, name.c_str(), folder, kKeyFile, 0) == 0 || errno == EEXIST);
   const int reason = errno;
   unlinkat(folder, name.c_str(), 0);
-  if (!linked) return system_error(fmt::format("a key in it: {}", std::strerror(reason)));
+  if (!linked) return file_error(path + ": a key in it", reason);
   return {};
 }
 
@@ -95,10 +102,7 @@ Result<JobKey> machine_key_in(const std::string& path) {
   if (!opened) return opened.error();
   const Fd folder(*opened);
   const std::string name = fmt::format("{}/{}", path, kKeyFile);
-  if (faccessat(folder.get(), kKeyFile, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
-    const Status made = make_key_file(folder.get());
-    if (!made.ok()) return system_error(fmt::format("{}: {}", path, made.error().message));
-  }
+  if (faccessat(folder.get(), kKeyFile, F_OK, AT_SYMLINK_NOFOLLOW) != 0) TUTTI_TRY(make_key_file(folder.get(), path));
   auto bytes = read_private(folder.get(), kKeyFile, name);
   if (!bytes) return bytes.error();
   const WipesText wipes(*bytes);
@@ -168,6 +172,10 @@ Result<JobKey> machine_key(std::span<const std::string> folders) {
   for (const std::string& folder : folders) {
     auto key = machine_key_in(folder);
     if (key) return key;
+    // Other ranks can have the key in this folder. With one of another folder this rank would not be known to them.
+    if (key.error().code == ErrorCode::kSystem) {
+      return system_error("this machine's key cannot be read: " + key.error().message);
+    }
     troubles += (troubles.empty() ? "" : "; ") + key.error().message;
   }
   return system_error(
