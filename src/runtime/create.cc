@@ -278,7 +278,10 @@ Result<std::unique_ptr<Communicator>> create_with(const Config& config, const Co
     // An interface that does not exist must fail all ranks alike.
     auto agreed = gather_or_fail(gather, listen_at);
     if (!agreed) return agreed.error();
-    address = bootstrap->hub_is_here() && config.interface.empty() ? route_to_others(*listen_at, *agreed) : *listen_at;
+    const bool met_here = bootstrap->hub_is_here() && config.interface.empty();
+    auto reachable = met_here ? route_to_others(*listen_at, *agreed) : listen_at;
+    if (!reachable) return reachable.error();
+    address = *std::move(reachable);
   }
   auto fabric = make_fabric(config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
                             detail::RankDevice::find(options.device));

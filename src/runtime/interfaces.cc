@@ -17,15 +17,22 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/network_v4.hpp>
 #include <boost/asio/ip/network_v6.hpp>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <optional>
+
+#include "base/system_error.h"
 
 namespace tutti {
 namespace {
 
 namespace ip = boost::asio::ip;
 using boost::system::error_code;
+
+Error error_of_call(const std::string& what, int error) {
+  return {ErrorCode::kSystem, ErrorScope::kCall, -1, what + ": " + words_of_errno(error)};
+}
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -111,7 +118,7 @@ std::string words_of_down(std::string_view wanted) {
 
 Result<std::vector<InterfaceAddress>> interface_addresses() {
   ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return config_error("the network interfaces cannot be listed");
+  if (getifaddrs(&all) != 0) return error_of_call("the network interfaces cannot be listed", errno);
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
   std::vector<InterfaceAddress> addresses;
   for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
@@ -157,9 +164,10 @@ Result<std::string> interface_address(std::string_view wanted) {
 
 bool is_own_address(const std::string& address) {
   const auto wanted = parse_address(address);
-  const auto there = interface_addresses();
-  if (!wanted || !there) return false;
+  if (!wanted) return false;
   if (wanted->is_loopback() || wanted->is_unspecified()) return true;  // all of 127.0.0.0/8
+  const auto there = interface_addresses();
+  if (!there) return false;
   for (const InterfaceAddress& one : *there) {
     if (parse_address(one.address) == wanted) return true;
   }
@@ -171,15 +179,16 @@ bool is_loopback_address(const std::string& address) {
   return parsed && parsed->is_loopback();
 }
 
-std::string route_address(const std::string& peer) {
+Result<std::string> route_address(const std::string& peer) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST;
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(peer.c_str(), "9", &hints, &found) != 0) return {};
+  if (getaddrinfo(peer.c_str(), "9", &hints, &found) != 0) return std::string();
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return {};
+  if (fd < 0 && is_shortage(errno)) return error_of_call(fmt::format("the route to {} cannot be found", peer), errno);
+  if (fd < 0) return std::string();  // this machine has no such family of addresses
   sockaddr_storage name{};
   socklen_t length = sizeof(name);
   std::array<char, NI_MAXHOST> host{};
@@ -187,14 +196,14 @@ std::string route_address(const std::string& peer) {
   const bool known = connect(fd, found->ai_addr, found->ai_addrlen) == 0 && getsockname(fd, generic, &length) == 0 &&
                      getnameinfo(generic, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) == 0;
   close(fd);
-  return known ? host.data() : std::string();
+  return std::string(known ? host.data() : "");
 }
 
 Result<std::string> outward_address() {
   // Addresses that belong to nobody (for use in documents): the route to them is the default one.
   for (const char* anywhere : {"198.51.100.1", "2001:db8::1"}) {
-    const std::string address = route_address(anywhere);
-    if (!address.empty() && !is_loopback_address(address)) return address;
+    auto address = route_address(anywhere);
+    if (!address || (!address->empty() && !is_loopback_address(*address))) return address;
   }
   auto there = interface_addresses();
   if (!there) return there.error();
@@ -208,16 +217,16 @@ Result<std::string> outward_address() {
 
 Result<std::string> data_address(const Config& config, const std::string& towards) {
   if (!config.interface.empty()) return interface_address(config.interface);
-  const std::string address = route_address(towards);
-  if (!address.empty()) return address;
+  auto address = route_address(towards);
+  if (!address || !address->empty()) return address;
   return config_error(fmt::format("there is no route to {}, where the ranks met: set TUTTI_INTERFACE", towards));
 }
 
-std::string route_to_others(const std::string& own, const std::vector<std::string>& addresses) {
+Result<std::string> route_to_others(const std::string& own, const std::vector<std::string>& addresses) {
   for (const std::string& address : addresses) {
     if (is_own_address(address)) continue;
-    const std::string route = route_address(address);
-    return route.empty() ? own : route;
+    auto route = route_address(address);
+    return route && route->empty() ? own : route;
   }
   return own;
 }

@@ -16,7 +16,8 @@ struct InterfaceAddress {
   std::string address;  // numeric; with %name where it is link-local
 };
 
-// Of the interfaces that are up, in the system's order.
+// Of the interfaces that are up, in the system's order. This and the functions below: kSystem if this process has no
+// descriptors or no memory left to ask the system.
 Result<std::vector<InterfaceAddress>> interface_addresses();
 
 // `wanted`: names ("eth0"), subnets ("10.1.0.0/16", "fd00::/8") or addresses, a comma between several, by preference.
@@ -32,7 +33,7 @@ bool is_own_address(const std::string& address);
 bool is_loopback_address(const std::string& address);
 
 // This machine's own address on the route to `peer` (numeric; no packet is sent). Empty: there is no route.
-std::string route_address(const std::string& peer);
+Result<std::string> route_address(const std::string& peer);
 
 // An address of this machine that other machines may reach: on the default route, else the first that is neither
 // loopback nor link-local. Errors: kConfig.
@@ -46,6 +47,6 @@ Result<std::string> data_address(const Config& config, const std::string& toward
 // For a rank that met the hub on its own machine, by an address that other machines need not reach: loopback, or one of
 // several networks. `addresses`: what data_address() gave to the ranks. Returns the address on the route to the first
 // rank elsewhere, or `own` if there is none.
-std::string route_to_others(const std::string& own, const std::vector<std::string>& addresses);
+Result<std::string> route_to_others(const std::string& own, const std::vector<std::string>& addresses);
 
 }  // namespace tutti

@@ -89,7 +89,7 @@ TEST(Interfaces, DataGoesWhereTheRanksMetUnlessTold) {
   Config config;
   config.interface = "lo";
   EXPECT_EQ(data_address(config, "198.51.100.7").value(), "127.0.0.1");
-  EXPECT_EQ(route_to_others("127.0.0.1", {"127.0.0.1", "::1"}), "127.0.0.1");
+  EXPECT_EQ(route_to_others("127.0.0.1", {"127.0.0.1", "::1"}).value(), "127.0.0.1");
   EXPECT_TRUE(is_own_address("127.0.0.1"));
   EXPECT_TRUE(is_own_address("127.1.2.3"));
   EXPECT_FALSE(is_own_address("198.51.100.7"));
