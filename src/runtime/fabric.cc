@@ -106,10 +106,10 @@ Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, c
   for (std::size_t r = 0; r < ranks; ++r) {
     if (name_of(r) == name_of(rank)) addresses[r] = blobs[r].substr(std::min(blobs[r].size(), name_of(r).size() + 1));
   }
-  const std::vector<Reach> reached = exchange.probe(addresses);
+  const auto reached = exchange.probe(addresses);
   std::vector<bool> own(ranks, false);
-  for (std::size_t r = 0; r < ranks; ++r) own[r] = reached[r] == Reach::kReached;
-  auto rows = gather_or_fail(gather, pack_ranks(own));
+  for (std::size_t r = 0; reached && r < ranks; ++r) own[r] = (*reached)[r] == Reach::kReached;
+  auto rows = gather_or_fail(gather, reached ? Result<std::string>(pack_ranks(own)) : reached.error());
   if (!rows) return rows.error();
   std::vector<std::vector<bool>> reaches;
   for (const std::string& row : *rows) reaches.push_back(unpack_ranks(row, ranks));

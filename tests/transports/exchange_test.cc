@@ -100,9 +100,9 @@ TEST(UnixExchange, ConnectsAGroupAfterEverybodyHasProbedEverybody) {
   ranks[3].reset();
   const std::vector<std::string> candidates = {addresses[0], "", addresses[2], addresses[3], addresses[4]};
   for (int round = 0; round < 2; ++round) {
-    EXPECT_EQ(ranks[0]->probe(candidates),
+    EXPECT_EQ(ranks[0]->probe(candidates).value(),
               (std::vector{Reach::kReached, Reach::kNotTried, Reach::kReached, Reach::kAbsent, Reach::kFailed}));
-    EXPECT_EQ(ranks[2]->probe(candidates)[0], Reach::kReached);
+    EXPECT_EQ(ranks[2]->probe(candidates).value()[0], Reach::kReached);
   }
   std::thread other([&] {
     EXPECT_TRUE(ranks[2]->connect(addresses, {0, 2}, clock, clock.now_ns() + 5 * kSecond).ok());
@@ -123,7 +123,7 @@ TEST(UnixExchange, AnOverrunListenerCountsAsReachedAndLetsItsPeersInLater) {
   auto peer = UnixExchange::listen(1, 2).value();
   const std::vector<std::string> addresses = {listener->address(), peer->address()};
   for (int i = 0; i < 40; ++i) {
-    EXPECT_EQ(peer->probe(addresses), (std::vector{Reach::kReached, Reach::kReached})) << i;
+    EXPECT_EQ(peer->probe(addresses).value(), (std::vector{Reach::kReached, Reach::kReached})) << i;
   }
   const Dialled dialled = wait_and_dial(*UnixAddress::parse(addresses[0]), clock, clock.now_ns() + kSecond / 20);
   EXPECT_EQ(dialled.error, EAGAIN) << "it is overrun";
@@ -160,7 +160,7 @@ std::optional<Reach> probe_child(const std::function<bool()>& prepare) {
   std::optional<Reach> reach;
   if (length > 0) {
     auto self = UnixExchange::listen(1, 2).value();
-    reach = self->probe({std::string(text, static_cast<std::size_t>(length)), ""})[0];
+    reach = self->probe({std::string(text, static_cast<std::size_t>(length)), ""}).value()[0];
   }
   close(ready[0]);
   close(stop[1]);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/system_error.h"
 #include "transports/inherited.h"
 #include "transports/shm/unix_greetings.h"
 
@@ -84,19 +85,17 @@ UnixExchange::~UnixExchange() {
 
 // No rank accepts before all have probed, so a full queue of a listener stays full: to wait would be in vain. On a
 // kernel that limits the queue (net.core.somaxconn) to fewer connections than there are ranks, some probes find that.
-std::vector<Reach> UnixExchange::probe(const std::vector<std::string>& addresses) const {
+Result<std::vector<Reach>> UnixExchange::probe(const std::vector<std::string>& addresses) const {
   std::vector<Reach> reaches;
   for (std::uint32_t peer = 0; peer < addresses.size(); ++peer) {
-    Reach reach = Reach::kNotTried;
-    if (peer == rank_) {
-      reach = Reach::kReached;
-    } else if (!addresses[peer].empty()) {
-      const std::optional<UnixAddress> address = UnixAddress::parse(addresses[peer]);
-      const Dialled dialled = address ? dial(*address) : Dialled{};
-      if (dialled.fd >= 0) close(dialled.fd);  // the listener finds a connection that says nothing, and drops it
-      reach = dialled.error == EAGAIN ? Reach::kReached : dialled.reach;
-    }
-    reaches.push_back(reach);
+    reaches.push_back(peer == rank_ ? Reach::kReached : Reach::kNotTried);
+    if (peer == rank_ || addresses[peer].empty()) continue;
+    const std::optional<UnixAddress> address = UnixAddress::parse(addresses[peer]);
+    const Dialled dialled = address ? dial(*address) : Dialled{};
+    if (dialled.fd >= 0) close(dialled.fd);  // the listener finds a connection that says nothing, and drops it
+    reaches.back() = dialled.error == EAGAIN ? Reach::kReached : dialled.reach;
+    errno = dialled.error;
+    if (reaches.back() == Reach::kFailed && is_shortage(errno)) return unix_socket_error("connecting");
   }
   return reaches;
 }

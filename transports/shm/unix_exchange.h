@@ -36,7 +36,7 @@ class UnixExchange final : public SegmentExchange {
   // Step 2, where it is not known that all peers can be reached: tries every address that is not empty, by rank, and
   // says nothing to whoever listens there. All ranks may do so at once, when all listen; any number of times. Never
   // waits. This rank itself counts as reached, and so does a listener that is overrun, whoever it belongs to.
-  std::vector<Reach> probe(const std::vector<std::string>& addresses) const;
+  Result<std::vector<Reach>> probe(const std::vector<std::string>& addresses) const;
   // Step 3: connect to all lower ranks of `group`, accept all higher ones. `group` is ascending, the same on all its
   // members, this rank among them; `addresses` are by rank. Ranks outside stay unknown. Errors: kTimeout and kPeerLost
   // name the ranks; kRefused: another user.
