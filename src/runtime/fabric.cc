@@ -190,6 +190,7 @@ class TransportMaker {
       static_cast<void>(gather_("!"));
       return blobs.error();
     }
+    const auto offered_until_all_know = own->offer();
     auto local = open_local(exchange, shape, std::move(*own), *blobs, deadline_ns);
     if (!local) return gather_or_fail(gather_, local.error()).error();
     const std::string found = found_attachment(**local) + pack_cpus(fabric_->cpus);

@@ -91,7 +91,7 @@ Result<OwnSegment> OwnSegment::create(std::uint32_t rank, const SegmentShape& sh
                                       const std::shared_ptr<SegmentExchange>& exchange) {
   auto segment = Segment::create(shape, rank);
   if (!segment) return segment.error();
-  Share share(exchange, segment->mapping());
+  auto share = std::make_shared<const Share>(exchange, segment->mapping());
   return OwnSegment(std::move(*segment), std::move(share));
 }
 

@@ -49,13 +49,17 @@ class OwnSegment {
   static Result<OwnSegment> create(std::uint32_t rank, const SegmentShape& shape,
                                    const std::shared_ptr<SegmentExchange>& exchange);
   const Segment& segment() const { return segment_; }
-  std::uint32_t id() const { return share_.id(); }
+  std::uint32_t id() const { return share_->id(); }
+  // The offer lasts as long as somebody holds this. A rank whose set-up fails keeps it until the others know of the
+  // failure, because they would wait for the segment until their deadline.
+  std::shared_ptr<const Share> offer() const { return share_; }
 
  private:
-  OwnSegment(Segment segment, Share share) : segment_(std::move(segment)), share_(std::move(share)) {}
+  OwnSegment(Segment segment, std::shared_ptr<const Share> share)
+      : segment_(std::move(segment)), share_(std::move(share)) {}
 
   Segment segment_;
-  Share share_;
+  std::shared_ptr<const Share> share_;
 };
 
 class ShmTransport final : public Transport {
