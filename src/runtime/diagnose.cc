@@ -146,6 +146,8 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
     const Whereabouts peers = whereabouts(call);
     if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));
     if (!peers.inside.empty()) text += fmt::format("; entered but not finished by {}", rank_list(peers.inside));
+    // This rank may be the one that holds up the others, which cannot see why.
+    if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
   }
   return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
                    own || !trouble.empty() ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text),

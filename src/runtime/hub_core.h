@@ -5,6 +5,7 @@
 #include <utility>  // before Asio 1.74, which forgets it
 // clang-format on
 
+#include <atomic>
 #include <boost/asio.hpp>
 #include <cstdint>
 #include <deque>
@@ -22,7 +23,7 @@
 
 namespace tutti {
 
-// All of it belongs to the hub's thread, but for run() and leave().
+// All of it belongs to the hub's thread, but for run(), leave() and shortage().
 class RendezvousHub::Core {
  public:
   Core(std::vector<Listener> listeners, const HubOptions& options);
@@ -30,6 +31,7 @@ class RendezvousHub::Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   void run();
+  int shortage() const { return starved_; }  // any thread
   void leave() {  // from the owner's thread
     boost::asio::post(io_, [this] { owner_left(); });
   }
@@ -94,7 +96,7 @@ class RendezvousHub::Core {
   std::size_t alive_ = 0;   // of these, still connected
   std::optional<Error> failure_;
   bool judged_ = false;                // whether all ranks encrypt, or none
-  bool starved_ = false;               // the system gave no descriptor for the last to come
+  std::atomic<int> starved_ = 0;       // an errno: why the system gave no descriptor for the last to come; 0: it did
   bool late_ = false;                  // its owner has left, and it stays for latecomers
   std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
 };

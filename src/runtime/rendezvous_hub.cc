@@ -13,10 +13,14 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <stdexcept>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/assert.h"
+#include "base/system_error.h"
 #include "base/thread.h"
 #include "runtime/bootstrap.h"
 #include "runtime/hub_core.h"
@@ -97,9 +101,9 @@ void RendezvousHub::Core::accept_next(Door& door) {
   door.acceptor.async_accept([this, &door](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (error) {  // out of descriptors, most likely: some may be closed soon
-      starved_ = true;
-      note_refusal(fmt::format("{} could not take a connection: {} (raise ulimit -n there)",
-                               options_.size ? "rank 0" : "the process that made the unique id", error.message()));
+      starved_ = error.value();
+      const char* const who = options_.size ? "rank 0" : "the process that made the unique id";
+      note_refusal(fmt::format("{} could not take a connection: {}", who, words_of_errno(starved_)));
       make_room();
       door.retry.expires_after(kRetryPause);
       door.retry.async_wait([this, &door](error_code cancelled) {
@@ -107,7 +111,7 @@ void RendezvousHub::Core::accept_next(Door& door) {
       });
       return;
     }
-    starved_ = false;
+    starved_ = 0;
     if (strangers_.size() >= kMaxStrangers) make_room();
     greet(std::make_shared<Line>(io_, std::move(socket)));
     accept_next(door);
@@ -406,7 +410,7 @@ void RendezvousHub::Core::deadline_passed() {
     io_.stop();
   } else if (!complete()) {
     const auto absent = ranks_without(has_joined);
-    fail(ErrorCode::kTimeout, starved_ ? (options_.size ? 0 : -1) : absent.front(),
+    fail(ErrorCode::kTimeout, starved_ != 0 ? (options_.size ? 0 : -1) : absent.front(),
          fmt::format("rank(s) {} of {} did not join within {} ms{}{}", fmt::join(absent, ", "), lines_.size(),
                      deadline_ms_, refusals_.empty() ? "" : "; refused were: ", fmt::join(refusals_, "; ")));
   } else if (const auto silent = ranks_without(has_blob); !silent.empty()) {
@@ -456,8 +460,9 @@ void RendezvousHub::Core::note_refusal(const std::string& reason) {
   if (!known && refusals_.size() < kMaxRefusals) refusals_.push_back(reason);
 }
 
-RendezvousHub::RendezvousHub(std::shared_ptr<Core> core, std::thread thread)
-    : core_(std::move(core)), thread_(std::move(thread)) {}
+RendezvousHub::RendezvousHub(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+int RendezvousHub::shortage() const { return core_->shortage(); }
 
 RendezvousHub::~RendezvousHub() {
   if (!thread_.joinable()) return;
@@ -474,19 +479,20 @@ Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, c
 Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(std::vector<Listener> listeners,
                                                             const HubOptions& options) {
   TUTTI_ASSERT(!listeners.empty() && options.job_id.size() <= wire::kMaxJobIdBytes);
-  std::string failure;
-  std::unique_ptr<RendezvousHub> hub;
+  const auto failed = [](const std::string& words) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "set-up failed: " + words};
+  };
   try {
-    auto core = std::make_shared<Core>(std::move(listeners), options);
-    std::thread thread = start_thread([core] { core->run(); });
-    hub.reset(new RendezvousHub(std::move(core), std::move(thread)));
-  } catch (const std::exception& error) {  // Asio's own set-up, or no thread: out of descriptors or threads
-    failure = error.what();
+    std::unique_ptr<RendezvousHub> hub(new RendezvousHub(std::make_shared<Core>(std::move(listeners), options)));
+    hub->thread_ = start_thread([core = hub->core_] { core->run(); });
+    return hub;
+  } catch (const std::system_error& error) {
+    return failed("no thread can be started: " + words_of_thread_errno(error.code().value()));
+  } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
+    return failed(words_of_errno(error.code().value()));
+  } catch (const std::exception& error) {
+    return failed(error.what());
   }
-  if (hub == nullptr) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, fmt::format("set-up failed: {}", failure)};
-  }
-  return hub;
 }
 
 void RendezvousHub::detach(std::unique_ptr<RendezvousHub> hub) { hub->thread_.detach(); }

@@ -85,9 +85,12 @@ class RendezvousHub {
   // Lets the hub run on by itself: its thread ends after the set-up, after a failed one, or when the patience is over.
   static void detach(std::unique_ptr<RendezvousHub> hub);
 
+  // Why the hub cannot accept connections at the moment, as an errno: no descriptor is free, for example. 0: it can.
+  int shortage() const;
+
  private:
   class Core;
-  RendezvousHub(std::shared_ptr<Core> core, std::thread thread);
+  explicit RendezvousHub(std::shared_ptr<Core> core);  // without a thread
   std::shared_ptr<Core> core_;  // shared with the thread, which may outlive a detached hub
   std::thread thread_;
 };

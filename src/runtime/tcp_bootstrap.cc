@@ -18,6 +18,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/loopback.h"
+#include "base/system_error.h"
 #include "runtime/bootstrap.h"
 #include "runtime/bootstrap_wire.h"
 #include "runtime/interfaces.h"
@@ -198,7 +199,8 @@ Status TcpBootstrap::start_hub() {
   auto listeners = open_listeners();
   if (!listeners) {
     if (listeners.error().code == ErrorCode::kConfig) return listeners.error();
-    return fail(ErrorCode::kSystem, "rank 0 " + listeners.error().message + "; choose another TUTTI_ROOT", 0);
+    return fail(ErrorCode::kSystem,
+                "rank 0 " + listeners.error().message + "; choose another TUTTI_ROOT if others use that one", 0);
   }
   options_.ports = {listeners->front().port()};
   std::vector<std::string> addresses;
@@ -226,9 +228,8 @@ error_code TcpBootstrap::dial(Line& line, std::uint16_t port) const {
 Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
   auto line = std::make_unique<Line>(io_, options_.stop.get());
   error_code error = dial(*line, port);
-  if (error == boost::system::errc::too_many_files_open ||
-      error == boost::system::errc::too_many_files_open_in_system) {
-    return fail(ErrorCode::kSystem, "no socket can be opened: raise the limit of open files (ulimit -n)");
+  if (is_shortage(error.value())) {
+    return fail(ErrorCode::kSystem, "no connection can be opened: " + words_of_errno(error.value()));
   }
   // A connection from a port to itself: what a client gets now and then on a free port of its own machine.
   if (!error && line->socket().local_endpoint(error) == line->socket().remote_endpoint(error)) return Attempt::kNobody;
@@ -343,6 +344,10 @@ Error TcpBootstrap::nobody_answered() const {
   const std::string place = options_.ports.size() == 1
                                 ? fmt::format("{}:{}", root_.text(), options_.ports[0])
                                 : fmt::format("{}, ports {}", root_.text(), fmt::join(options_.ports, ", "));
+  if (const int error = hub_ != nullptr ? hub_->shortage() : 0; error != 0) {
+    return fail(ErrorCode::kSystem,
+                fmt::format("rank 0 cannot take the connections of ranks at {}: {}", place, words_of_errno(error)), 0);
+  }
   std::string strangers;
   for (const auto& [port, words] : strangers_) strangers += words;
   if (options_.unique_id) {
@@ -445,7 +450,7 @@ Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& option
     TUTTI_TRY(bootstrap->meet());
     return std::unique_ptr<Bootstrap>(std::move(bootstrap));
   } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
-    return fail(ErrorCode::kSystem, fmt::format("set-up failed: {}", error.what()));
+    return fail(ErrorCode::kSystem, "set-up failed: " + words_of_errno(error.code().value()));
   }
 }
 
