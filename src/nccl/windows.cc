@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "nccl/streams.h"
+#include "runtime/receiver_look.h"
 #include "tutti/group.h"
 
 namespace tutti::nccl {
@@ -22,6 +23,9 @@ constexpr int kLooksPerProbe = 16;
 constexpr int kMessagesPerProbe = 64;
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
+// A target that was looked at is not looked at again for this long, because a look is a system call.
+constexpr std::chrono::milliseconds kBetweenLooks{100};
+constexpr std::chrono::seconds kLongestLook{1};
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -131,6 +135,7 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   if (!made) return made.error();
   Lock lock(mutex_);
   if (to.peer != rank_) {
+    TUTTI_TRY(look_at_target(lock, *channel, to.peer));
     TUTTI_TRY(make_room(lock, *channel, bytes));
     return send(*channel, to.peer, *std::move(made));
   }
@@ -139,6 +144,23 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   if (bytes > 0) TUTTI_TRY(write_memory(found->second->data + offset, made->payload.data(), bytes));
   ++arrived_[to];
   changed_.notify_all();
+  return {};
+}
+
+// A put does not wait for its message to go, so only a later call would tell that the target's process had ended.
+Status Windows::look_at_target(Lock& lock, Communicator& channel, std::int32_t peer) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto last = looked_at_.find(peer);
+  if (last != looked_at_.end() && start - last->second < kBetweenLooks) return {};
+  lock.unlock();
+  auto lives = detail::can_receive(channel, sizeof(Header), peer);
+  while (lives && !*lives && std::chrono::steady_clock::now() - start < kLongestLook) {
+    std::this_thread::sleep_for(kLongestPause);
+    lives = detail::can_receive(channel, sizeof(Header), peer);
+  }
+  lock.lock();
+  if (!lives) return lives.error();
+  looked_at_[peer] = std::chrono::steady_clock::now();
   return {};
 }
 

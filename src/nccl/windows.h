@@ -15,6 +15,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -67,7 +68,8 @@ class Windows {
   Status remove(ncclWindow_t handle);
   Result<std::byte*> data_of(ncclWindow_t handle);
 
-  // `data`: host or device memory, as `stream` leaves it. A null window, with 0 bytes: the signal alone.
+  // `data`: host or device memory, as `stream` leaves it. A null window, with 0 bytes: the signal alone. Errors:
+  // kPeerLost if the process of the target had ended a second before; of an earlier put that has failed since.
   Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
   // Until `count` more signals have come.
@@ -98,6 +100,7 @@ class Windows {
                       void* stream);
   enum class When : std::uint8_t { kIsThere, kMayBeLate };  // a message
   using Lock = std::unique_lock<std::mutex>;                // of mutex_; let go while peers are waited for
+  Status look_at_target(Lock& lock, Communicator& channel, std::int32_t peer);
   Status send(Communicator& channel, std::int32_t peer, Put put);
   Status make_room(Lock& lock, Communicator& channel, std::size_t bytes);
   Status receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer);
@@ -121,6 +124,7 @@ class Windows {
   std::map<std::int32_t, Header> headers_;                   // by peer, of the message that is received
   std::map<std::int32_t, Error> not_landed_;                 // by the peer whose put could not; for the next wait()
   std::optional<Error> lost_put_;                            // of this rank's; for its next put() or finish()
+  std::map<std::int32_t, std::chrono::steady_clock::time_point> looked_at_;  // targets, when look_at_target() did so
   // Under way, by target; they end after the channel that sends them. Those to one target end in their order.
   std::map<std::int32_t, std::deque<Put>> puts_;
   std::size_t puts_under_way_ = 0;

@@ -106,6 +106,7 @@ class CommunicatorImpl {
   bool runs_on_devices() const { return device_way_ != nullptr; }
   std::uint64_t calls_on_device() const { return calls_on_device_.load(std::memory_order_relaxed); }
   static const CommunicatorImpl& of(const Communicator& communicator) { return *communicator.impl_; }
+  static CommunicatorImpl& of(Communicator& communicator) { return *communicator.impl_; }
   std::string transport_name() const { return std::string(world_.transport->name()); }
   Status run(const CollectiveCall& call, const CallOptions& options);
   // The same where nothing is confirmed.

@@ -126,6 +126,11 @@ class Engine {
   // Errors: the one that broke the communicator; those of opening connections.
   Result<std::optional<std::uint32_t>> look_for_message(std::vector<Transfer> probes);
 
+  // Before `send`, whose end nobody will wait for: whether its receiver takes part. False: its process may have ended;
+  // ask again. True also if another thread drives for so long that this one cannot look. Errors: as of a send to a rank
+  // that takes part no more; the one that broke the communicator; those of opening connections.
+  Result<bool> look_at_receiver(Transfer send);
+
   // From any thread.
   void abort() noexcept;
   // From any thread: this rank cannot take part any more. The same for its peers, and `error` for its own calls.

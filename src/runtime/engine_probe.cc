@@ -1,5 +1,7 @@
-// A look for a message, without waiting for one.
+// Looks for a message or at a receiver, without waiting for either.
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -7,6 +9,8 @@
 
 namespace tutti {
 namespace {
+
+constexpr std::chrono::milliseconds kLongestTurn{20};  // that a look at a receiver waits for another driver
 
 // Drives what stands in no queue while it lives, so that no other thread drives and finalize() waits. Under the lock.
 class UnqueuedDrive {
@@ -67,6 +71,26 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
   // A receive that was called for meanwhile has the message.
   if (!found || look.is_stale()) return std::optional<std::uint32_t>();
   return std::optional(look.found());
+}
+
+Result<bool> Engine::look_at_receiver(Transfer send) {
+  std::unique_lock lock(mutex_);
+  if (driven_) {
+    wanting_.fetch_add(1);
+    world_.transport->doorbell().ring();  // the driver may sleep
+    changed_.wait_for(lock, kLongestTurn, [&] { return !driven_; });
+    wanting_.fetch_sub(1);
+  }
+  if (broken_ || driven_) {
+    changed_.notify_all();  // whoever kept still because we wanted to drive
+    return broken_ ? Result<bool>(*broken_) : true;
+  }
+  const UnqueuedDrive drive(lock, driven_, between_queues_, changed_);
+  send.tag.sequence = numbers_.upcoming(send.peer, Direction::kSend);
+  lock.unlock();
+  TUTTI_TRY(open(send, connections_));  // a connection that is refused may be the only sign
+  if (const auto diagnosis = Diagnostician(rank_, ranks_, *world_.transport).look_before(send)) return diagnosis->error;
+  return !world_.transport->peer_status(send.peer).ended;
 }
 
 }  // namespace tutti

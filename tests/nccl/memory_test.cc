@@ -1,8 +1,16 @@
 // Memory, registration, windows and one-sided calls; sums with factors of the program's own.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "nccl/elements.h"
 #include "nccl/ranks.h"
@@ -152,6 +160,54 @@ std::string check_ring_of_waits(ncclComm_t comm, int rank, int ranks) {
 }
 
 TEST(NcclWindows, AWaitForOneRankTakesWhatOthersPut) { as_processes(3, check_ring_of_waits); }
+
+// Rank 1 ends. The first put of rank 0 to it is the error, whether the two have talked before or not.
+struct DeadTarget {
+  std::atomic<int> ready;
+  std::atomic<bool> ended;
+};
+
+std::string check_put_to_dead(ncclComm_t comm, int rank, DeadTarget& state, bool talked) {
+  void* data = nullptr;
+  ncclWindow_t window = nullptr;
+  TUTTI_NCCL_WANT(make_window(comm, 4096, &data, &window).empty());
+  if (talked && rank == 0) TUTTI_NCCL_TRY(ncclSignal(1, 0, 0, 0, comm, nullptr));
+  ncclWaitSignalDesc_t wanted{.opCnt = 1, .peer = 0, .sigIdx = 0, .ctx = 0};
+  if (talked && rank == 1) TUTTI_NCCL_TRY(ncclWaitSignal(1, &wanted, comm, nullptr));
+  ++state.ready;
+  TUTTI_NCCL_WANT(test::eventually([&] { return state.ready == 2; }));
+  if (rank == 1) _exit(0);
+  TUTTI_NCCL_WANT(test::eventually([&] { return state.ended.load(); }));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // after which the first put may not go well
+  const std::int64_t start_ms = now_ms();
+  const int value = 5;
+  const ncclResult_t put = ncclPutSignal(&value, 1, ncclInt32, 1, window, 0, 0, 0, 0, comm, nullptr);
+  std::fprintf(stderr, "the put returned after %lld ms\n", static_cast<long long>(now_ms() - start_ms));
+  TUTTI_NCCL_WANT(put == ncclRemoteError);
+  TUTTI_NCCL_WANT(std::string(ncclGetLastError(nullptr)).find("rank 1 is gone") != std::string::npos);
+  TUTTI_NCCL_TRY(ncclCommAbort(comm));
+  _exit(0);  // ncclCommDestroy() would report the loss once more
+}
+
+class NcclWindowsOver : public testing::TestWithParam<const char*> {};
+
+TEST_P(NcclWindowsOver, APutToARankThatHasEndedIsAnError) {
+  setenv("TUTTI_TRANSPORT", GetParam(), 1);
+  for (const bool talked : {false, true}) {
+    void* memory = mmap(nullptr, sizeof(DeadTarget), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    DeadTarget& state = *new (memory) DeadTarget{};
+    const std::vector<pid_t> children = start_processes(
+        2, [&](ncclComm_t comm, int rank, int) { return check_put_to_dead(comm, rank, state, talked); });
+    EXPECT_EQ(status_of(children[1]), 0);
+    state.ended = true;
+    EXPECT_EQ(status_of(children[0]), 0) << (talked ? "after other messages" : "as the first message");
+    munmap(memory, sizeof(DeadTarget));
+  }
+  unsetenv("TUTTI_TRANSPORT");
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, NcclWindowsOver, testing::Values("shm", "tcp"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 TEST(NcclWindows, AWaitForASignalThatNeverComesIsAborted) {
   as_threads(2, [](ncclComm_t comm, int rank, int) -> std::string {
