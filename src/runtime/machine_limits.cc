@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <memory>
@@ -28,15 +29,24 @@ ProcessLimits process_limits() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
   while (folder != nullptr && readdir(folder.get()) != nullptr) ++limits.open;
   std::ifstream("/proc/sys/vm/max_map_count") >> limits.mappings;
+  if (geteuid() != 0) std::ifstream("/proc/sys/fs/file-max") >> limits.files;
   return limits;
 }
 
 Status check_descriptor_limit(std::uint64_t ranks, const ProcessLimits& limits) {
   const std::uint64_t descriptors = limits.open + kDescriptorsPerPeer * (ranks - 1) + kOtherDescriptors;
-  if (limits.descriptors == 0 || descriptors <= limits.descriptors) return {};
-  return refusal(ErrorCode::kSystem, fmt::format("with {} ranks on this machine each process needs {} file "
-                                                 "descriptors, and the limit is {}: raise it (ulimit -n)",
-                                                 ranks, descriptors, limits.descriptors));
+  if (limits.descriptors > 0 && descriptors > limits.descriptors) {
+    return refusal(ErrorCode::kSystem, fmt::format("with {} ranks on this machine each process needs {} file "
+                                                   "descriptors, and the limit is {}: raise it (ulimit -n)",
+                                                   ranks, descriptors, limits.descriptors));
+  }
+  const std::uint64_t files = ranks * (kDescriptorsPerPeer * (ranks - 1) + kOtherDescriptors);
+  if (limits.files > 0 && files > limits.files) {
+    return refusal(ErrorCode::kSystem, fmt::format("{} ranks on this machine need {} open files together, and the "
+                                                   "limit is {}: raise it (sysctl fs.file-max)",
+                                                   ranks, files, limits.files));
+  }
+  return {};
 }
 
 Status check_machine_limits(const SegmentShape& shape, const ProcessLimits& limits) {

@@ -17,6 +17,7 @@ struct ProcessLimits {
   std::uint64_t descriptors = 0;  // ulimit -n
   std::uint64_t open = 0;         // of these in use
   std::uint64_t mappings = 0;     // vm.max_map_count
+  std::uint64_t files = 0;        // fs.file-max, of all processes together; unknown to root, whom it does not limit
 };
 ProcessLimits process_limits();
 

@@ -24,14 +24,21 @@ TEST(MachineLimits, OneRankMoreThanCanShareMemoryIsRefusedWithTheLimit) {
 }
 
 TEST(MachineLimits, OneRankMoreThanThereAreDescriptorsForIsRefusedWithTheLimit) {
-  const ProcessLimits limits{.descriptors = 1024, .open = 10, .mappings = 0};
+  const ProcessLimits limits{.descriptors = 1024, .open = 10};
   EXPECT_TRUE(check_machine_limits(shape_of(500), limits).ok());
   expect_refusal(check_machine_limits(shape_of(501), limits), ErrorCode::kSystem,
                  "needs 1026 file descriptors, and the limit is 1024: raise it (ulimit -n)");
 }
 
+TEST(MachineLimits, OneRankMoreThanTheSystemHasFilesForIsRefusedWithTheLimit) {
+  const ProcessLimits limits{.files = 1'000'000};
+  EXPECT_TRUE(check_machine_limits(shape_of(703), limits).ok());
+  expect_refusal(check_machine_limits(shape_of(704), limits), ErrorCode::kSystem,
+                 "704 ranks on this machine need 1001088 open files together, and the limit is 1000000");
+}
+
 TEST(MachineLimits, OneRankMoreThanThereAreMappingsForIsRefusedWithTheLimit) {
-  const ProcessLimits limits{.descriptors = 0, .open = 0, .mappings = 3000};
+  const ProcessLimits limits{.mappings = 3000};
   EXPECT_TRUE(check_machine_limits(shape_of(1000), limits).ok());
   expect_refusal(check_machine_limits(shape_of(1001), limits), ErrorCode::kSystem,
                  "needs 3002 mappings, and the limit is 3000");
