@@ -1,6 +1,9 @@
 // The TCP transport when the process of a peer has ended without a goodbye.
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <string>
+
 #include "tcp_support.h"
 
 namespace tutti::tcp_test {
@@ -125,6 +128,41 @@ TEST(TcpDeath, IsSeenByAReceiverWithoutAConnection) {
   auto receive = world.receive(1, 0);
   world.end_peer();
   EXPECT_TRUE(world.ranks[0]->peer_status(1).ended) << "it may have left in peace";
+}
+
+class HandClock final : public Clock {
+ public:
+  std::int64_t now_ns() override { return now_ns_; }
+  void advance(std::int64_t ns) { now_ns_ += ns; }
+
+ private:
+  std::int64_t now_ns_ = 1'000'000'000;
+};
+
+// The connection that a rank makes while it waits for a message. No TCP connection can be made to a broadcast address:
+// the system refuses it as it does if it has no route to the peer.
+TEST(TcpDeath, IsNotConcludedFromAMissingRoute) {
+  World world;
+  HandClock clock;
+  PeerAddress nowhere = PeerAddress::parse(world.addresses[1], 1).value();
+  nowhere.socket = parse_address("127.255.255.255:" + std::to_string(nowhere.socket.port())).value();
+  world.addresses[1] = nowhere.text();
+  int error = 0;
+  try_to_connect(nowhere.socket, error);
+  ASSERT_EQ(error, ENETUNREACH);
+  TcpTransportOptions options = world.options(0);
+  options.clock = &clock;
+  world.ranks[0] = nullptr;
+  world.ranks[0] = TcpTransport::create(options, world.endpoints[0], world.addresses).value();
+  auto receive = world.receive(1, 0);
+  for (int look = 0; look < 200; ++look) {
+    clock.advance(50'000'000);
+    world.ranks[0]->pump();
+    const PeerStatus status = world.ranks[0]->peer_status(1);
+    ASSERT_EQ(status.life, PeerLife::kLive) << world.ranks[0]->peer_loss(1);
+    ASSERT_FALSE(status.ended);
+  }
+  EXPECT_NE(world.ranks[0]->troubles().find("is there a route"), std::string::npos) << world.ranks[0]->troubles();
 }
 
 }  // namespace

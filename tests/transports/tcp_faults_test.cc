@@ -406,5 +406,26 @@ TEST(TcpEndpoint, SaysWhenDescriptorsRunOut) {
   EXPECT_EQ(await(*receive, call(1)), Arrival::kMessage) << "as soon as there are some again";
 }
 
+// The connection for it is made as soon as there are some again.
+TEST(TcpFaults, WithoutDescriptorsAnAbortIsToldLater) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's check of types needs descriptors of its own";
+#endif
+  World world;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  world.ranks[0]->announce_abort();
+  const std::string troubles = world.ranks[0]->troubles();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_NE(troubles.find("ulimit -n"), std::string::npos) << troubles;
+  EXPECT_TRUE(eventually([&] {
+    for (auto& rank : world.ranks) rank->pump();
+    return world.ranks[1]->peer_status(0).life == PeerLife::kAborted;
+  }));
+  EXPECT_EQ(world.ranks[0]->troubles(), "");
+}
+
 }  // namespace
 }  // namespace tutti::tcp_test

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kLateNs = 50'000'000;     // a call that lasts longer is told of
 constexpr std::int64_t kSettleNs = 100'000'000;  // longest wait until a failure has left this process
+constexpr std::int64_t kAgainNs = 100'000'000;   // between two tries to connect to a peer
 constexpr std::size_t kMaxPendingBytes = 16384;  // per peer; what comes beyond is dropped: newer states follow
 
 template <class T>
@@ -108,40 +109,68 @@ StateRecord StatePusher::record() const {
 
 std::string StatePusher::trouble() const {
   const std::scoped_lock lock(mutex_);
-  return trouble_;
+  for (const Line& line : lines_) {
+    if (!line.trouble.empty()) return line.trouble;
+  }
+  return {};
 }
 
 void StatePusher::push() {
   told_ = true;
-  for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) {
-    if (addresses_[peer] && open(peer)) append(lines_[peer]);
-  }
+  for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) lines_[peer].owes = addresses_[peer].has_value();
   flush_locked();
 }
 
 bool StatePusher::open(std::uint32_t peer) {
   Line& line = lines_[peer];
   if (line.closed || line.socket.is_open()) return !line.closed;
-  auto socket = connect_to(addresses_[peer]->socket, 0, static_cast<std::int32_t>(peer));
-  if (!socket) {
-    trouble_ = socket.error().message;
-    line.closed = socket.error().code == ErrorCode::kPeerLost;
-    if (line.closed) line.ended = Reply{.kind = Reply::Kind::kEnded};
+  const std::int64_t now_ns = clock_.now_ns();
+  if (now_ns < line.again_ns) return false;
+  line.again_ns = now_ns + kAgainNs;
+  int error = 0;
+  Socket socket = try_to_connect(addresses_[peer]->socket, error);
+  if (error != 0) {
+    note_failure(peer, error);
     return false;
   }
-  bell_.watch(socket->get());
+  tune(socket.get(), 0);
+  bell_.watch(socket.get());
   Preamble preamble = mine_;
   preamble.kind = TcpLinkKind::kControl;
   preamble.nonce = addresses_[peer]->nonce;
   preamble.receiver = peer;
   endpoint_.sign(preamble);
-  auto stream = endpoint_.begin(std::move(*socket), preamble);
+  auto stream = endpoint_.begin(std::move(socket), preamble);
   if (!stream) {
-    trouble_ = stream.error().message;
+    line.trouble = stream.error().message;
     return false;
   }
   line.socket = std::move(*stream);
-  if (!line.socket.is_encrypted()) put(line.pending, preamble);
+  line.begun = line.socket.is_encrypted();  // which sends by itself
+  if (!line.begun) put(line.pending, preamble);
+  return true;
+}
+
+// Only a peer's own system refuses a connection. A network that has no way to it, or a system here that is short of
+// descriptors, does not prove that its process has ended, and may recover: then open() tries again.
+void StatePusher::note_failure(std::uint32_t peer, int error) {
+  Line& line = lines_[peer];
+  const Error failure = connect_error(addresses_[peer]->socket, error, static_cast<std::int32_t>(peer));
+  line.trouble = failure.message;
+  line.closed = failure.code == ErrorCode::kPeerLost && !is_network_error(error);
+  if (line.closed) line.ended = Reply{.kind = Reply::Kind::kEnded, .error = error};
+}
+
+// True if the connection failed before it was made, because of the network: then open() makes another one.
+bool StatePusher::try_again(std::uint32_t peer, int error) {
+  Line& line = lines_[peer];
+  if (line.begun || !is_network_error(error)) return false;
+  line.socket.close();
+  line.replies = ReplyReader();
+  line.pending.clear();
+  line.sent = 0;
+  line.owes = true;
+  note_failure(peer, error);
   return true;
 }
 
@@ -151,18 +180,23 @@ void StatePusher::append(Line& line) {
   put(line.pending, record_);
 }
 
-// True when the line has nothing more to send.
-bool StatePusher::send(Line& line) {
+// True when there is nothing more to send to `peer` on the connection that there is.
+bool StatePusher::send(std::uint32_t peer) {
+  Line& line = lines_[peer];
   while (!line.closed && line.sent < line.pending.size()) {
     iovec part{.iov_base = line.pending.data() + line.sent, .iov_len = line.pending.size() - line.sent};
     const Moved moved = line.socket.send({&part, 1});
     if (moved.ended) {
       const Reply reply = line.replies.read(line.socket);  // it may have said why
       const bool said = reply.kind == Reply::Kind::kGoodbye || reply.kind == Reply::Kind::kRefused;
+      if (!said && try_again(peer, moved.error)) return true;
       line.ended = said ? reply : Reply{.kind = Reply::Kind::kEnded, .error = moved.error};
       line.closed = true;
     } else if (moved.bytes == 0) {
       return false;
+    } else {
+      line.begun = true;
+      line.trouble.clear();
     }
     line.sent += moved.bytes;
   }
@@ -173,8 +207,13 @@ bool StatePusher::send(Line& line) {
 
 bool StatePusher::flush_locked() {
   bool empty = true;
-  for (Line& line : lines_) {
-    if (!line.pending.empty()) empty &= send(line);
+  for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) {
+    Line& line = lines_[peer];
+    if (line.owes && open(peer)) {
+      append(line);
+      line.owes = false;
+    }
+    if (!line.pending.empty()) empty &= send(peer);
   }
   return empty;
 }
@@ -203,7 +242,8 @@ std::vector<StatePusher::News> StatePusher::news() {
     Line& line = lines_[peer];
     if (line.socket.is_open() && !line.closed) {
       const Reply reply = line.replies.read(line.socket);
-      if (reply.kind != Reply::Kind::kNothing) {
+      const bool ended = reply.kind == Reply::Kind::kEnded;
+      if (reply.kind != Reply::Kind::kNothing && !(ended && try_again(peer, reply.error))) {
         line.ended = reply;
         line.closed = true;
       }

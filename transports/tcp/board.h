@@ -40,7 +40,7 @@ class StatePusher {
   bool flush();              // true when nothing is queued any more
   std::vector<News> news();  // what peers said or did on our connections since the last time
   StateRecord record() const;
-  std::string trouble() const;  // why peers could not be told; empty: they could
+  std::string trouble() const;  // why a peer could not be told; empty: all could
   // Opens the control connection to `peer` if there was none yet. Its end then shows that the peer's process has ended.
   void connect(std::uint32_t peer);
 
@@ -49,14 +49,20 @@ class StatePusher {
     TcpStream socket;
     ReplyReader replies;
     std::vector<std::byte> pending;
-    std::size_t sent = 0;  // of `pending`
-    bool closed = false;   // ended, or cannot be had: never tried again
-    std::optional<Reply> ended;
+    std::size_t sent = 0;        // of `pending`
+    bool begun = false;          // the peer may have got something on this connection
+    bool owes = false;           // the peer is to be told the state, once there is a connection
+    std::int64_t again_ns = 0;   // no other try before this time
+    bool closed = false;         // the connection has ended, or nobody listens there: never tried again
+    std::string trouble{};       // why there was no connection at the last try; empty: there was
+    std::optional<Reply> ended;  // for news()
   };
   void push();
   void append(Line& line);
-  bool send(Line& line);
+  bool send(std::uint32_t peer);
   bool open(std::uint32_t peer);
+  void note_failure(std::uint32_t peer, int error);
+  bool try_again(std::uint32_t peer, int error);
   bool flush_locked();
   void settle();
 
@@ -72,7 +78,6 @@ class StatePusher {
   bool inside_ = false;              // of call_
   bool told_ = false;                // ... whose state the peers have been told
   std::int64_t waits_since_ns_ = 0;  // when push_if_late() first saw call_; 0: not yet
-  std::string trouble_;
 };
 
 // What one peer has told of itself. Belongs to the thread that drives progress.

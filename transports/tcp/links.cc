@@ -159,13 +159,11 @@ void TcpLinks::note_answer(std::uint32_t peer, const Reply& reply) {
 }
 
 // A process that has ended takes no connection, however it has ended. That it died follows only where it still owes
-// this rank something; where a connection to it is open, that will say. What the network says is no word of its end.
+// this rank something; if a connection to it is open, the end of that connection will show it. A network error does not
+// prove that the peer's process has ended.
 void TcpLinks::note_deaf(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded) return note_reply(peer, reply);
-  if (reply.error == EHOSTUNREACH || reply.error == ENETUNREACH || reply.error == ENETDOWN ||
-      reply.error == ETIMEDOUT) {
-    return describe_end(peer, reply);
-  }
+  if (is_network_error(reply.error)) return describe_end(peer, reply);
   if (peers_[peer].deaf_since_ns == 0) peers_[peer].deaf_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
   describe_end(peer, reply);
 }

@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 
 namespace tutti {
@@ -14,18 +13,13 @@ constexpr std::int64_t kAnswerNs = 500'000'000;  // longest wait for an answer
 // connections, and the kernel resets what the listener had not accepted.
 constexpr std::int64_t kOpenNs = 100'000'000;
 
-// No word from the peer's machine.
-bool is_of_network(int error) {
-  return error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN || error == ETIMEDOUT;
-}
-
 }  // namespace
 
 PeerProbe::PeerProbe(const SocketAddress& listener, std::int64_t now_ns) : since_ns_(now_ns) {
   int error = 0;
   socket_ = try_to_connect(listener, error);
   // Without a socket, for want of descriptors, the usual cause is assumed.
-  if (error != 0) settle(is_of_network(error) ? Finding::kSilence : Finding::kEnded);
+  if (error != 0) settle(is_network_error(error) ? Finding::kSilence : Finding::kEnded);
 }
 
 PeerProbe::Finding PeerProbe::look(std::int64_t now_ns) {
@@ -35,7 +29,7 @@ PeerProbe::Finding PeerProbe::look(std::int64_t now_ns) {
   std::byte byte{};
   if ((state.revents & (POLLIN | POLLERR | POLLHUP)) != 0) {
     const Moved moved = peek_some(socket_.get(), &byte, 1);
-    if (moved.ended) settle(is_of_network(moved.error) ? Finding::kSilence : Finding::kEnded);
+    if (moved.ended) settle(is_network_error(moved.error) ? Finding::kSilence : Finding::kEnded);
   } else if ((state.revents & POLLOUT) != 0 && connected_ns_ == 0) {
     connected_ns_ = std::max<std::int64_t>(now_ns, 1);
   }

@@ -176,10 +176,15 @@ Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_byt
       errno == EINPROGRESS) {
     return made;
   }
-  if (errno == EADDRNOTAVAIL || is_shortage(errno)) return socket_error("connect", errno, peer);
-  return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, peer,
-               fmt::format("rank {} cannot be reached at {} ({}): has it ended, or does a firewall stand between?",
-                           peer, address.text(), std::strerror(errno))};
+  return connect_error(address, errno, peer);
+}
+
+Error connect_error(const SocketAddress& address, int error, std::int32_t peer) {
+  if (error == EADDRNOTAVAIL || is_shortage(error)) return socket_error("connect", error, peer);
+  return {ErrorCode::kPeerLost, ErrorScope::kCommunicator, peer,
+          fmt::format("rank {} cannot be reached at {} ({}): {}", peer, address.text(), std::strerror(error),
+                      is_network_error(error) ? "is there a route from this machine to that one?"
+                                              : "has it ended, or does a firewall stand between?")};
 }
 
 Socket try_to_connect(const SocketAddress& address, int& error) {
@@ -191,6 +196,11 @@ Socket try_to_connect(const SocketAddress& address, int& error) {
   error = errno;
   made.close();
   return made;
+}
+
+bool is_network_error(int error) {
+  return error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN ||
+         error == ETIMEDOUT || error == EACCES || error == EPERM;  // the last two: a route or a firewall forbids it
 }
 
 Moved send_some(int fd, std::span<iovec> parts) {

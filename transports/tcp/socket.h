@@ -68,8 +68,13 @@ Error socket_error(const char* call, int error, std::int32_t rank = -1);
 // that connect_to() returned may still be under way: the first send tells.
 Result<Socket> listen_on(const SocketAddress& address);
 Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_bytes, std::int32_t peer);
-// The same, with the errno of a failure in place of words: 0, or the socket is closed.
+// Starts a connection, without tune(). `error`: 0, or the errno of a failure, and then the socket is closed.
 Socket try_to_connect(const SocketAddress& address, int& error);
+// The same error as connect_to()'s, for such an errno.
+Error connect_error(const SocketAddress& address, int error, std::int32_t peer);
+// Whether a connection failed because of the network or of this machine's routes, for example because a cable is out or
+// a route is missing. Such an error does not prove that the peer's process has ended, and it may pass.
+bool is_network_error(int error);
 // No delay, keep-alive; `buffer_bytes` 0 leaves the buffers to the kernel, which tunes them.
 void tune(int fd, std::uint32_t buffer_bytes);
 
