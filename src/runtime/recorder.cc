@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "tutti/version.h"
 
 namespace tutti {
@@ -92,7 +93,8 @@ Recorder::~Recorder() {
   if (getpid() != process_) return;  // a forked copy: what it maps is the parent's
   set_anchor();
   header_->ended.store(now(), std::memory_order_release);
-  if (!ended_badly_) folder_->ended_well(name_);
+  // Without memory for its new name the file keeps the old one. Its header says that the communicator has ended.
+  if (!ended_badly_) runs_through([this] { folder_->ended_well(name_); });
 }
 
 // The magic comes last: a file without it was never whole.

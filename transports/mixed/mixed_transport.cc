@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -66,7 +67,9 @@ class RememberedWindow final : public Window {
  public:
   RememberedWindow(std::unique_ptr<Window> window, MemoryForgetter forget)
       : window_(std::move(window)), forget_(std::move(forget)) {}
-  ~RememberedWindow() override { forget_(data(), size()); }
+  ~RememberedWindow() override {
+    runs_through([this] { forget_(data(), size()); });
+  }
   std::byte* data() const override { return window_->data(); }
   std::size_t size() const override { return window_->size(); }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -34,7 +35,7 @@ Result<std::unique_ptr<OffloadTransport>> OffloadTransport::create(TcpTransportO
 
 OffloadTransport::~OffloadTransport() {
   if (path_ == nullptr || !tcp_->links().own_process()) return;
-  announce_leave();
+  runs_through([this] { announce_leave(); });  // if this ends early, the destructor of tcp_ still says goodbye
 }
 
 Result<std::unique_ptr<SendConnection>> OffloadTransport::open_send(std::uint32_t peer, std::uint16_t lane) {

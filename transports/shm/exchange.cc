@@ -74,19 +74,26 @@ SubExchange::SubExchange(std::shared_ptr<SegmentExchange> parent, std::vector<st
   TUTTI_ASSERT(!members_.empty());  // an empty audience would mean all of the parent's peers
 }
 
-std::vector<std::uint32_t> SubExchange::translate(std::span<const std::uint32_t> audience) const {
+std::span<const std::uint32_t> SubExchange::translate(std::span<const std::uint32_t> audience,
+                                                      std::vector<std::uint32_t>& room) const {
   if (audience.empty()) return members_;
-  std::vector<std::uint32_t> peers;
-  for (const std::uint32_t peer : audience) peers.push_back(members_.at(peer));
-  return peers;
+  for (const std::uint32_t peer : audience) room.push_back(members_.at(peer));
+  return room;
 }
 
 std::uint32_t SubExchange::share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) {
-  return parent_->share(mapping, translate(audience));
+  std::vector<std::uint32_t> room;
+  return parent_->share(mapping, translate(audience, room));
 }
 
 void SubExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
-  parent_->unshare(id, translate(audience));
+  std::vector<std::uint32_t> room;
+  parent_->unshare(id, translate(audience, room));
+}
+
+bool SubExchange::all_sent_to(std::span<const std::uint32_t> peers) {
+  std::vector<std::uint32_t> room;
+  return parent_->all_sent_to(translate(peers, room));
 }
 
 std::shared_ptr<Mapping> SubExchange::find(std::uint32_t peer, std::uint32_t id) {

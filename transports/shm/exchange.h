@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/exceptions.h"
 #include "transports/memory_loss.h"
 #include "transports/notes.h"
 #include "transports/shm/mapping.h"
@@ -79,7 +80,7 @@ class Share {
   Share(std::shared_ptr<SegmentExchange> exchange, const std::shared_ptr<Mapping>& mapping)
       : exchange_(std::move(exchange)), id_(exchange_->share(mapping, {})) {}
   ~Share() {
-    if (exchange_ != nullptr) exchange_->unshare(id_, {});
+    if (exchange_ != nullptr) runs_through([this] { exchange_->unshare(id_, {}); });
   }
   Share(Share&& other) noexcept : exchange_(std::move(other.exchange_)), id_(other.id_) {}
   Share& operator=(Share&&) = delete;
@@ -114,7 +115,7 @@ class SubExchange final : public SegmentExchange {
   std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;  // tells of its own peers
-  bool all_sent_to(std::span<const std::uint32_t> peers) override { return parent_->all_sent_to(translate(peers)); }
+  bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
@@ -123,7 +124,9 @@ class SubExchange final : public SegmentExchange {
   std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  std::vector<std::uint32_t> translate(std::span<const std::uint32_t> audience) const;
+  // The parent's numbers of these peers; in `room` unless all are meant, so that this case needs no memory.
+  std::span<const std::uint32_t> translate(std::span<const std::uint32_t> audience,
+                                           std::vector<std::uint32_t>& room) const;
 
   std::shared_ptr<SegmentExchange> parent_;  // shared with the other communicators
   std::vector<std::uint32_t> members_;

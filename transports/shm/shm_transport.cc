@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "transports/shm/attach.h"
 #include "transports/shm/shm_connection.h"
 
@@ -16,7 +17,7 @@ class ShmWindow final : public Window {
       : process_(getpid()), table_(std::move(table)), mapping_(std::move(mapping)), id_(table_->insert(mapping_)) {}
   ~ShmWindow() override {
     if (getpid() != process_) return;  // a forked copy must not free the rank's pages
-    table_->erase(id_);
+    runs_through([this] { table_->erase(id_); });
     mapping_->retire();  // peers may hold the mapping for a while yet
   }
   std::byte* data() const override { return mapping_->data(); }
@@ -152,7 +153,7 @@ std::span<const std::byte> ShmTransport::window_memory(const WindowRef& place) c
 
 ShmTransport::~ShmTransport() {
   if (segments_.size() != shape_.ranks || getpid() != process_) return;  // set-up failed half-way, or a forked copy
-  announce_leave();
+  runs_through([this] { announce_leave(); });
 }
 
 void ShmTransport::announce_leave() {

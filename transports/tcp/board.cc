@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -74,9 +75,9 @@ void StatePusher::goodbye() {
     record_.life = static_cast<std::uint32_t>(PeerLife::kLeft);
   }
   for (Line& line : lines_) {
-    if (line.socket.is_open() && !line.closed) append(line);
+    if (line.socket.is_open() && !line.closed) runs_through([&] { append(line); });
   }
-  flush_locked();
+  runs_through([this] { flush_locked(); });
 }
 
 void StatePusher::push_if_late() {

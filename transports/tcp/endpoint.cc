@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "base/system_error.h"
 #include "transports/shm/mapping.h"
 
@@ -146,7 +147,8 @@ void TcpEndpoint::detach(const TcpMailbox& mailbox, const FrameHeader& goodbye) 
   TUTTI_ASSERT(found != mailboxes_.end());
   const std::shared_ptr<TcpMailbox> own = found->second.lock();
   mailboxes_.erase(found);
-  departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .goodbye = goodbye});
+  // Without memory for it, who connects later is parked, as if the communicator were still to come.
+  runs_through([&] { departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .goodbye = goodbye}); });
   if (departures_.size() > kMaxDepartures) departures_.pop_front();
   if (own == nullptr) return;
   for (auto& link : own->links) route(std::move(link));  // which says goodbye to them

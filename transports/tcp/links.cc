@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -16,7 +17,25 @@ namespace {
 constexpr std::int64_t kPumpEveryNs = 1'000'000;  // status() looks at the sockets again after this time
 constexpr std::int64_t kGoodbyeNs = 500'000'000;  // longest wait for room for goodbyes
 constexpr std::int64_t kReadOnNs = 500'000'000;   // what a dead peer has sent may be read for this long
-constexpr std::int64_t kAbsentNs = 50'000'000;    // longest wait for a peer to which there is no connection
+// A receive that has waited so long without any connection to the peer makes this rank connect.
+constexpr std::int64_t kAbsentNs = 50'000'000;
+
+// What `step` returns; true if memory was exhausted in it, so that nothing waits for what it did not do.
+template <class Step>
+bool unless_starved(Step&& step) {
+  bool done = true;
+  runs_through([&] { done = step(); });
+  return done;
+}
+
+// False: there is no room.
+bool say(TcpStream& stream, const FrameHeader& frame) {
+  if (!stream.is_open()) return true;
+  return unless_starved([&] {
+    const Moved moved = stream.say(frame);
+    return moved.bytes > 0 || moved.ended;
+  });
+}
 
 }  // namespace
 
@@ -72,7 +91,12 @@ Result<Socket> TcpLinks::connect(std::uint32_t peer) {
   return socket;
 }
 
-void TcpLinks::add(TcpLink& link) { links_.push_back(&link); }
+void TcpLinks::add(TcpLink& link) {
+  // A connection leaves two sockets at most for a goodbye, in its destructor, which must not need memory.
+  const std::size_t room = orphans_.size() + 2 * (links_.size() + 1);
+  if (room > orphans_.capacity()) orphans_.reserve(2 * room);
+  links_.push_back(&link);
+}
 
 void TcpLinks::remove(TcpLink& link) {
   std::erase(links_, &link);
@@ -324,9 +348,24 @@ std::string TcpLinks::troubles() {
   return text;
 }
 
+bool TcpLinks::tell_orphans(const FrameHeader& goodbye) {
+  for (Orphan& orphan : orphans_) {
+    if (!orphan.told) orphan.told = say(orphan.socket->socket, goodbye);
+  }
+  return std::all_of(orphans_.begin(), orphans_.end(), [](const Orphan& orphan) { return orphan.told; });
+}
+
+bool TcpLinks::tell_links(const FrameHeader& goodbye) {
+  for (TcpLink* link : links_) {
+    if (!link->told_) link->told_ = unless_starved([&] { return link->say_goodbye(goodbye); });
+  }
+  return std::all_of(links_.begin(), links_.end(), [](const TcpLink* link) { return link->told_; });
+}
+
+// A destructor calls this, perhaps after memory has run out: each step goes on without those before it.
 void TcpLinks::say_goodbye() {
   if (mailbox_ == nullptr) return;  // said already
-  flush();
+  runs_through([this] { flush(); });
   pusher_->goodbye();
   const StateRecord record = pusher_->record();
   std::optional<CallFailure> failure;
@@ -336,31 +375,22 @@ void TcpLinks::say_goodbye() {
                .argument = static_cast<CallArgument>(record.argument)};
   }
   const FrameHeader goodbye = goodbye_frame(record.entered, record.left, failure);
-  const auto say = [&](TcpStream& stream) {  // false: there is no room
-    if (!stream.is_open()) return true;
-    const Moved moved = stream.say(goodbye);
-    return moved.bytes > 0 || moved.ended;
-  };
-  admit();
+  runs_through([this] { admit(); });
   // All are told before any is closed: a peer that finds one closed finds the goodbye on another.
-  std::vector<TcpStream*> streams;
-  for (const Orphan& orphan : orphans_) streams.push_back(&orphan.socket->socket);
-  const auto say_again = [&] { std::erase_if(streams, [&](TcpStream* stream) { return say(*stream); }); };
-  say_again();
-  for (auto& [lane, waiting] : waiting_) say(waiting.socket);
-  for (Peer& peer : peers_) say(peer.board.socket());
+  tell_orphans(goodbye);
+  for (auto& [lane, waiting] : waiting_) say(waiting.socket, goodbye);
+  for (Peer& peer : peers_) say(peer.board.socket(), goodbye);
   // Encrypted, it may wait for a handshake or for room: that is given a moment, since without a goodbye the peer would
   // take us for dead.
-  std::vector<TcpLink*> links = links_;
   const std::int64_t latest_ns = clock_.now_ns() + kGoodbyeNs;
   while (true) {
-    std::erase_if(links, [&](TcpLink* link) { return link->say_goodbye(goodbye); });
+    const bool links_told = tell_links(goodbye);
     if (!endpoint_->encrypts()) break;
-    endpoint_->service();  // peers that set up connections may be in the same place
-    const bool told = streams.empty() && links.empty() && pusher_->flush();
-    if (told || clock_.now_ns() >= latest_ns) break;
+    runs_through([this] { endpoint_->service(); });  // peers that set up connections may be in the same place
+    const bool pushed = unless_starved([this] { return pusher_->flush(); });
+    if (tell_orphans(goodbye) && links_told && pushed) break;
+    if (clock_.now_ns() >= latest_ns) break;
     poll(nullptr, 0, 1);
-    say_again();
   }
   for (TcpLink* link : links_) link->end();
   for (const Orphan& orphan : orphans_) orphan.socket->end();

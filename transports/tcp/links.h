@@ -78,6 +78,7 @@ class TcpLink {
  private:
   friend class TcpLinks;
   bool dirty_ = false;  // in its list of those that have something to send
+  bool told_ = false;   // it has said goodbye
   const std::uint32_t peer_;
 };
 
@@ -114,6 +115,7 @@ class TcpLinks {
     bool brings_answer = false;      // a frame at most; else it may bring data
     std::vector<std::byte> stashed;  // of the data, what was read
     ReplyReader replies;             // what was read of the answer
+    bool told = false;               // goodbye was said
   };
   void keep_for_goodbye(Orphan orphan);
   void take_back(const LaneSocket& socket);  // it is used again
@@ -171,6 +173,8 @@ class TcpLinks {
   void listen_to_boards();
   void connect_to_absent(std::int64_t now_ns);
   void describe_end(std::uint32_t peer, const Reply& reply);
+  bool tell_orphans(const FrameHeader& goodbye);
+  bool tell_links(const FrameHeader& goodbye);
   bool misses(std::uint32_t peer) const;
   void judge(std::uint32_t peer, PeerStatus& status);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -27,8 +28,10 @@ TcpNotes::TcpNotes(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel,
 
 TcpNotes::~TcpNotes() {
   if (getpid() != process_) return;
-  for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) hang_up(peer);
-  endpoint_->detach(*mailbox_, goodbye_frame(0, 0));
+  runs_through([this] {
+    for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) hang_up(peer);
+  });
+  runs_through([this] { endpoint_->detach(*mailbox_, goodbye_frame(0, 0)); });
 }
 
 void TcpNotes::dial(std::uint32_t peer) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -33,8 +34,13 @@ TcpReceiveConnection::~TcpReceiveConnection() {
     if (side->socket->torn) {
       both_.common.reset();
     } else {
-      links_->keep_for_goodbye(
-          {.socket = side->socket, .peer = peer(), .brings_answer = false, .stashed = side->stashed(), .replies = {}});
+      runs_through([&] {
+        links_->keep_for_goodbye({.socket = side->socket,
+                                  .peer = peer(),
+                                  .brings_answer = false,
+                                  .stashed = side->stashed(),
+                                  .replies = {}});
+      });
     }
   }
 }

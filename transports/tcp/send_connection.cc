@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 namespace {
@@ -48,7 +49,7 @@ Result<std::unique_ptr<TcpSendConnection>> TcpSendConnection::open(std::shared_p
 }
 
 TcpSendConnection::~TcpSendConnection() {
-  if (links_->own_process()) push();
+  if (links_->own_process()) runs_through([this] { push(); });
   links_->remove(*this);
   socket_->sender = false;
   if (socket_->reader != nullptr) {
@@ -66,8 +67,10 @@ TcpSendConnection::~TcpSendConnection() {
 
 void TcpSendConnection::keep_for_goodbye(const std::shared_ptr<LaneSocket>& socket) {
   const bool answer = socket == own_ && !links_->hosts(peer());
-  links_->keep_for_goodbye(
-      {.socket = socket, .peer = peer(), .brings_answer = answer, .stashed = {}, .replies = replies_});
+  runs_through([&] {
+    links_->keep_for_goodbye(
+        {.socket = socket, .peer = peer(), .brings_answer = answer, .stashed = {}, .replies = replies_});
+  });
 }
 
 std::byte* TcpSendConnection::payload(std::size_t slot) {

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "transports/shm/mapping.h"
 #include "transports/tcp/receive_connection.h"
 #include "transports/tcp/send_connection.h"
@@ -40,7 +41,7 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(const TcpTransportOpt
 }
 
 TcpTransport::~TcpTransport() {
-  if (links_->own_process()) links_->say_goodbye();
+  if (links_->own_process()) runs_through([this] { links_->say_goodbye(); });
 }
 
 Result<std::unique_ptr<SendConnection>> TcpTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
