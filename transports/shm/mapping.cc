@@ -77,7 +77,11 @@ const char* advice_for_memfd(int error) {
 }
 
 Result<int> create_memfd(std::size_t bytes) {
-  if (Mapping::refusal()) return *Mapping::refusal();
+  if (Mapping::refusal()) {
+    Error error = *Mapping::refusal();
+    error.scope = ErrorScope::kCall;  // a communicator that works without shared memory goes on
+    return error;
+  }
   Descriptor fd(open_memfd());
   if (fd.get() < 0) return system_error("memfd_create", bytes, advice_for_memfd(errno));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {

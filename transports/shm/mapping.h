@@ -16,7 +16,7 @@ class Mapping {
  public:
   // Why no mapping of this process can be passed to another process: the system forbids memfd_create. It is asked once;
   // the answer holds for the life of the process. create() then returns memory that only this process can map (fd() is
-  // -1), and adopt() fails with this error.
+  // -1), and adopt() fails with this error, for the call alone (ErrorScope::kCall).
   static const std::optional<Error>& refusal();
   // Zeroed pages; `huge` asks for huge pages (a wish). Errors: kSystem with what to raise (memory, descriptors).
   static Result<std::shared_ptr<Mapping>> create(std::size_t bytes, bool huge);
