@@ -19,11 +19,7 @@ class Sha256 {
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
   void add(std::string_view bytes) { SHA256_Update(&context_, bytes.data(), bytes.size()); }
-  Digest end() {
-    Digest digest{};
-    SHA256_Final(digest.data(), &context_);
-    return digest;
-  }
+  void end(Digest& digest) { SHA256_Final(digest.data(), &context_); }
 
  private:
   SHA256_CTX context_{};
@@ -34,12 +30,19 @@ class Sha256 {
 Digest sha256(std::initializer_list<std::string_view> parts) {
   Sha256 hash;
   for (const std::string_view part : parts) hash.add(part);
-  return hash.end();
+  Digest digest{};
+  hash.end(digest);
+  return digest;
 }
 
-Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts) {
-  const Wiped<Digest> short_key = key.size() > kBlockBytes ? sha256({key}) : Digest{};
-  if (key.size() > kBlockBytes) key = bytes_of(short_key);
+void hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts, Digest& digest) {
+  Wiped<Digest> short_key;
+  if (key.size() > kBlockBytes) {
+    Sha256 hash;
+    hash.add(key);
+    hash.end(short_key);
+    key = bytes_of(short_key);
+  }
   Wiped<std::array<char, kBlockBytes>> pad;
   const auto fill = [&](char with) {
     for (std::size_t i = 0; i < pad.size(); ++i) pad[i] = static_cast<char>((i < key.size() ? key[i] : 0) ^ with);
@@ -48,13 +51,24 @@ Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view>
   fill(0x36);
   inner.add(bytes_of(pad));
   for (const std::string_view part : parts) inner.add(part);
-  const Wiped<Digest> inside = inner.end();
+  Wiped<Digest> inside;
+  inner.end(inside);
   fill(0x5c);
-  return sha256({bytes_of(pad), bytes_of(inside)});
+  Sha256 outer;
+  outer.add(bytes_of(pad));
+  outer.add(bytes_of(inside));
+  outer.end(digest);
+}
+
+Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts) {
+  Digest digest{};
+  hmac_sha256(key, parts, digest);
+  return digest;
 }
 
 Key hmac_key(std::string_view key, std::initializer_list<std::string_view> parts) {
-  const Wiped<Digest> digest = hmac_sha256(key, parts);
+  Wiped<Digest> digest;
+  hmac_sha256(key, parts, digest);
   return Key(digest);
 }
 

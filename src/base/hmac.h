@@ -19,6 +19,8 @@ using Tag = std::array<std::uint8_t, 16>;  // the first half of a Digest, which 
 // Of the parts one after the other, as if they were one text. Where their lengths are not fixed, the caller tells them.
 Digest sha256(std::initializer_list<std::string_view> parts);
 Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts);
+// The same into `digest`, which may be a Wiped one: no other copy stays on the stack.
+void hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts, Digest& digest);
 
 // The same as a key, of which no copy stays behind.
 Key hmac_key(std::string_view key, std::initializer_list<std::string_view> parts);

@@ -48,6 +48,7 @@ struct Wiped : T {
   static_assert(std::is_trivially_copyable_v<T>);
   Wiped() : T{} {}
   Wiped(const T& value) : T(value) {}  // NOLINT: as T
+  Wiped(const T&& value) = delete;     // a temporary is a copy that nobody wipes: fill the secret in place
   Wiped(const Wiped&) = default;
   Wiped& operator=(const Wiped&) = default;
   ~Wiped() { explicit_bzero(this, sizeof(*this)); }

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 #include "base/hmac.h"
 
@@ -60,7 +61,9 @@ TEST(Key, CopiesAreKeysOfTheirOwn) {
 
 TEST(Wiped, LeavesNothingBehind) {
   alignas(Wiped<Digest>) std::array<std::byte, sizeof(Wiped<Digest>)> place{};
-  auto* const secret = new (place.data()) Wiped<Digest>(sha256({"a secret"}));
+  static_assert(!std::is_constructible_v<Wiped<Digest>, Digest>, "nobody would wipe the temporary");
+  const Digest known = sha256({"a secret"});
+  auto* const secret = new (place.data()) Wiped<Digest>(known);
   secret->~Wiped();
   EXPECT_EQ(std::count(place.begin(), place.end(), std::byte{}), std::ptrdiff_t{place.size()});
 }
