@@ -36,13 +36,14 @@ std::string namespace_identity() {
 // have the same name, their ranks' needs are added up, and larger messages are left out than would have to be.
 Result<MemoryClaim> own_claim() {
   const AvailableMemory memory = available_memory();
-  const auto machine = boot_id();
-  if (!machine) return machine.error();
+  const auto boot = boot_id();
+  if (!boot) return boot.error();
+  const std::string& machine = boot->name;
   MemoryClaim claim;
-  claim.machine = digest(*machine);
+  claim.machine = digest(machine);
   claim.machine_bytes = memory.machine_bytes;
   claim.group_bytes = memory.group_bytes;
-  if (!memory.group.empty()) claim.group = digest(*machine + namespace_identity() + memory.group);
+  if (!memory.group.empty()) claim.group = digest(machine + namespace_identity() + memory.group);
   return claim;
 }
 

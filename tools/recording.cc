@@ -280,7 +280,8 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
   read.program = text_at(second, offsetof(Header, program), sizeof(Header::program));
   read.release = text_at(second, offsetof(Header, release), sizeof(Header::release));
   read.transport = text_at(second, offsetof(Header, transport), sizeof(Header::transport));
-  const bool here = text_at(second, offsetof(Header, boot), sizeof(Header::boot)) == recording::own_boot();
+  const std::string boot = text_at(second, offsetof(Header, boot), sizeof(Header::boot));
+  const bool here = !boot.empty() && boot == recording::own_boot();
   const Times times(second, here ? now : Now{});
   const auto time_at = [&](std::size_t offset) -> std::optional<std::int64_t> {
     const std::uint64_t ticks = word_at(second, offset);

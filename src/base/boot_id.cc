@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-Result<std::string> boot_id() {
+Result<BootId> boot_id() {
   std::string id;
   errno = 0;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -17,9 +17,10 @@ Result<std::string> boot_id() {
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
                  "/proc/sys/kernel/random/boot_id cannot be read: " + words_of_errno(errno)};
   }
-  if (std::getline(file, id) && !id.empty()) return id;
+  if (std::getline(file, id) && !id.empty()) return BootId{.name = id, .is_proof = true};
   utsname names{};
-  return "unknown boot of " + std::string(uname(&names) == 0 ? names.nodename : "this host");
+  const std::string host = uname(&names) == 0 ? names.nodename : "this host";
+  return BootId{.name = "unknown boot of " + host, .is_proof = false};
 }
 
 }  // namespace tutti

@@ -77,7 +77,7 @@ std::uint64_t own_pid_namespace() {
 
 std::string own_boot() {
   const auto boot = boot_id();
-  return boot ? boot->substr(0, sizeof(Header::boot) - 1) : std::string();
+  return boot && boot->is_proof ? boot->name.substr(0, sizeof(Header::boot) - 1) : std::string();
 }
 
 bool has_cpu_counter() {

@@ -118,7 +118,7 @@ struct alignas(4096) Header {
   std::int32_t pid;
   std::uint64_t process_start;  // field 22 of /proc/PID/stat: tells a number that was used again
   std::uint64_t pid_namespace;  // inode of /proc/self/ns/pid; 0: not known
-  std::array<char, 40> boot;    // boot_id()
+  std::array<char, 40> boot;    // own_boot()
   std::array<char, 64> host;
   std::array<char, 32> program;
   std::array<char, 32> release;  // of Tutti: its version
@@ -154,7 +154,7 @@ std::uint32_t fold(std::uint64_t id);
 // Of a process: field 22 of its /proc/PID/stat; 0: there is none. `state`, if not null: the letter of its state.
 std::uint64_t process_start(std::int32_t pid, char* state = nullptr);
 std::uint64_t own_pid_namespace();
-std::string own_boot();
+std::string own_boot();  // boot_id(), or nothing if that is no proof of the same machine
 
 // A counter of the processor that always runs at one rate, if there is one.
 bool has_cpu_counter();

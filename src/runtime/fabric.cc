@@ -40,7 +40,7 @@ std::int64_t margin_ns(std::int64_t timeout_ms) { return std::min<std::int64_t>(
 Result<std::string> machine_name(const Config& config) {
   auto boot = boot_id();
   if (!boot) return boot.error();
-  return *boot + "/" + config.node_id;
+  return boot->name + "/" + config.node_id;
 }
 
 // What must be the same on all ranks of a job.
