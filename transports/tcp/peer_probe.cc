@@ -8,7 +8,9 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kAnswerNs = 500'000'000;  // longest wait for an answer
+// Longest wait for an answer. Linux repeats the first packet of a connection after 1 s, so that this includes the
+// answer to a second one: a single packet that was lost does not look like a machine that is switched off.
+constexpr std::int64_t kAnswerNs = 3'000'000'000;
 // How long a new connection must stay open. A process that ends closes its listener within this time of its
 // connections, and the kernel resets what the listener had not accepted.
 constexpr std::int64_t kOpenNs = 100'000'000;
@@ -30,9 +32,9 @@ PeerProbe::Finding PeerProbe::look(std::int64_t now_ns) {
   if ((state.revents & (POLLIN | POLLERR | POLLHUP)) != 0) {
     const Moved moved = peek_some(socket_.get(), &byte, 1);
     if (moved.ended) settle(is_network_error(moved.error) ? Finding::kSilence : Finding::kEnded);
-  } else if ((state.revents & POLLOUT) != 0 && connected_ns_ == 0) {
-    connected_ns_ = std::max<std::int64_t>(now_ns, 1);
   }
+  const bool connected = (state.revents & (POLLIN | POLLOUT)) != 0;  // a listener may speak first
+  if (finding_ == Finding::kNone && connected && connected_ns_ == 0) connected_ns_ = std::max<std::int64_t>(now_ns, 1);
   if (finding_ == Finding::kNone && connected_ns_ != 0 && now_ns - connected_ns_ >= kOpenNs) settle(Finding::kLives);
   if (finding_ == Finding::kNone && now_ns - since_ns_ >= kAnswerNs) {
     settle(connected_ns_ != 0 ? Finding::kLives : Finding::kSilence);
@@ -48,8 +50,8 @@ void PeerProbe::settle(Finding finding) {
 std::string words_of(PeerProbe::Finding finding) {
   switch (finding) {
     case PeerProbe::Finding::kLives:
-      return "but its process still takes connections: a firewall or another device between the machines cuts or "
-             "resets connections, perhaps those that were idle";
+      return "but something still takes connections at its port: if that is its process, a firewall or another device "
+             "between the machines cuts or resets connections, perhaps those that were idle";
     case PeerProbe::Finding::kSilence:
       return "and its machine does not answer: it is switched off, or the network or a firewall between the machines "
              "stops the packets";
