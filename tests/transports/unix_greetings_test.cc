@@ -1,13 +1,20 @@
 // Set-up on one machine beside programs that connect to a rank's Unix socket and are no ranks.
+#include "transports/shm/unix_greetings.h"
+
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -87,9 +94,58 @@ TEST(UnixGreetings, APeerIsLetInBesideStrangersThatStaySilent) {
   const std::int64_t deadline_ns =
       clock.now_ns() + std::int64_t{test::scaled(std::chrono::seconds(5)).count()} * 1'000'000;
   std::thread right([&] { EXPECT_TRUE(other->connect(addresses, {0, 1}, clock, deadline_ns).ok()); });
-  EXPECT_TRUE(listener->connect(addresses, {0, 1}, clock, deadline_ns).ok());
+  EXPECT_TRUE(listener->connect(addresses, {0, 1}, clock, deadline_ns).ok()) << "it must not wait for one of them";
   right.join();
-  EXPECT_LT(clock.now_ns(), deadline_ns) << "each silent connection would cost a second if it were waited for";
+}
+
+int connect_silently(const UnixAddress& address) {
+  SteadyClock clock;
+  return dial(address, clock, clock.now_ns() + kSecond).fd;
+}
+
+// Strangers hold all descriptors that this process has left. The peer's connection is behind theirs.
+TEST(UnixGreetings, SilentConnectionsMakeRoomWhenDescriptorsRunOut) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer opens files";
+#endif
+  SteadyClock clock;
+  auto listener = UnixExchange::listen(0, 2).value();
+  auto other = UnixExchange::listen(1, 2).value();
+  const std::vector<std::string> addresses = {listener->address(), other->address()};
+  std::vector<OwnedDescriptor> open;
+  for (int i = 0; i < 12; ++i) open.emplace_back(connect_silently(UnixAddress::parse(addresses[0]).value()));
+  const std::int64_t deadline_ns = clock.now_ns() + std::chrono::nanoseconds(test::patience()).count();
+  ASSERT_TRUE(other->connect(addresses, {0, 1}, clock, deadline_ns).ok());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit lower{.rlim_cur = static_cast<rlim_t>(open.back().get()) + 60, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &lower), 0);
+  const std::size_t used = open.size();
+  for (int fd = dup(STDIN_FILENO); fd >= 0; fd = dup(STDIN_FILENO)) open.emplace_back(fd);
+  EXPECT_EQ(errno, EMFILE);
+  ASSERT_GT(open.size(), used + 3);
+  for (int i = 0; i < 3; ++i) open.pop_back();  // are left
+  const Status connected = listener->connect(addresses, {0, 1}, clock, deadline_ns);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(connected.ok()) << connected.error().message;
+}
+
+// The first packet of the oldest one comes while another connection is admitted.
+TEST(UnixGreetings, AConnectionIsReadOnceMoreBeforeItIsClosed) {
+  const UnixAddress address = UnixAddress::random().value();
+  const OwnedDescriptor listener(listen_at(address, 8).value());
+  const OwnedDescriptor slow(connect_silently(address));
+  const OwnedDescriptor quick(connect_silently(address));
+  ASSERT_EQ(send(quick.get(), "quick", 5, 0), 5);
+  std::vector<std::string> heard;
+  UnixGreetings greetings(listener.get(), 0, 16, [&](int, pid_t, std::span<const std::byte> packet) {
+    heard.emplace_back(reinterpret_cast<const char*>(packet.data()), packet.size());
+    if (heard.size() == 1) send(slow.get(), "slow", 4, 0);
+    return false;
+  });
+  ASSERT_TRUE(greetings.accept_some().ok());
+  greetings.hear();
+  EXPECT_EQ(heard, (std::vector<std::string>{"quick", "slow"}));
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   }
   const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
   Dialled dialled = wait_and_dial(*address, clock, deadline_ns);
-  // The listener may close this connection before the hello is sent: it keeps only the newest of the silent ones.
+  // The listener may drop a connection that has not said hello, to make room (UnixGreetings): dial again.
   while (dialled.reach == Reach::kReached && send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) < 0) {
     const bool dropped = errno == EPIPE || errno == ECONNRESET;
     const Error error = unix_socket_error("send", rank);
@@ -144,13 +144,12 @@ bool UnixExchange::admit(int fd, pid_t process, std::span<const std::byte> packe
 }
 
 Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns) {
-  UnixGreetings greetings(listener_, 2 * peers_.size() + kMostSilent);
-  const auto take = [this](int fd, pid_t process, std::span<const std::byte> packet) {
-    return admit(fd, process, packet);
-  };
+  UnixGreetings greetings(
+      listener_, 2 * peers_.size() + kMostSilent, sizeof(UnixPacket),
+      [this](int fd, pid_t process, std::span<const std::byte> packet) { return admit(fd, process, packet); });
   while (true) {
     TUTTI_TRY(greetings.accept_some());
-    greetings.hear(sizeof(UnixPacket), take);
+    greetings.hear();
     const std::vector<std::uint32_t> missing = awaited();
     if (missing.empty()) return {};
     const std::int64_t left_ns = deadline_ns - clock.now_ns();

@@ -19,43 +19,54 @@ constexpr int kAcceptsAtOnce = 64;
 
 }  // namespace
 
-UnixGreetings::Silent::~Silent() {
-  if (fd >= 0) close(fd);
-}
-
 Status UnixGreetings::accept_some() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    const int fd = above_standard(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-    if (fd < 0) return errno == EAGAIN ? Status() : unix_socket_error("accept");
-    const std::optional<pid_t> process = peer_process(fd);
-    if (!process) {
-      close(fd);
-      continue;
+    OwnedDescriptor fd(above_standard(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
+    if (!fd.is_open()) {
+      if (errno == EAGAIN) return {};
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      const bool starved = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+      const Error error = unix_socket_error("accept");
+      if (starved && make_room()) continue;
+      return error;
     }
-    silent_.emplace_back(fd, *process);
+    const std::optional<pid_t> process = peer_process(fd.get());
+    if (process) silent_.push_back({.fd = std::move(fd), .process = *process});
   }
   return {};
 }
 
-bool UnixGreetings::hear_one(Silent& silent, std::size_t longest, const Admit& admit) {
-  std::vector<std::byte> packet(longest + 1);
-  const ssize_t bytes = recv(silent.fd, packet.data(), packet.size(), MSG_DONTWAIT);
+bool UnixGreetings::hear_one(Silent& silent) {
+  std::vector<std::byte> packet(longest_ + 1);
+  const ssize_t bytes = recv(silent.fd.get(), packet.data(), packet.size(), MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (bytes <= 0 || static_cast<std::size_t>(bytes) > longest) return true;  // closed by the other end, or a stranger
+  if (bytes <= 0 || static_cast<std::size_t>(bytes) > longest_) return true;  // closed by the other end, or a stranger
   packet.resize(static_cast<std::size_t>(bytes));
-  if (admit(silent.fd, silent.process, packet)) silent.fd = -1;
+  if (admit_(silent.fd.get(), silent.process, packet)) silent.fd.release();
   return true;
 }
 
-void UnixGreetings::hear(std::size_t longest, const Admit& admit) {
-  silent_.remove_if([&](Silent& silent) { return hear_one(silent, longest, admit); });
-  while (silent_.size() > most_silent_) silent_.pop_front();
+// A peer whose packet has come since the last look must not lose its connection: it could not tell that it has.
+void UnixGreetings::drop_oldest() {
+  hear_one(silent_.front());
+  silent_.pop_front();
+}
+
+// True if a connection was closed, or taken by `admit`.
+bool UnixGreetings::make_room() {
+  if (silent_.empty()) return false;
+  drop_oldest();
+  return true;
+}
+
+void UnixGreetings::hear() {
+  silent_.remove_if([&](Silent& silent) { return hear_one(silent); });
+  while (silent_.size() > most_silent_) drop_oldest();
 }
 
 void UnixGreetings::wait(int timeout_ms) const {
   std::vector<pollfd> waiting{{.fd = listener_, .events = POLLIN, .revents = 0}};
-  for (const Silent& silent : silent_) waiting.push_back({.fd = silent.fd, .events = POLLIN, .revents = 0});
+  for (const Silent& silent : silent_) waiting.push_back({.fd = silent.fd.get(), .events = POLLIN, .revents = 0});
   poll(waiting.data(), waiting.size(), timeout_ms);
 }
 

@@ -11,7 +11,9 @@
 #include <functional>
 #include <list>
 #include <span>
+#include <utility>
 
+#include "transports/shm/owned_descriptor.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -21,30 +23,33 @@ class UnixGreetings {
   // Gets a connection and its first packet. True: it takes the descriptor. False: the descriptor is closed.
   using Admit = std::function<bool(int fd, pid_t process, std::span<const std::byte> packet)>;
 
-  // `listener` is non-blocking and the caller's. `most_silent`: how many silent connections hear() keeps.
-  UnixGreetings(int listener, std::size_t most_silent) : listener_(listener), most_silent_(most_silent) {}
+  // `listener` is non-blocking and the caller's. `most_silent`: how many silent connections hear() keeps. `longest`: in
+  // bytes; longer packets are never admitted.
+  UnixGreetings(int listener, std::size_t most_silent, std::size_t longest, Admit admit)
+      : listener_(listener), most_silent_(most_silent), longest_(longest), admit_(std::move(admit)) {}
 
-  // Errors: kSystem, for example when the process is out of descriptors.
+  // If the system has no descriptor or no memory for a connection, the one that has been silent longest makes room.
+  // Errors: kSystem if there is none.
   Status accept_some();
-  // Calls `admit` for each connection whose first packet is here. Packets longer than `longest` are never admitted.
-  // Of those that are still silent, all but the newest are closed.
-  void hear(std::size_t longest, const Admit& admit);
+  // Calls `admit` for each connection whose first packet is here. Then closes the connections that have been silent
+  // longest, until `most_silent` are left.
+  void hear();
   // Until a connection or a packet arrives, or the time is over.
   void wait(int timeout_ms) const;
 
  private:
   struct Silent {
-    Silent(int given, pid_t sender) : fd(given), process(sender) {}
-    ~Silent();
-    Silent(const Silent&) = delete;
-    Silent& operator=(const Silent&) = delete;
-    int fd;
-    const pid_t process;
+    OwnedDescriptor fd;
+    pid_t process;
   };
-  static bool hear_one(Silent& silent, std::size_t longest, const Admit& admit);
+  bool hear_one(Silent& silent);
+  void drop_oldest();
+  bool make_room();
 
   const int listener_;
   const std::size_t most_silent_;
+  const std::size_t longest_;
+  const Admit admit_;
   std::list<Silent> silent_;  // the oldest first
 };
 
