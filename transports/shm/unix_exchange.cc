@@ -78,7 +78,6 @@ UnixExchange::~UnixExchange() {
   if (listener_ >= 0) close(listener_);
   if (news_ >= 0) close(news_);
   for (const Peer& peer : peers_) {
-    for (const auto& [id, fd] : peer.files) close(fd);
     if (peer.socket >= 0) close(peer.socket);
   }
 }
@@ -220,8 +219,8 @@ int UnixExchange::take_file(std::uint32_t peer, std::uint32_t id) {
   const std::scoped_lock lock(mutex_);
   Peer& from = peers_.at(peer);
   if (!from.files.contains(id) && from.socket >= 0) receive_pending(from);
-  const auto found = from.files.extract(id);
-  return found.empty() ? -1 : found.mapped();
+  auto found = from.files.extract(id);
+  return found.empty() ? -1 : found.mapped().release();
 }
 
 void UnixExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
@@ -248,21 +247,20 @@ void UnixExchange::send_pending(Peer& peer) {
 void UnixExchange::note_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask) {
   if (peer.lost.size() >= kMaxMappingsPerPeer) return;
   Lost& lost = peer.lost[id];
-  lost = {.why = std::move(why), .asked = false, .again = lost.asked || !can_ask};
+  lost = {.why = std::move(why), .asked = false, .report = lost.asked || !can_ask};
 }
 
-// Takes the descriptor; -1: it was lost. True where a rank that sleeps may wait for this.
-bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, int fd) {
-  if (fd < 0) {
+// Without a descriptor: it was lost. True if sleepers must look again.
+bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor fd) {
+  if (!fd.is_open()) {
     note_loss(peer, id, lost_descriptor(), true);
     return true;
   }
   if (peer.mappings.size() >= kMaxMappingsPerPeer) {
-    close(fd);
     note_loss(peer, id, {.why = fmt::format("it shares more than {} registrations", kMaxMappingsPerPeer)}, true);
     return true;
   }
-  auto mapping = Mapping::map(fd);
+  auto mapping = Mapping::map(fd.release());
   if (mapping) {
     peer.mappings[id] = std::move(*mapping);
     peer.lost.erase(id);
@@ -272,14 +270,13 @@ bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, int fd) {
   return true;
 }
 
-bool UnixExchange::receive_file(Peer& peer, std::uint32_t id, int fd) {
-  if (fd < 0) {
+bool UnixExchange::receive_file(Peer& peer, std::uint32_t id, OwnedDescriptor fd) {
+  if (!fd.is_open()) {
     note_loss(peer, id, lost_descriptor(), false);
   } else if (peer.files.size() >= kMaxFilesPerPeer) {
-    close(fd);
     note_loss(peer, id, {.why = fmt::format("{} files of it wait to be taken already", kMaxFilesPerPeer)}, false);
-  } else if (!peer.files.emplace(id, fd).second) {
-    close(fd);
+  } else {
+    peer.files.try_emplace(id, std::move(fd));
   }
   return false;
 }
@@ -313,29 +310,28 @@ std::optional<MemoryLoss> UnixExchange::take_loss(std::uint32_t peer, std::uint3
   const auto found = losses.find(id);
   if (found == losses.end()) return std::nullopt;
   Lost& lost = found->second;
-  if (std::exchange(lost.again, false)) return lost.why;
+  if (std::exchange(lost.report, false)) return lost.why;
   if (!std::exchange(lost.asked, true) && getpid() == process_) {
     queue({.operation = UnixOperation::kShareAgain, .id = id}, std::span(&peer, 1));
   }
   return std::nullopt;
 }
 
-// Takes the descriptor. True: a rank that sleeps may wait for what has come.
+// Handles one packet and owns its descriptor. True if a mapping came or was lost, so that sleepers must look again.
 bool UnixExchange::receive_one(Peer& peer, ReceivedPacket& received) {
   const std::uint32_t id = received.packet.id;
-  const int fd = received.fd;
-  const bool has_file = fd >= 0 || received.fd_lost;
+  OwnedDescriptor fd = std::move(received.fd);
+  const bool has_file = fd.is_open() || received.fd_lost;
   switch (received.packet.operation) {
-    case UnixOperation::kShare: return has_file && receive_mapping(peer, id, fd);
-    case UnixOperation::kShareFile: return has_file && receive_file(peer, id, fd);
+    case UnixOperation::kShare: return has_file && receive_mapping(peer, id, std::move(fd));
+    case UnixOperation::kShareFile: return has_file && receive_file(peer, id, std::move(fd));
     default: break;
   }
-  if (fd >= 0) close(fd);
   switch (received.packet.operation) {
     case UnixOperation::kUnshare:
       peer.mappings.erase(id);
       peer.lost.erase(id);
-      if (const auto file = peer.files.extract(id); !file.empty()) close(file.mapped());
+      peer.files.erase(id);
       break;
     case UnixOperation::kNote: peer.notes.put(received.packet.channel, std::move(received.note)); break;
     case UnixOperation::kPoke: pokes_.signal(id); break;
@@ -358,8 +354,10 @@ void UnixExchange::receive_pending(Peer& peer) {
       break;
     }
     if (received.packet.operation == UnixOperation::kNote) packets += kNeverFull;  // it is larger than the others
+    const bool with_descriptor = received.fd.is_open() || received.fd_lost;
     arrived |= receive_one(peer, received);
-    if (received.fd >= 0 || received.fd_lost) spare_.restore();  // a mapping has closed its descriptor again
+    // Mapping::map() has closed the descriptor it received, so its number can be held in reserve again.
+    if (with_descriptor) spare_.restore();
   }
   // Whoever sleeps may wait for this mapping; and a poke that found the socket full was dropped.
   if (arrived || packets > kNeverFull) pokes_.signal_all();

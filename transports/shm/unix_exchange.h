@@ -80,8 +80,8 @@ class UnixExchange final : public SegmentExchange {
   };
   struct Lost {
     MemoryLoss why;
-    bool asked = false;  // its owner has been asked to share it again, and it has not come since
-    bool again = false;  // it was, and was lost again; of a file, which is not shared again: it was lost
+    bool asked = false;   // its owner has been asked to share it again, and it has not come since
+    bool report = false;  // it was, and was lost again; of a file, which is not shared again: it was lost
   };
   struct Peer {
     int socket = -1;
@@ -91,8 +91,8 @@ class UnixExchange final : public SegmentExchange {
     std::deque<Notice> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
     NoteBox notes;
-    std::map<std::uint32_t, int> files;  // descriptors that nobody has taken yet
-    std::map<std::uint32_t, Lost> lost;  // mappings and files that did not arrive
+    std::map<std::uint32_t, OwnedDescriptor> files;  // that nobody has taken yet
+    std::map<std::uint32_t, Lost> lost;              // mappings and files that did not arrive
   };
   struct Shared {                         // a mapping of this rank, as long as it is shared
     std::weak_ptr<Mapping> mapping;       // weak: its owner decides how long it lives
@@ -108,8 +108,8 @@ class UnixExchange final : public SegmentExchange {
   void receive_pending(Peer& peer);
   bool receive_one(Peer& peer, ReceivedPacket& received);
   static void note_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask);
-  bool receive_mapping(Peer& peer, std::uint32_t id, int fd);
-  bool receive_file(Peer& peer, std::uint32_t id, int fd);
+  bool receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor fd);
+  bool receive_file(Peer& peer, std::uint32_t id, OwnedDescriptor fd);
   void share_again(Peer& peer, std::uint32_t id);
   void lose(Peer& peer);
   void receive_news();

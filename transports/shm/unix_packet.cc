@@ -26,16 +26,16 @@ bool is_passing(int error) {
   return error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM;
 }
 
-// The descriptor that came with a message, or -1. A sound packet has one at most: of several, none is kept.
-int descriptor_in(msghdr& message) {
+// The descriptor that came with a message, if any. A sound packet has one at most: of several, none is kept.
+OwnedDescriptor descriptor_in(msghdr& message) {
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return -1;
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return {};
   std::array<int, kControlBytes / sizeof(int)> fds{};
   const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   std::memcpy(fds.data(), CMSG_DATA(header), count * sizeof(int));
-  if (count == 1) return fds[0];
+  if (count == 1) return OwnedDescriptor(fds[0]);
   for (std::size_t i = 0; i < count; ++i) close(fds[i]);
-  return -1;
+  return {};
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string
 // A look with MSG_PEEK brings a descriptor as well, and leaves the packet on the socket if that fails. The second call
 // takes the packet off and lets the kernel drop its own copy of the descriptor.
 UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& received) {
-  received.fd = -1;
+  received.fd.reset();
   received.fd_lost = false;
   std::array<char, kMostNoteBytes> note;  // written by the system as far as it is read
   std::array<iovec, 2> parts{{{.iov_base = &received.packet, .iov_len = sizeof(received.packet)},
@@ -94,21 +94,20 @@ UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& 
     received.fd = descriptor_in(message);
     received.fd_lost = (message.msg_flags & MSG_CTRUNC) != 0;
     if ((message.msg_flags & MSG_TRUNC) != 0) bytes = -1;  // longer than any packet of ours
-    if (received.fd >= 0 || !received.fd_lost || !spare.release()) break;
+    if (received.fd.is_open() || !received.fd_lost || !spare.release()) break;
   }
-  if (received.fd_lost && received.fd >= 0) close(std::exchange(received.fd, -1));  // one of several
-  char byte = 0;
-  while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) < 0 && errno == EINTR) {
-  }
+  if (received.fd_lost) received.fd.reset();  // one of several
   const UnixPacket& packet = received.packet;
   const bool sound = bytes >= kWhole && packet.magic == UnixPacket::kMagic &&
                      (packet.operation == UnixOperation::kNote || bytes == kWhole);
-  if (!sound) {
-    if (received.fd >= 0) close(received.fd);
-    return UnixTransfer::kEnd;
+  // Before the packet is taken off, so that exhausted memory leaves it where it is.
+  if (sound) received.note.assign(note.data(), static_cast<std::size_t>(bytes - kWhole));
+  char byte = 0;
+  while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) < 0 && errno == EINTR) {
   }
-  received.note.assign(note.data(), static_cast<std::size_t>(bytes - kWhole));
-  return UnixTransfer::kDone;
+  if (sound) return UnixTransfer::kDone;
+  received.fd.reset();
+  return UnixTransfer::kEnd;
 }
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "transports/shm/owned_descriptor.h"
 #include "transports/shm/unix_address.h"
 
 namespace tutti {
@@ -64,7 +65,7 @@ UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string
 struct ReceivedPacket {
   UnixPacket packet;
   std::string note;
-  int fd = -1;           // belongs to the caller
+  OwnedDescriptor fd;    // closed unless it is released
   bool fd_lost = false;  // one came, and this process had no free number for it, or may not have it
 };
 
