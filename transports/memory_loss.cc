@@ -5,7 +5,14 @@
 
 namespace tutti {
 
-MemoryLoss lost_descriptor() {
+MemoryLoss lost_descriptor(bool one_is_free) {
+  if (one_is_free) {
+    return {.lacked = CallArgument::kPermission,
+            .why =
+                "the system forbids to pass file descriptors between these two processes: a security module "
+                "(SELinux, AppArmor) or a sandbox keeps them apart; run both under one profile, or set "
+                "TUTTI_TRANSPORT=tcp"};
+  }
   rlimit files{};
   const bool known = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
   return {.lacked = CallArgument::kDescriptors,

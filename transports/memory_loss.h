@@ -1,6 +1,7 @@
 // MemoryLoss: why this rank has no view of memory that a peer shares with it. A value.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/call_tag.h"
@@ -9,11 +10,15 @@
 namespace tutti {
 
 struct MemoryLoss {
-  CallArgument lacked = CallArgument::kNone;  // kDescriptors or kMappings; kNone: the peer shared something unusable
-  std::string why;                            // the cause and what to do, without the ranks
+  // kDescriptors, kMappings or kPermission; kNone: the peer shared something unusable.
+  CallArgument lacked = CallArgument::kNone;
+  std::string why;  // the cause and what to do, without the ranks
 };
 
-MemoryLoss lost_descriptor();                 // this process had no free descriptor for it
-MemoryLoss lost_mapping(const Error& error);  // it could not be mapped, because of `error`
+// Its descriptor did not arrive. The kernel has one sign for two causes: this process had no free number for it, or a
+// security module forbids it. `one_is_free`: a number could be had right after that, so it is the second.
+MemoryLoss lost_descriptor(bool one_is_free);
+// It could not be mapped, because of `error`.
+MemoryLoss lost_mapping(const Error& error);
 
 }  // namespace tutti

@@ -71,6 +71,7 @@ std::string describe(const CallTag& tag, CallArgument argument) {
     case CallArgument::kDigest: return describe_digest(tag);
     case CallArgument::kDescriptors: return "no free file descriptors";
     case CallArgument::kMappings: return "no further memory mappings";
+    case CallArgument::kPermission: return "no permission to receive memory";
     case CallArgument::kTileBytes:
       return fmt::format("longest chunk (TUTTI_SLOT_BYTES, or one rank names the algorithm) {}", tag.tile_bytes);
   }

@@ -36,11 +36,12 @@ enum class CallArgument : std::uint8_t {
   kTileBytes,
   kRoot,
   kDigest,
-  // No arguments: what a rank lacked that gave up a call (ErrorCode::kSystem).
+  // Not arguments of a call: with ErrorCode::kSystem, what the rank ran out of, or was not allowed.
   kDescriptors,
-  kMappings
+  kMappings,
+  kPermission
 };
-inline constexpr CallArgument kLastCallArgument = CallArgument::kMappings;
+inline constexpr CallArgument kLastCallArgument = CallArgument::kPermission;
 
 // The first argument in which the two differ.
 CallArgument first_difference(const CallTag& a, const CallTag& b);

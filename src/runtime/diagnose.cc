@@ -55,6 +55,8 @@ std::string_view shortage(CallArgument lacked) {
     case CallArgument::kMappings:
       return ": it could not map memory that is shared with it; raise vm.max_map_count on its machine, or its "
              "address-space limit (ulimit -v)";
+    case CallArgument::kPermission:
+      return ": its system does not let it receive memory of another process; see its own error";
     default: return "";
   }
 }

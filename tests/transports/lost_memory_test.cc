@@ -1,10 +1,14 @@
 // Memory whose descriptor a rank cannot receive, or that it cannot map: what is lost is named, and shared again.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -12,6 +16,25 @@
 #include <vector>
 
 #include "shm_ranks.h"
+
+namespace {
+std::atomic<bool> forbids_descriptors = false;
+}  // namespace
+
+// In place of the C library's, for all of this program. A security module that forbids a descriptor leaves this trace.
+extern "C" ssize_t recvmsg(int socket, struct msghdr* message, int flags) {
+  using Function = ssize_t (*)(int, struct msghdr*, int);
+  static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
+  const ssize_t bytes = next(socket, message, flags);
+  cmsghdr* const header = bytes < 0 ? nullptr : CMSG_FIRSTHDR(message);
+  if (!forbids_descriptors || header == nullptr || header->cmsg_type != SCM_RIGHTS) return bytes;
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+  close(fd);
+  message->msg_controllen = 0;
+  message->msg_flags |= MSG_CTRUNC;
+  return bytes;
+}
 
 namespace tutti {
 namespace {
@@ -173,6 +196,20 @@ TEST(LostMemory, AFileThatCouldNotBeReceivedIsNamed) {
   const auto loss = ranks[1]->take_loss(0, id);
   ASSERT_TRUE(loss);
   EXPECT_EQ(loss->lacked, CallArgument::kDescriptors);
+}
+
+TEST(LostMemory, ADescriptorThatTheSystemForbidsIsNotTakenForAShortage) {
+  Exchanges ranks = unix_exchanges(2);
+  const auto mapping = memory("forbidden");
+  forbids_descriptors = true;
+  const std::uint32_t id = ranks[0]->share(mapping, {});
+  ranks[1]->pump();
+  const auto loss = ranks[1]->loss(0, id);
+  forbids_descriptors = false;
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->lacked, CallArgument::kPermission);
+  EXPECT_EQ(loss->why.find("ulimit"), std::string::npos) << loss->why;
+  EXPECT_NE(loss->why.find("the system forbids"), std::string::npos) << loss->why;
 }
 
 TEST(LostMemory, DuringSetUpIsAnErrorAtOnce) {

@@ -253,7 +253,7 @@ void UnixExchange::note_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool 
 // Without a descriptor: it was lost. True if sleepers must look again.
 bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor fd) {
   if (!fd.is_open()) {
-    note_loss(peer, id, lost_descriptor(), true);
+    note_loss(peer, id, lost_descriptor(spare_.restore()), true);
     return true;
   }
   if (peer.mappings.size() >= kMaxMappingsPerPeer) {
@@ -272,7 +272,7 @@ bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor
 
 bool UnixExchange::receive_file(Peer& peer, std::uint32_t id, OwnedDescriptor fd) {
   if (!fd.is_open()) {
-    note_loss(peer, id, lost_descriptor(), false);
+    note_loss(peer, id, lost_descriptor(spare_.restore()), false);
   } else if (peer.files.size() >= kMaxFilesPerPeer) {
     note_loss(peer, id, {.why = fmt::format("{} files of it wait to be taken already", kMaxFilesPerPeer)}, false);
   } else {

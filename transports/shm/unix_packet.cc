@@ -46,8 +46,9 @@ bool SpareDescriptor::release() {
   return true;
 }
 
-void SpareDescriptor::restore() {
+bool SpareDescriptor::restore() {
   if (fd_ < 0) fd_ = above_standard(eventfd(0, EFD_CLOEXEC));
+  return fd_ >= 0;
 }
 
 UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string& note, int fd) {

@@ -47,7 +47,7 @@ class SpareDescriptor {
   SpareDescriptor& operator=(const SpareDescriptor&) = delete;
 
   bool release();  // frees the number; false if it is in use already
-  void restore();  // takes a number again, if one is free
+  bool restore();  // takes a number again; false if none is free
 
  private:
   int fd_ = -1;
