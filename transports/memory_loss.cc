@@ -25,4 +25,10 @@ MemoryLoss lost_mapping(const Error& error) {
   return {.lacked = by_system ? CallArgument::kMappings : CallArgument::kNone, .why = error.message};
 }
 
+Error error_of(const MemoryLoss& loss, ErrorScope scope, std::uint32_t peer, std::uint32_t self) {
+  const bool by_peer = loss.lacked == CallArgument::kNone;
+  return {by_peer ? ErrorCode::kRefused : ErrorCode::kSystem, scope, static_cast<std::int32_t>(by_peer ? peer : self),
+          fmt::format("this rank ({}) has no view of memory that rank {} shares with it: {}", self, peer, loss.why)};
+}
+
 }  // namespace tutti

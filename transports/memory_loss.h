@@ -21,4 +21,8 @@ MemoryLoss lost_descriptor(bool one_is_free);
 // It could not be mapped, because of `error`.
 MemoryLoss lost_mapping(const Error& error);
 
+// "this rank (`self`) has no view of memory that rank `peer` shares with it: ...". kSystem and this rank if it lacked
+// something, kRefused and the peer otherwise.
+Error error_of(const MemoryLoss& loss, ErrorScope scope, std::uint32_t peer, std::uint32_t self);
+
 }  // namespace tutti

@@ -38,11 +38,8 @@ Diagnosis damaged(const std::string& what, const BadMessage& message) {
 
 // "all_reduce #42 (...): this rank (1) has no view of memory that ..."; the call alone has failed.
 Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage& message) {
-  const bool by_peer = message.loss.lacked == CallArgument::kNone;
-  return diagnosis(by_peer ? ErrorCode::kRefused : ErrorCode::kSystem, ErrorScope::kCall,
-                   static_cast<std::int32_t>(by_peer ? message.peer : rank),
-                   fmt::format("{}: this rank ({}) has no view of memory that rank {} shares with it: {}", what, rank,
-                               message.peer, message.loss.why),
+  const Error error = error_of(message.loss, ErrorScope::kCall, message.peer, rank);
+  return diagnosis(error.code, error.scope, error.rank, fmt::format("{}: {}", what, error.message),
                    message.loss.lacked);
 }
 

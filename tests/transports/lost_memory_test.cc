@@ -223,6 +223,7 @@ TEST(LostMemory, DuringSetUpIsAnErrorAtOnce) {
   const auto offers = collect_offers(*ranks[1], 1, {id, 1}, mine, clock, begin_ns + 600 * kSecond);
   ASSERT_FALSE(offers.ok());
   EXPECT_EQ(offers.error().code, ErrorCode::kSystem);
+  EXPECT_EQ(offers.error().rank, 1) << "it is this rank that lacks something";
   EXPECT_NE(offers.error().message.find("ulimit -n"), std::string::npos) << offers.error().message;
 }
 

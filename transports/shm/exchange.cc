@@ -50,8 +50,7 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
       if (mapping != nullptr) continue;
       // Not shared again: a peer that has all it needs pumps no more.
       if (const auto loss = exchange.loss(peer, ids[peer])) {
-        return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                     fmt::format("rank {}'s shared memory is not to be had here: {}", peer, loss->why)};
+        return error_of(*loss, ErrorScope::kCommunicator, peer, rank);
       }
       if (gone) {
         return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),

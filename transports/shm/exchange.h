@@ -99,7 +99,7 @@ struct Offer {
 
 // Waits until the mapping ids[r] of every rank r has arrived and all that this rank has shared is on its way. Returns
 // them by rank; `own` stands for this rank's. Errors: kTimeout and kPeerLost name a rank; kSystem: this rank could not
-// receive or map one, and says why.
+// receive or map one; kRefused: a peer shared something unusable.
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
                                           const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
                                           Clock& clock, std::int64_t deadline_ns);
