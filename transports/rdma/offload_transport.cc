@@ -1,5 +1,6 @@
 #include "transports/rdma/offload_transport.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -58,7 +59,10 @@ PeerStatus OffloadTransport::peer_status(std::uint32_t peer) {
   return status;
 }
 
-std::string OffloadTransport::peer_trouble(std::uint32_t peer) { return path_->broken(peer).value_or(""); }
+std::string OffloadTransport::peer_trouble(std::uint32_t peer) {
+  const std::optional<std::string> broken = path_->broken(peer);
+  return broken ? *broken : tcp_->peer_trouble(peer);
+}
 
 void OffloadTransport::pump() {
   tcp_->pump();
