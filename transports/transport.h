@@ -171,14 +171,21 @@ enum class PeerLife : std::uint8_t {
   kUnreachable,  // messages to or from it cannot pass any more; peer_trouble() says why
 };
 
-// What a rank's board shows of a peer. A snapshot: the peer goes on meanwhile.
+// What a rank's board shows of a peer. A snapshot: the peer goes on meanwhile. `ended` and `cut` are set as follows:
+//
+//   life     ended  cut
+//   kLive    no     no   nothing is known that speaks against its taking part
+//   kLive    no     yes  a connection to it has ended without a goodbye; why is being found out
+//   kLive    yes    no   it takes no connection: its process has ended, perhaps after it had left in peace
+//   kLost    yes    no   the same, and this rank still waits for connections from it
+//   kLost    no     no   its process has ended without a goodbye, or its connections have
+//   others   no     no
 struct PeerStatus {
   PeerLife life = PeerLife::kLive;
   std::uint64_t entered = 0;  // sequence number of the last call that it entered; 0: none
   std::uint64_t left = 0;     // sequence number of the last call that it left, in whatever way
-  // The process has ended, perhaps after it had left in peace, without a way to tell this rank. With kLive, and with
-  // kLost if this rank still waits for connections from it.
   bool ended = false;
+  bool cut = false;
 };
 
 // Shared memory of this rank that peers can map, or private memory turned into such.

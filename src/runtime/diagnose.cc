@@ -304,6 +304,7 @@ Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
     const PeerStatus status = transport_.peer_status(peer);
     auto& list = status.left >= call.tag.sequence      ? peers.finished
                  : status.ended                        ? peers.ended
+                 : status.cut                          ? peers.cut
                  : status.entered >= call.tag.sequence ? peers.inside
                                                        : peers.absent;
     list.push_back(peer);
@@ -317,8 +318,10 @@ std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::ve
   const auto is_waited = [&](std::uint32_t peer) {
     return std::find(waited.begin(), waited.end(), peer) != waited.end();
   };
-  const auto ended = std::find_if(peers.ended.begin(), peers.ended.end(), is_waited);
-  if (ended != peers.ended.end()) return static_cast<std::int32_t>(*ended);
+  for (const auto* parted : {&peers.ended, &peers.cut}) {
+    const auto found = std::find_if(parted->begin(), parted->end(), is_waited);
+    if (found != parted->end()) return static_cast<std::int32_t>(*found);
+  }
   if (peers.absent.empty()) {
     // What a rank that has finished sent is under way, and does not come; or it has given up, and that does not come.
     const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
@@ -348,12 +351,13 @@ std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::ve
 Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Running& running,
                                    std::string_view hint) const {
   const Whereabouts peers = whereabouts(call);
-  const auto& [absent, inside, finished, ended] = peers;
+  const auto& [absent, inside, finished, ended, cut] = peers;
   std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
   if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
   if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));
   if (!finished.empty()) text += fmt::format(" finished by {};", rank_list(finished));
   if (!ended.empty()) text += fmt::format(" {} ended before or in it;", rank_list(ended));
+  if (!cut.empty()) text += fmt::format(" a connection to {} ended, and it is not known yet why;", rank_list(cut));
   text += fmt::format(" this rank ({}) waits at {}", rank_, running.waits_for());
   if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
   if (!absent.empty() && !hint.empty()) text += fmt::format("; {}", hint);

@@ -47,7 +47,7 @@ class Diagnostician {
  private:
   // The peers by how far they have come with `call`, as far as this rank knows.
   struct Whereabouts {
-    std::vector<std::uint32_t> absent, inside, finished, ended;
+    std::vector<std::uint32_t> absent, inside, finished, ended, cut;
   };
   Whereabouts whereabouts(const Call& call) const;
   std::optional<CallFailure> failure_of(std::uint32_t peer, std::uint64_t sequence) const;

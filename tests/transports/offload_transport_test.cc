@@ -55,5 +55,20 @@ TEST(OffloadTransport, SaysWhyTcpCannotReachAPeer) {
   EXPECT_NE(rank->peer_trouble(1).find("refused"), std::string::npos) << rank->peer_trouble(1);
 }
 
+TEST(OffloadTransport, DoesNotSayThatAnUnreachablePeerHasEnded) {
+  const std::string nobody = endpoint()->address();
+  const auto rank = rank_0(nobody, "the cable is out");
+  rank->enter_call(call(1), {});
+  rank->announce_abort();  // connects
+  EXPECT_TRUE(eventually([&] {
+    rank->pump();
+    return !rank->troubles().empty();
+  }));
+  const PeerStatus status = rank->peer_status(1);
+  EXPECT_EQ(status.life, PeerLife::kUnreachable);
+  EXPECT_FALSE(status.ended);
+  EXPECT_EQ(rank->peer_trouble(1), "the cable is out");
+}
+
 }  // namespace
 }  // namespace tutti::tcp_test

@@ -84,10 +84,14 @@ TEST(PeerProbe, TellsADeadProcessFromAConnectionThatWasCut) {
       world.endpoints[0] = nullptr;
     }
     peer.reset();
+    bool seen_to_end = false;
     EXPECT_TRUE(eventually([&] {
       world.ranks[1]->pump();
-      return world.ranks[1]->peer_status(0).life == PeerLife::kLost;
+      const PeerStatus status = world.ranks[1]->peer_status(0);
+      seen_to_end |= status.ended;
+      return status.life == PeerLife::kLost;
     }));
+    EXPECT_FALSE(seen_to_end) << "that is not known";
     const std::string loss = world.ranks[1]->peer_loss(0);
     EXPECT_EQ(loss.empty(), dead) << loss;
     if (dead) continue;

@@ -55,7 +55,10 @@ PeerStatus OffloadTransport::peer_status(std::uint32_t peer) {
   if (live && path_->broken(peer)) unreachable_.insert(peer);
   if (status.life == PeerLife::kLeft && path_->told_broken(peer)) unreachable_.insert(peer);
   const bool parted = status.life == PeerLife::kLive || status.life == PeerLife::kLeft;
-  if (parted && unreachable_.contains(peer)) status.life = PeerLife::kUnreachable;
+  if (parted && unreachable_.contains(peer)) {
+    status.life = PeerLife::kUnreachable;
+    status.ended = status.cut = false;
+  }
   return status;
 }
 

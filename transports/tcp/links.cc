@@ -271,7 +271,8 @@ void TcpLinks::pump() {
   pusher_->flush();
 }
 
-// Of a peer that is lost. Whether its process has ended is found out first.
+// Decides what is reported of a peer whose connections ended without a goodbye. Until the probe answers: kLive, with
+// `cut`.
 void TcpLinks::judge(std::uint32_t peer, PeerStatus& status) {
   Peer& known = peers_[peer];
   if (!known.tampering.empty()) {
@@ -284,8 +285,8 @@ void TcpLinks::judge(std::uint32_t peer, PeerStatus& status) {
     known.probe.emplace(addresses_[peer]->socket, clock_.now_ns());
   }
   if (known.probe) known.finding = known.probe->look(clock_.now_ns());
-  status.ended = known.finding == PeerProbe::Finding::kNone;
-  if (!status.ended) status.life = PeerLife::kLost;
+  status.cut = known.finding == PeerProbe::Finding::kNone;
+  if (!status.cut) status.life = PeerLife::kLost;
 }
 
 bool TcpLinks::is_probing(std::uint32_t peer) const {
@@ -320,11 +321,12 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
   } else if (known.silent_since_ns != 0 && now_ns - known.silent_since_ns >= kReadOnNs) {
     judge(peer, status);
   } else if (known.silent_since_ns != 0 || known.deaf_since_ns != 0) {
-    status.ended = true;
     // Its connection may be here, and the first words on it under way.
     const bool late = known.deaf_since_ns != 0 && now_ns - known.deaf_since_ns >= kReadOnNs;
     if (late && misses(peer)) judge(peer, status);
-    status.ended = true;  // also once it is judged: it may have left in peace, and nothing here would tell
+    // The peer never connected, so it may have said goodbye to nobody: next_sender() must not count it as dead.
+    status.ended = status.life != PeerLife::kUnreachable;
+    status.cut = false;
   }
   return status;
 }
