@@ -1,11 +1,13 @@
 // A system that is out of memory for epoll_ctl(): it must not look like the end of a process.
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 
 #include "tcp_support.h"
 
@@ -62,6 +64,36 @@ TEST(TcpWatch, ASilentConnectionThatCannotBeWatchedIsHeardLater) {
       5000);
   refuses_watches = false;
   EXPECT_TRUE(arrived);
+}
+
+std::int64_t ns_of(std::chrono::milliseconds time) { return std::chrono::nanoseconds(time).count(); }
+
+// Also what cannot be watched ends a sleep: late while that lasts, at once when it is over.
+TEST(TcpWatch, ASleepEndsByASocketThatCouldNotBeWatched) {
+  SteadyClock clock;
+  auto bell = EpollDoorbell::create().value();
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const Socket near(ends[0]);
+  const Socket far(ends[1]);
+  refuses_watches = true;
+  bell->watch(near.get());
+  for (const bool refused : {true, false}) {
+    refuses_watches = refused;
+    bell->arm();
+    ASSERT_EQ(write(far.get(), "x", 1), 1);
+    const std::int64_t start_ns = clock.now_ns();
+    bell->sleep(ns_of(test::patience()));
+    EXPECT_LT(clock.now_ns() - start_ns, ns_of(test::patience())) << (refused ? "refused" : "watched");
+  }
+}
+
+TEST(TcpWatch, AConnectionOfThisRankThatCannotBeWatchedIsMade) {
+  World world;
+  refuses_watches = true;
+  auto send = world.ranks[1]->open_send(0, 0);
+  refuses_watches = false;
+  ASSERT_TRUE(send.ok()) << send.error().message;
 }
 
 }  // namespace

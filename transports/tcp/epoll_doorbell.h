@@ -5,10 +5,13 @@
 // as a poll reads a socket until it is empty or its caller has what it wanted.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -27,8 +30,9 @@ class EpollDoorbell final : public PollDoorbell {
   void ring() override;
   void stay_awake();  // by what add_armed() has named: the next sleep() ends at once
 
-  // Watches `fd` from now on, until it is closed; false where the system refuses. `fd` may be another epoll's.
-  bool watch(int fd);
+  // Watches the socket `fd` from now on, until it is closed. If the system is short of memory or of watches, arm()
+  // tries again, and until then sleep() returns early, so that the caller looks at the socket by itself. Thread-safe.
+  void watch(int fd);
   // One more thing that ends a sleep: `fd` is watched until it is closed.
   Status add_wait_source(int fd) override;
   // A source that stays ready until `service` has been called, which sleep() does before it returns.
@@ -37,14 +41,27 @@ class EpollDoorbell final : public PollDoorbell {
   void add_armed(std::function<void()> arm) { armed_too_.push_back(std::move(arm)); }
 
  private:
+  struct Unwatched {  // a socket; its number may be another file's by now
+    int fd;
+    dev_t device;
+    ino_t inode;
+    bool operator==(const Unwatched&) const = default;
+  };
+
   EpollDoorbell(Socket epoll, Socket event) : epoll_(std::move(epoll)), event_(std::move(event)) {}
   void look(int timeout_ms);
+  bool try_to_watch(int fd);
+  void watch_again();
+  static Unwatched file_of(int fd);
 
   Socket epoll_;
   Socket event_;  // an eventfd, for ring()
   std::atomic<bool> armed_ = false;
   std::function<void()> service_;
   std::vector<std::function<void()>> armed_too_;
+  std::mutex mutex_;                     // guards unwatched_
+  std::vector<Unwatched> unwatched_;     // sockets that the system has refused to watch
+  std::atomic<bool> sees_less_ = false;  // there are some
 };
 
 }  // namespace tutti

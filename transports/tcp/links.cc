@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -87,7 +86,7 @@ Preamble TcpLinks::preamble(std::uint32_t peer, std::uint16_t lane) const {
 Result<Socket> TcpLinks::connect(std::uint32_t peer) {
   TUTTI_ASSERT(reaches(peer), "rank {} is not reached by TCP", peer);
   auto socket = connect_to(addresses_[peer]->socket, options_.socket_buffer_bytes, static_cast<std::int32_t>(peer));
-  if (socket && !doorbell_->watch(socket->get())) return socket_error("epoll_ctl", errno);
+  if (socket) doorbell_->watch(socket->get());
   return socket;
 }
 
