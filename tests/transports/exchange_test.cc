@@ -13,8 +13,10 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "shm_ranks.h"
@@ -72,6 +74,27 @@ TEST(UnixExchange, PassesMemoryBetweenRanksAndNoticesTheEnd) {
   ranks[0].reset();
   EXPECT_TRUE(ranks[1]->peer_gone(0));
   EXPECT_EQ(text_at(ranks[1]->find(0, parting)), "parting") << "sent before its end";
+}
+
+// The epoll is one for both processes. What a child took off it, its parent would not be woken by.
+TEST(UnixExchange, AForkedCopyDoesNotChangeWhatItsParentWatches) {
+  Exchanges ranks = unix_exchanges(2);
+  const auto pokes = ranks[0]->receive_pokes(1).value();
+  const int news = pokes->descriptors().back();
+  const auto watched = [news] {
+    std::ifstream info("/proc/self/fdinfo/" + std::to_string(news));
+    std::size_t count = 0;
+    for (std::string line; std::getline(info, line);) count += line.starts_with("tfd:") ? 1 : 0;
+    return count;
+  };
+  ASSERT_EQ(watched(), 2u) << "the peer's socket and its process";
+  const pid_t copy = fork();
+  if (copy == 0) {
+    ranks[0]->peer_gone(1);
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(copy, nullptr, 0), copy);
+  EXPECT_EQ(watched(), 2u);
 }
 
 TEST(UnixExchange, AddressesThatCannotBeReadAndAbsentRanksAreNamed) {

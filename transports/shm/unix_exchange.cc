@@ -74,6 +74,7 @@ int UnixExchange::Notice::fd() const {
 
 UnixExchange::~UnixExchange() {
   forget_in_children(listener_);
+  forget_in_children(news_);
   for (const Peer& peer : peers_) forget_in_children(peer.socket);
   if (listener_ >= 0) close(listener_);
   if (news_ >= 0) close(news_);
@@ -451,6 +452,7 @@ Status UnixExchange::watch_news() {
     }
   }
   news_ = news;
+  close_in_children(news_);  // a child that removed a peer's process from it would remove it for this process
   return {};
 }
 

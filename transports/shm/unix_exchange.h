@@ -123,7 +123,7 @@ class UnixExchange final : public SegmentExchange {
   PokeTable pokes_;   // by segment
   std::mutex mutex_;  // guards what follows; the peers' sockets change during set-up only
   std::uint32_t last_id_ = 0;
-  int news_ = -1;  // epoll over the peers' sockets and pidfds, from the first receive_pokes() on
+  int news_ = -1;  // epoll over the peers' sockets and pidfds, from the first receive_pokes() on; not for children
   std::vector<Peer> peers_;
   std::map<std::uint32_t, Shared> shared_;  // by number
   SpareDescriptor spare_;
