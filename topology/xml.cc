@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/file_kind.h"
 #include "topology/xml_draft.h"
 
 namespace tutti {
@@ -19,26 +20,21 @@ constexpr std::string_view kAdvice =
     "give a topology file in NCCL's format, as `tutti topo --write-xml FILE` or NCCL_TOPO_DUMP_FILE makes it on that "
     "machine";
 
-// Files that are taken for topology files, told by how they begin. Empty: it is none of these.
-std::string_view kind_of_other_file(std::string_view text) {
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // the mark of UTF-8
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos) return {};
-  text = text.substr(begin, 4096);
-  const auto has_root = [text](std::string_view name) {
-    for (std::size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
-      const std::size_t end = at + name.size();
-      if (end < text.size() && (text[end] == ' ' || text[end] == '>' || text[end] == '\n')) return true;
-    }
-    return false;
-  };
-  if (text.front() == '{' || text.front() == '[') {
-    const bool algorithm = text.find("\"collective\"") != std::string_view::npos;
-    return algorithm ? "this is a collective algorithm in JSON, such as an MSCCL++ execution plan" : "this is JSON";
+// Files that are taken for topology files. Empty: it is none of these.
+std::string_view words_of_other_file(FileKind kind) {
+  switch (kind) {
+    case FileKind::kTuttiPlan: return "this is a plan of Tutti";
+    case FileKind::kMscclppPlan:
+    case FileKind::kJsonAlgorithm: return "this is a collective algorithm in JSON, such as an MSCCL++ execution plan";
+    case FileKind::kJson: return "this is JSON";
+    case FileKind::kHwlocTopology: return "this is a topology of hwloc (lstopo)";
+    case FileKind::kMscclAlgorithm: return "this is a collective algorithm of MSCCL";
+    case FileKind::kNcclGraphs:  // refuse_root() tells
+    case FileKind::kNcclTopology:
+    case FileKind::kXml:
+    case FileKind::kUnknown: break;
   }
-  if (has_root("<system")) return {};
-  if (has_root("<!DOCTYPE topology") || has_root("<topology")) return "this is a topology of hwloc (lstopo)";
-  return has_root("<algo") ? "this is a collective algorithm of MSCCL" : "";
+  return {};
 }
 
 // What stands outermost, where it is not what it should be.
@@ -58,7 +54,7 @@ bool XmlReading::usable() const { return !has_error(findings); }
 
 XmlReading read_xml(std::string_view text) {
   XmlReading reading;
-  if (const std::string_view other = kind_of_other_file(text); !other.empty()) {
+  if (const std::string_view other = words_of_other_file(file_kind(text)); !other.empty()) {
     reading.findings.push_back({Severity::kError, 1, 1, std::string(other), std::string(kAdvice)});
     return reading;
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/file_kind.h"
 #include "plan/json.h"
 #include "plan/json_fields.h"
 #include "tutti/plan.h"
@@ -208,20 +209,21 @@ bool PlanReader::parse_error(std::size_t position, const std::string& token, con
   return false;
 }
 
-// Files that are taken for plans, told by how they begin. Empty: it is none of these.
-std::string_view kind_of_other_file(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos) return {};
-  text = text.substr(begin, 4096);
-  const auto has = [text](std::string_view words) { return text.find(words) != std::string_view::npos; };
-  if (text.front() == '<') {
-    if (has("<algo")) return "an algorithm of MSCCL in XML";
-    if (has("<graphs")) return "a file of rings and trees of NCCL (NCCL_GRAPH_FILE)";
-    if (has("<system")) return "a topology file of NCCL";
-    return has("<topology") || has("<!DOCTYPE topology") ? "a topology of hwloc (lstopo)" : "XML";
+// Files that are taken for plans. Empty: it is none of these.
+std::string_view words_of_other_file(FileKind kind) {
+  switch (kind) {
+    case FileKind::kMscclAlgorithm: return "an algorithm of MSCCL in XML";
+    case FileKind::kMscclppPlan: return "an execution plan of MSCCL++";
+    case FileKind::kNcclGraphs: return "a file of rings and trees of NCCL (NCCL_GRAPH_FILE)";
+    case FileKind::kNcclTopology: return "a topology file of NCCL";
+    case FileKind::kHwlocTopology: return "a topology of hwloc (lstopo)";
+    case FileKind::kXml: return "XML";
+    case FileKind::kJsonAlgorithm:  // perhaps a plan that is not right; the reader tells
+    case FileKind::kTuttiPlan:
+    case FileKind::kJson:
+    case FileKind::kUnknown: break;
   }
-  const bool execution_plan = text.front() == '{' && has("\"gpus\"") && !has("\"tutti_plan\"");
-  return execution_plan ? "an execution plan of MSCCL++" : "";
+  return {};
 }
 
 // Peers can be checked only when all ranks are there.
@@ -256,7 +258,7 @@ Status check_peers(const Plan& plan) {
 }  // namespace
 
 Result<PlanFile> parse_plan(std::string_view text) {
-  if (const std::string_view other = kind_of_other_file(text); !other.empty()) {
+  if (const std::string_view other = words_of_other_file(file_kind(text)); !other.empty()) {
     return Error{.code = ErrorCode::kInvalidPlan,
                  .message = fmt::format("this is {}; give a plan in the format of docs/plan-json.md, as "
                                         "`tutti plan --json FILE` writes it",

@@ -89,6 +89,8 @@ std::vector<Fault> faults() {
       {"MscclPlusPlus", R"({"name": "a", "collective": "allreduce", "gpus": []})", "an execution plan of MSCCL++"},
       {"Topology", "<system version=\"1\"/>", "a topology file of NCCL"},
       {"Hwloc", "<?xml?>\n<topology>", "a topology of hwloc"},
+      {"MarkOfUtf8", "\xef\xbb\xbf<topology/>", "a topology of hwloc"},
+      {"OtherName", "<systems/>", "this is XML"},
       {"Graphs", "<graphs version=\"1\"/>", "a file of rings and trees of NCCL"},
       {"Truncated", ring.substr(0, ring.size() / 2), "this is not JSON: the text ends too early"},
       {"Trailing", ring + "}", "this is not JSON"},

@@ -177,6 +177,8 @@ TEST(Lint, OtherFilesAreToldApart) {
       "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">";
   expect_error(hwloc, "a topology of hwloc", 1);
   expect_error("<topology>\n<object type=\"Machine\"/></topology>", "a topology of hwloc", 1);
+  expect_error("<topology/>", "a topology of hwloc", 1);
+  expect_error("<algo\tname=\"ring\"/>", "a collective algorithm of MSCCL", 1);
   expect_error("<algo name=\"ring\" nchunksperloop=\"2\"/>", "a collective algorithm of MSCCL", 1);
   expect_error("{\"name\": \"x\", \"collective\": \"allreduce\"}", "an MSCCL++ execution plan", 1);
   expect_error("\xef\xbb\xbf [1]", "this is JSON", 1);
