@@ -53,7 +53,7 @@ struct PlanLimits {
 
 // What is the same for all ranks of a plan.
 struct PlanDescription {
-  std::string name{};     // for people: UTF-8 without control characters, at most 128 bytes
+  std::string name{};     // for people: UTF-8 without control or direction characters, at most 128 bytes
   std::string comment{};  // the same, at most 4096 bytes
   CollectiveKind collective = CollectiveKind::kAllReduce;  // not kSendReceive
   std::uint32_t ranks = 1;                                 // 1 .. 1024

@@ -24,8 +24,8 @@ inline std::size_t printable_bytes(std::string_view text) {
   }
   const std::uint32_t least = bytes == 4 ? 0x10000 : bytes == 3 ? 0x800 : 0xa0;
   const bool surrogate = character >= 0xd800 && character <= 0xdfff;
-  const bool directs = character == 0x200e || character == 0x200f || (character >= 0x2028 && character <= 0x202e) ||
-                       (character >= 0x2066 && character <= 0x2069);
+  const bool directs = character == 0x61c || character == 0x200e || character == 0x200f ||
+                       (character >= 0x2028 && character <= 0x202e) || (character >= 0x2066 && character <= 0x2069);
   return character < least || character > 0x10ffff || surrogate || directs ? 0 : bytes;
 }
 

@@ -234,7 +234,7 @@ bool Reader::string(const std::string& text) {
   const Field* field = begin_value();
   if (field->content != Field::Content::kText) return fail("may not be a string");
   if (!is_label(text, kMostTextBytes)) {
-    return fail(fmt::format("must be UTF-8 without control characters, {} bytes at most", kMostTextBytes));
+    return fail(fmt::format("must be UTF-8 without control or direction characters, {} bytes at most", kMostTextBytes));
   }
   field->text(text);
   return true;

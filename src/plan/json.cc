@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "base/printable.h"
 #include "plan/collective.h"

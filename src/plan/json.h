@@ -20,7 +20,7 @@ struct PlanFile {
   bool operator==(const PlanFile&) const = default;
 };
 
-// UTF-8 without control characters, at most `most_bytes` long.
+// UTF-8 without control characters and characters that change the direction of text, at most `most_bytes` long.
 bool is_label(std::string_view text, std::size_t most_bytes);
 
 // One line for each step. name and comment must be labels. Every plan whose channels came from ChannelBuilder is read

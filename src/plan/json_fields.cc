@@ -30,7 +30,9 @@ std::string set_space(Slice& slice, const std::string& word, bool may_be_input) 
 }
 
 std::string set_label(std::string& label, const std::string& word, std::size_t most) {
-  if (!is_label(word, most)) return fmt::format("should be at most {} bytes without control characters", most);
+  if (!is_label(word, most)) {
+    return fmt::format("should be at most {} bytes without control or direction characters", most);
+  }
   label = word;
   return "";
 }

@@ -32,8 +32,10 @@ void PlanDraft::check_description() {
     if (had < least || had > most) fail(fmt::format("the plan's {} {} is outside {}..{}", what, had, least, most));
   };
   if (!is_label(d.name, PlanLimits::kNameBytes) || !is_label(d.comment, PlanLimits::kCommentBytes)) {
-    fail(fmt::format("the plan's name and comment are UTF-8 without control characters, at most {} and {} bytes long",
-                     PlanLimits::kNameBytes, PlanLimits::kCommentBytes));
+    fail(
+        fmt::format("the plan's name and comment are UTF-8 without control or direction characters, at most {} and {} "
+                    "bytes long",
+                    PlanLimits::kNameBytes, PlanLimits::kCommentBytes));
   }
   if (!is_valid(d.collective) || d.collective == CollectiveKind::kSendReceive) {
     fail("the plan's collective is not one that has plans");

@@ -23,6 +23,7 @@ TEST(Printable, LetsNoControlCharacterThrough) {
             "??2J")
       << "and as UTF-8";
   EXPECT_EQ(printable("\u202egnirts"), "???gnirts") << "right to left";
+  EXPECT_EQ(printable("\u061cgnirts"), "??gnirts") << "a mark of Arabic text";
   EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a?b");
 }
 

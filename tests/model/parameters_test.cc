@@ -84,7 +84,7 @@ TEST(Parameters, ErrorsNameThePlace) {
               HasSubstr("measured[1].bytes: -1 is outside"));
   EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "measured": [[]]})"), HasSubstr("measured[0]: may not be an array"));
   EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "hardware": "xyz"})"), HasSubstr("hexadecimal"));
-  EXPECT_THAT(error_of("{\"tutti_parameters\": 1, \"name\": \"a\\nb\"}"), HasSubstr("control characters"));
+  EXPECT_THAT(error_of("{\"tutti_parameters\": 1, \"name\": \"a\\nb\"}"), HasSubstr("control or direction characters"));
 }
 
 TEST(Parameters, HostileFilesCostNoMoreThanTheirLength) {

@@ -372,7 +372,7 @@ std::vector<Wrong> wrong_descriptions() {
       {"Collective", description({.collective = static_cast<CollectiveKind>(77)}), -1, "", "not one that has", code},
       {"SendReceive", description({.collective = CollectiveKind::kSendReceive}), -1, "", "not one that has", code},
       {"Order", description({.order = static_cast<Order>(3)}), -1, "", "order 3", code},
-      {"Name", description({.name = "a\nb"}), -1, "", "control characters", code},
+      {"Name", description({.name = "a\nb"}), -1, "", "control or direction characters", code},
       {"NameNotUtf8", description({.name = "\xc3("}), -1, "", "UTF-8", code},
       {"LongName", description({.name = std::string(129, 'a')}), -1, "", "at most 128", code},
       {"NoChannel", description({.ranks = 2}), 0, "rank 0 has no channel", "", ErrorCode::kInvalidPlan},
