@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/assert.h"
+#include "base/byte_text.h"
 #include "base/boot_id.h"
 #include "topology/memory.h"
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/byte_text.h"
 #include "cuda/driver.h"
 #include "tools/topo_graph.h"
 #include "tutti/version.h"
@@ -40,14 +41,7 @@ std::string text_of(const DeviceCode& code) {
   return "invalid";
 }
 
-std::string size_text(std::uint64_t bytes) {
-  if (bytes == 0) return "unknown";
-  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fmt::format("{:.{}f} {}", value, value < 10 && unit > 0 ? 1 : 0, kUnits[unit]);
-}
+std::string size_text(std::uint64_t bytes) { return bytes == 0 ? "unknown" : text_of_bytes(bytes); }
 
 std::vector<std::size_t> allowed_cpus(const HostTopology& host) {
   std::vector<std::size_t> cpus;

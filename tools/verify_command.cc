@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "base/byte_text.h"
 #include "base/printable.h"
 #include "plan/collective.h"
 #include "plan/limits.h"

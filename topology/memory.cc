@@ -1,6 +1,5 @@
 #include "topology/memory.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -97,18 +96,6 @@ AvailableMemory available_memory(const fs::path& root) {
     if (controllers.find(",memory,") != std::string::npos) look_at_groups(root, kVersion1, path, memory);
   }
   return memory;
-}
-
-std::string text_of_bytes(std::uint64_t bytes) {
-  constexpr std::string_view kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  auto number = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (number >= 1024 && unit + 1 < std::size(kUnits)) {
-    number /= 1024;
-    ++unit;
-  }
-  return unit > 0 && number < 10 ? fmt::format("{:.1f} {}", number, kUnits[unit])
-                                 : fmt::format("{:.0f} {}", number, kUnits[unit]);
 }
 
 }  // namespace tutti

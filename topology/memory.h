@@ -27,7 +27,4 @@ struct AvailableMemory {
 // "/" but for tests. Any thread.
 AvailableMemory available_memory(const std::filesystem::path& root = "/");
 
-// "1.5 GiB", "640 MiB", "12 KiB": rounded to two or three digits, for people.
-std::string text_of_bytes(std::uint64_t bytes);
-
 }  // namespace tutti

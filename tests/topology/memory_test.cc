@@ -85,12 +85,5 @@ TEST(AvailableMemory, CannotBeReadIsUnlimited) {
   EXPECT_LT(available_memory().shared_bytes(), kUnlimitedMemory) << "this machine's";
 }
 
-TEST(AvailableMemory, IsWrittenForPeople) {
-  EXPECT_EQ(text_of_bytes(8), "8 bytes");
-  EXPECT_EQ(text_of_bytes(1536), "1.5 KiB");
-  EXPECT_EQ(text_of_bytes(400u << 20), "400 MiB");
-  EXPECT_EQ(text_of_bytes(std::uint64_t{4} << 40), "4.0 TiB");
-}
-
 }  // namespace
 }  // namespace tutti
