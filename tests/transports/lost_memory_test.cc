@@ -66,6 +66,7 @@ class EveryDescriptor {
  public:
   EveryDescriptor() {
     for (int fd = dup(STDIN_FILENO); fd >= 0; fd = dup(STDIN_FILENO)) taken_.push_back(fd);
+    EXPECT_EQ(errno, EMFILE) << "nothing else stopped it";
   }
   ~EveryDescriptor() {
     for (const int fd : taken_) close(fd);

@@ -92,12 +92,10 @@ struct World {
 // What `rank` comes to know of `peer`, when that is `awaited`, or after a long while.
 inline PeerLife life_of(World& world, std::uint32_t rank, std::uint32_t peer, PeerLife awaited) {
   PeerLife life = PeerLife::kLive;
-  eventually(
-      [&] {
-        world.ranks[rank]->pump();
-        return (life = world.ranks[rank]->peer_status(peer).life) == awaited;
-      },
-      10000);
+  eventually([&] {
+    world.ranks[rank]->pump();
+    return (life = world.ranks[rank]->peer_status(peer).life) == awaited;
+  });
   return life;
 }
 
@@ -114,7 +112,7 @@ class RawPeer {
     nonce_ = to.nonce;
     socket_ = TcpStream(connect_to(to.socket, 0, 0).value());
     pollfd writable{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
-    poll(&writable, 1, 5000);
+    poll(&writable, 1, static_cast<int>(test::patience().count()));
   }
   // As rank `sender` of `options`' communicator.
   Preamble preamble(const TcpTransportOptions& to, std::uint32_t sender, std::uint16_t lane = 0) const {
@@ -146,7 +144,7 @@ class RawPeer {
   void write(const T& value) {
     write(&value, sizeof(value));
   }
-  Reply reply(int ms = 5000) {
+  Reply reply(std::int64_t ms = test::patience().count()) {
     Reply got;
     eventually([&] { return (got = reader_.read(socket_)).kind != Reply::Kind::kNothing; }, ms);
     return got;
@@ -168,7 +166,7 @@ class RawPeer {
 inline FrameHeader message(std::uint64_t bytes, const CallTag& tag) { return {.bytes = bytes, .tag = tag}; }
 
 inline Arrival await(ReceiveConnection& connection, const CallTag& tag, std::span<std::byte> place = {},
-                     int ms = 5000) {
+                     std::int64_t ms = test::patience().count()) {
   Arrival arrival = Arrival::kNothing;
   eventually([&] { return (arrival = connection.arrival(tag, place)) != Arrival::kNothing; }, ms);
   return arrival;
