@@ -29,7 +29,8 @@ int open_nothing() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 void replace_registered() {
   const int error = errno;
   int nothing = open_nothing();
-  bool own = nothing >= 0;  // it is none of those that are replaced
+  // Whether `nothing` is a number of its own, to be closed at the end, and not one that was replaced.
+  bool own = nothing >= 0;
   for (int word = 0; word <= highest.load(std::memory_order_relaxed) / kBits; ++word) {
     std::uint64_t left = registered[static_cast<std::size_t>(word)].exchange(0, std::memory_order_relaxed);
     for (; left != 0; left &= left - 1) {

@@ -65,7 +65,9 @@ class ShmReceiveConnection final : public ReceiveConnection {
   Message front_;
   CallTag mismatched_;
   MemoryLoss loss_;
-  std::uint64_t lost_at_ = 0;        // the call that loss_ has failed, whoever looks at its messages again; 0: none
+  // Number of the call that failed because of loss_, or 0: arrival() says kUnmapped for it again, since take_loss()
+  // reports once.
+  std::uint64_t lost_at_ = 0;
   std::uint32_t window_id_ = 0;      // the window that `window_` maps
   std::shared_ptr<Mapping> window_;  // kept while its messages come: the peer may take it back meanwhile
 };

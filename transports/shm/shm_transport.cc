@@ -306,7 +306,7 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   std::shared_ptr<Mapping> mapping;
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
-    // Lost: this call goes without it, and a later one finds it again.
+    // If the peer's output cannot be mapped, this call sends by slots; the next call looks for it again.
     if (mapping == nullptr && !exchange_->take_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // not what a sound peer offers

@@ -152,11 +152,12 @@ class TcpLinks {
     std::int64_t ended_since_ns = 0;   // when the first of its connections ended without a goodbye; 0: none has
     std::int64_t silent_since_ns = 0;  // a connection to it ended without an answer: perhaps before it was accepted
     std::int64_t deaf_since_ns = 0;    // it takes no state: it may also have ended well, and had no way to say so
-    std::int64_t absent_since_ns = 0;  // this rank waits for its connections, and has none to it; 0: not so
-    std::string trouble;               // why, in words
-    std::string tampering;             // the same where it is no rank's doing
-    bool refused = false;              // by whoever listens at its address now
-    std::optional<PeerProbe> probe;    // from the end of its connections on
+    // Since when a receive connection from it has had no socket while no other link to it exists; 0: not so.
+    std::int64_t absent_since_ns = 0;
+    std::string trouble;             // why, in words
+    std::string tampering;           // the same where it is no rank's doing
+    bool refused = false;            // whoever listens at the peer's address has answered with a refusal
+    std::optional<PeerProbe> probe;  // from the end of its connections on
     PeerProbe::Finding finding = PeerProbe::Finding::kNone;
   };
   struct Waiting {
