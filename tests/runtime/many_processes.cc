@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_text.h"
 #include "tests/support/ports.h"
 #include "topology/memory.h"
 #include "tutti/communicator.h"

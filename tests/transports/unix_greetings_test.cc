@@ -100,7 +100,7 @@ TEST(UnixGreetings, APeerIsLetInBesideStrangersThatStaySilent) {
 
 int connect_silently(const UnixAddress& address) {
   SteadyClock clock;
-  return dial(address, clock, clock.now_ns() + kSecond).fd;
+  return wait_and_dial(address, clock, clock.now_ns() + kSecond).fd;
 }
 
 // Strangers hold all descriptors that this process has left. The peer's connection is behind theirs.
