@@ -288,7 +288,17 @@ bool TlsSession::seal(std::span<iovec> parts) {
   return put_gathered();
 }
 
+// After an exception nobody knows how much of `parts` has gone, so that nothing can be sent behind it any more.
 Moved TlsSession::send(int fd, std::span<iovec> parts) {
+  try {
+    return send_sealed(fd, parts);
+  } catch (...) {
+    send_end_ = {.ended = true, .error = ENOMEM};
+    throw;
+  }
+}
+
+Moved TlsSession::send_sealed(int fd, std::span<iovec> parts) {
   if (!established_ && !shake(fd)) flush(fd);
   Moved moved;
   while (established_ && !send_end_.ended) {

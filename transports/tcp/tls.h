@@ -69,6 +69,7 @@ class TlsSession {
   OpenSslSession* make_session() const;
   bool shake(int fd);
   bool shake_once(int fd);
+  Moved send_sealed(int fd, std::span<iovec> parts);
   bool seal(std::span<iovec> parts);
   bool flush(int fd);
   bool fill(int fd);
