@@ -191,7 +191,7 @@ void UcxWorker::fail(UcxPeer& peer, ucs_status_t status, std::string_view doing)
 
 void UcxWorker::on_error(void* peer, ucp_ep_h, ucs_status_t status) {
   UcxPeer& failed = *static_cast<UcxPeer*>(peer);
-  failed.worker->fail(failed, status, "");
+  failed.worker->in_callback([&] { failed.worker->fail(failed, status, ""); });
 }
 
 void UcxWorker::close(UcxPeer& peer) {
@@ -330,9 +330,11 @@ void UcxWorker::finish(UcxSend& message) {
 void UcxWorker::on_sent(void* request, ucs_status_t status, void* send) {
   UcxSend& message = *static_cast<UcxSend*>(send);
   UcxPeer& peer = *message.lane->peer;
-  peer.worker->finish(message);
-  peer.worker->ucx_.request_free(request);
-  if (status != UCS_OK) peer.worker->fail(peer, status, "sending");
+  peer.worker->in_callback([&] {
+    peer.worker->finish(message);
+    peer.worker->ucx_.request_free(request);
+    if (status != UCS_OK) peer.worker->fail(peer, status, "sending");
+  });
 }
 
 bool UcxWorker::delivered(UcxLane& lane) {
@@ -390,9 +392,11 @@ void UcxWorker::tell(UcxLane& lane) {
 
 void UcxWorker::on_told(void* request, ucs_status_t status, void* lane) {
   UcxLane& told = *static_cast<UcxLane*>(lane);
-  told.credit_going = false;
-  told.peer->worker->ucx_.request_free(request);
-  if (status != UCS_OK) told.peer->worker->fail(*told.peer, status, "sending");
+  told.peer->worker->in_callback([&] {
+    told.credit_going = false;
+    told.peer->worker->ucx_.request_free(request);
+    if (status != UCS_OK) told.peer->worker->fail(*told.peer, status, "sending");
+  });
 }
 
 bool UcxWorker::flush() {

@@ -18,10 +18,12 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -190,6 +192,20 @@ class UcxWorker {
   ucs_status_t take_message(UcxArrived& message, void* data, std::uint64_t how);
   void settle();
 
+  // Runs the body of a callback. No exception may pass through functions of UCX, which is written in C and ends the
+  // process when it is called again. So it is kept, and thrown again once UCX has returned.
+  template <class Body>
+  void in_callback(Body&& body) noexcept {
+    try {
+      body();
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+  }
+  void rethrow() {
+    if (thrown_ != nullptr) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  }
+
   static ucs_status_t on_message(void* self, const void* header, std::size_t header_bytes, void* data,
                                  std::size_t bytes, const ucp_am_recv_param_t* param);
   static void on_error(void* peer, ucp_ep_h endpoint, ucs_status_t status);
@@ -211,6 +227,7 @@ class UcxWorker {
   std::uint64_t key_ = 0;
   std::vector<UcxPeer> peers_;          // by rank; they stay where they are
   std::vector<UcxPeer*> unconnected_;   // introduced to, and not connected yet
+  std::exception_ptr thrown_;           // in a callback, not thrown again yet
   std::vector<UcxArrived*> announced_;  // to be drawn once UCX has returned
   std::vector<UcxSend*> written_;       // to be announced, likewise
   std::vector<UcxLane*> offered_;       // whose peers have offered slots, likewise

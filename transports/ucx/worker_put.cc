@@ -40,9 +40,11 @@ bool UcxWorker::offer_slots(UcxLane& lane) {
 
 void UcxWorker::on_offered(void* request, ucs_status_t status, void* lane) {
   UcxLane& told = *static_cast<UcxLane*>(lane);
-  told.offer_going = false;
-  told.peer->worker->ucx_.request_free(request);
-  if (status != UCS_OK) told.peer->worker->fail(*told.peer, status, "sending");
+  told.peer->worker->in_callback([&] {
+    told.offer_going = false;
+    told.peer->worker->ucx_.request_free(request);
+    if (status != UCS_OK) told.peer->worker->fail(*told.peer, status, "sending");
+  });
 }
 
 // A second one, or one that is none, is no sound peer's. What only announces its words (UCX_RNDV_THRESH) is left alone:
@@ -113,9 +115,11 @@ bool UcxWorker::await_written(UcxSend& message, void* request) {
 void UcxWorker::on_written(void* request, ucs_status_t status, void* send) {
   UcxSend& message = *static_cast<UcxSend*>(send);
   UcxPeer& peer = *message.lane->peer;
-  peer.worker->ucx_.request_free(request);
-  if (status != UCS_OK) peer.worker->fail(peer, status, "writing");
-  if (--message.writing == 0) peer.worker->written_.push_back(&message);
+  peer.worker->in_callback([&] {
+    peer.worker->ucx_.request_free(request);
+    if (status != UCS_OK) peer.worker->fail(peer, status, "writing");
+    if (--message.writing == 0) peer.worker->written_.push_back(&message);
+  });
 }
 
 }  // namespace tutti

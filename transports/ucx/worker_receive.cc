@@ -21,7 +21,10 @@ constexpr std::int64_t kEndPatienceNs = 500'000'000;  // for endpoints to close
 
 ucs_status_t UcxWorker::on_message(void* self, const void* header, std::size_t header_bytes, void* data,
                                    std::size_t bytes, const ucp_am_recv_param_t* param) {
-  return static_cast<UcxWorker*>(self)->take(header, header_bytes, data, bytes, param->recv_attr);
+  UcxWorker& worker = *static_cast<UcxWorker*>(self);
+  ucs_status_t taken = UCS_OK;
+  worker.in_callback([&] { taken = worker.take(header, header_bytes, data, bytes, param->recv_attr); });
+  return taken;
 }
 
 // Nothing of it is trusted.
@@ -112,12 +115,14 @@ void UcxWorker::draw(UcxArrived& message) {
 void UcxWorker::on_drawn(void* request, ucs_status_t status, std::size_t bytes, void* message) {
   UcxArrived& drawn = *static_cast<UcxArrived*>(message);
   UcxPeer& peer = *drawn.lane->peer;
-  peer.worker->ucx_.request_free(request);
-  if (status == UCS_OK && bytes == drawn.header.bytes) {
-    drawn.state = UcxArrived::State::kHere;
-  } else {
-    peer.worker->fail(peer, status == UCS_OK ? UCS_ERR_MESSAGE_TRUNCATED : status, "receiving");
-  }
+  peer.worker->in_callback([&] {
+    peer.worker->ucx_.request_free(request);
+    if (status == UCS_OK && bytes == drawn.header.bytes) {
+      drawn.state = UcxArrived::State::kHere;
+    } else {
+      peer.worker->fail(peer, status == UCS_OK ? UCS_ERR_MESSAGE_TRUNCATED : status, "receiving");
+    }
+  });
 }
 
 UcxArrived* UcxWorker::next(UcxLane& lane) {
@@ -146,6 +151,7 @@ void UcxWorker::progress() {
     std::erase_if(unconnected_, [this](UcxPeer* peer) { return connect(*peer); });
   }
   ucx_.worker_progress(worker_);
+  rethrow();
   settle();
 }
 
@@ -172,6 +178,7 @@ bool UcxWorker::arm() {
   for (int tries = 0; tries < kArmings && !over(); ++tries) {
     for (int rounds = 0; rounds < kArmings && ucx_.worker_progress(worker_) != 0; ++rounds) {
     }
+    rethrow();
     settle();
     if (ucx_.worker_arm(worker_) == UCS_OK) return true;
   }
@@ -190,9 +197,11 @@ void UcxWorker::say_last(UcxPeer& peer) {
 
 void UcxWorker::on_last(void* request, ucs_status_t status, void* peer) {
   UcxPeer& told = *static_cast<UcxPeer*>(peer);
-  told.last_going = false;
-  told.worker->ucx_.request_free(request);
-  if (status != UCS_OK) told.worker->fail(told, status, "sending");
+  told.worker->in_callback([&] {
+    told.last_going = false;
+    told.worker->ucx_.request_free(request);
+    if (status != UCS_OK) told.worker->fail(told, status, "sending");
+  });
 }
 
 // Everything for this peer has gone, or cannot.
