@@ -3,8 +3,8 @@
 # The variables that are not set here (the warning that is off) are those of count.sh and quick.sh.
 
 # Name and budget in minutes. No part may take longer than 30 minutes.
-full_parts=(quick:25 whole:30 left:15 long:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30
-  tsan_runtime:30 tsan_rest:30 fuzz_long:25 plans:15 matrix:30 format:2 lint:30)
+full_parts=(quick:25 whole:30 left:15 long:30 reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20
+  asan_whole:30 tsan_runtime:30 tsan_rest:30 fuzz_long:25 plans:15 matrix:30 format:2 lint:30)
 
 part_quick() {
   local part
@@ -32,7 +32,8 @@ part_left() {
   if build_python; then run_ctest dev -L '^python$' -R "$python_long"; fi
 }
 
-part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite'; }
+part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability'; }
+part_reliability() { build dev && run_ctest dev -L long -R '^reliability'; }
 part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
 # What takes too long in guests for the quick run.
 part_rdma_verbs() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -R verbs; }

@@ -1,6 +1,6 @@
-// One rank of a job to which fault_table.py does something: fault_rank PHASE SECONDS. Rank, size, root and deadlines
-// come from the environment. It makes call after call until SECONDS have passed or one fails; every result is checked.
-// After a failure that names a rank it goes on without that one.
+// One rank of a job to which fault_table.py does something: fault_rank PHASE SECONDS [FAULT N]. Rank, size, root and
+// deadlines come from the environment. It makes call after call until SECONDS have passed or one fails; every result is
+// checked. After a failure that names a rank it goes on without that one.
 //
 //   setup        the communicator is made, and 20 calls follow
 //   idle         8 bytes now and then: most of the time is between calls
@@ -8,15 +8,26 @@
 //   large        4 MiB of plain memory
 //   registered   4 MiB of registered memory
 //
+// FAULT is something that fails in this process: the N-th one from the beginning in the phase setup, from "ready" on in
+// the others.
+//
+//   nth-allocation    operator new, in the library's functions and threads: throws std::bad_alloc
+//   nth-open          every function that makes a descriptor: EMFILE
+//   thread-exception  operator new in the threads of the library only, and the calls run in the background
+//
 // It says, a line each on stdout, beginning with the monotonic clock's ns: "begin", "ready", "error CODE RANK MESSAGE"
 // (RANK -1: nobody is named), "shrunk SIZE", "wrong WHERE", "end CALLS FDS" (descriptors that are left when all is
-// destroyed, over those at the beginning). Status: 0 unless a result was wrong (1).
+// destroyed, over those at the beginning), "counted N" (allocations or descriptors, if there is a FAULT). Status: 0
+// unless a result was wrong (1).
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +35,14 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/failing_allocations.h"
+#include "runtime/failing_calls.h"
 #include "tutti/tutti.h"
 
 namespace {
+
+namespace failing_allocations = tutti::test::failing_allocations;
+namespace failing_calls = tutti::test::failing_calls;
 
 using tutti::Communicator;
 using Clock = std::chrono::steady_clock;
@@ -42,6 +58,54 @@ void say(const char* format, Values... values) {
   std::printf("\n");
   std::fflush(stdout);
 }
+
+std::atomic<std::int64_t> thread_limit;  // the allocation in threads of the library that fails
+
+// What is to fail in this process, if anything.
+class Fault {
+ public:
+  Fault(std::string_view kind, std::int64_t n)
+      : allocations_(kind == "nth-allocation"),
+        descriptors_(kind == "nth-open"),
+        threads_(kind == "thread-exception"),
+        n_(n) {
+    if (!threads_) return;
+    thread_limit = std::numeric_limits<std::int64_t>::max();
+    failing_calls::call_in_new_threads([] { failing_allocations::fail_after(thread_limit, false); });
+  }
+
+  bool known() const { return allocations_ || descriptors_ || threads_; }
+  bool in_background() const { return threads_; }
+
+  // From now on is counted.
+  void begin() {
+    begun_ = true;
+    if (descriptors_) failing_calls::fail_nth(failing_calls::Fault::kDescriptor, n_);
+    if (!threads_) return;
+    thread_limit = failing_allocations::counted() + n_;
+    std::thread([] {}).join();  // a new thread sets the limit of all; this one would count its own allocations, too
+  }
+  void end() {
+    if (descriptors_) failing_calls::fail_nth(failing_calls::Fault::kDescriptor, 0);
+    if (known()) say("counted %lld", static_cast<long long>(counted()));
+  }
+
+  // A function of the library. Allocations of this program itself do not fail.
+  template <class Body>
+  auto inside(Body&& body) {
+    if (allocations_ && begun_) failing_allocations::fail_after(n_, true);
+    auto result = body();
+    if (allocations_ && begun_) failing_allocations::fail_after(0, false);
+    return result;
+  }
+
+ private:
+  std::int64_t counted() const { return descriptors_ ? failing_calls::counted() : failing_allocations::counted(); }
+
+  const bool allocations_, descriptors_, threads_;
+  const std::int64_t n_;
+  bool begun_ = false;
+};
 
 // Needs none itself.
 int open_descriptors() {
@@ -71,10 +135,11 @@ float input_of(int rank, std::size_t element, long call) {
 // The calls of one phase on one communicator. The first element asks whether to end: all ranks end after the same call.
 class Calls {
  public:
-  Calls(Communicator& communicator, std::string_view phase) : communicator_(communicator), idle_(phase == "idle") {
+  Calls(Communicator& communicator, std::string_view phase, Fault& fault)
+      : communicator_(communicator), fault_(fault), idle_(phase == "idle") {
     const std::size_t count = phase == "large" || phase == "registered" ? kLarge : 2;
     if (phase == "registered") {
-      auto memory = communicator.allocate(count * sizeof(float));
+      auto memory = fault.inside([&] { return communicator.allocate(count * sizeof(float)); });
       if (memory) {
         memory_ = std::move(*memory);
         data_ = reinterpret_cast<float*>(memory_.data());
@@ -93,8 +158,7 @@ class Calls {
     if (trouble_) return told(*trouble_);
     for (std::size_t i = 1; i < count_; ++i) data_[i] = input_of(communicator_.rank(), i, made_);
     data_[0] = ask_for_end ? 1 : 0;
-    const tutti::Status status =
-        communicator_.all_reduce(data_, data_, count_, tutti::DataType::kFloat32, tutti::ReduceOp::kSum);
+    const tutti::Status status = fault_.inside([&] { return sum(); });
     if (!status.ok()) return told(status.error());
     for (std::size_t i = 1; i < count_; ++i) {
       float sum = 0;
@@ -112,12 +176,23 @@ class Calls {
   long made() const { return made_; }
 
  private:
+  tutti::Status sum() {
+    if (!fault_.in_background()) {
+      return communicator_.all_reduce(data_, data_, count_, tutti::DataType::kFloat32, tutti::ReduceOp::kSum);
+    }
+    auto work = communicator_.start(
+        {.kind = tutti::CollectiveKind::kAllReduce, .input = data_, .output = data_, .count = count_});
+    if (!work.ok()) return work.error();
+    while (!work->test()) std::this_thread::yield();
+    return work->wait();
+  }
   bool told(const tutti::Error& error) {
     tell(error);
     return false;
   }
 
   Communicator& communicator_;
+  Fault& fault_;
   const bool idle_;
   tutti::Memory memory_;
   std::vector<float> plain_;
@@ -127,10 +202,10 @@ class Calls {
   long made_ = 0;
 };
 
-void go_on(Communicator& broken) {
-  auto smaller = broken.shrink();
+void go_on(Communicator& broken, Fault& fault) {
+  auto smaller = fault.inside([&] { return broken.shrink(); });
   if (!smaller) return tell(smaller.error());
-  Calls calls(**smaller, "large");
+  Calls calls(**smaller, "large", fault);
   for (int i = 0; i < kCallsAfterwards; ++i) {
     bool ignored = false;
     if (!calls.make(false, ignored)) return;
@@ -138,39 +213,45 @@ void go_on(Communicator& broken) {
   say("shrunk %d", (*smaller)->size());
 }
 
-long run(std::string_view phase, std::chrono::seconds how_long) {
-  auto communicator = Communicator::create();
+long run(std::string_view phase, std::chrono::seconds how_long, Fault& fault) {
+  if (phase == "setup") fault.begin();
+  auto communicator = fault.inside([] { return Communicator::create(); });
   if (!communicator) {
     tell(communicator.error());
     return 0;
   }
   Communicator& all = **communicator;
-  Calls calls(all, phase);
+  Calls calls(all, phase, fault);
   bool last = false;
   for (int i = 0; i < 3; ++i) {  // connections are open then
     if (!calls.make(false, last)) break;
   }
   if (calls.made() == 3) say("ready");
+  if (phase != "setup") fault.begin();
   const auto end = Clock::now() + how_long;
   while (calls.made() >= 3 && !last) {
     const bool enough = phase == "setup" ? calls.made() >= 20 : Clock::now() >= end;
     if (!calls.make(enough, last)) break;
   }
-  if (!last) go_on(all);
+  if (!last) go_on(all, fault);
   return calls.made();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: fault_rank setup|idle|small|large|registered SECONDS\n");
+  Fault fault(argc == 5 ? argv[3] : "", argc == 5 ? std::atoll(argv[4]) : 0);
+  if (argc != (fault.known() ? 5 : 3)) {
+    std::fprintf(stderr,
+                 "usage: fault_rank setup|idle|small|large|registered SECONDS "
+                 "[nth-allocation|nth-open|thread-exception N]\n");
     return 2;
   }
   alarm(120);  // no rank outlives a broken run
   const int before = open_descriptors();
   say("begin");
-  const long made = run(argv[1], std::chrono::seconds(std::atoi(argv[2])));
+  const long made = run(argv[1], std::chrono::seconds(std::atoi(argv[2])), fault);
+  fault.end();
   say("end %ld %d", made, open_descriptors() - before);
   return 0;
 }

@@ -1,7 +1,8 @@
 """Does to real jobs what happens to jobs, and prints a table of what became of them. Started by scripts/fault-table.
 
 Every try is a job of four fault_rank processes (fault_rank.cc), of which one, the victim, is hit at a random moment of
-the phase. Linux; the worlds of several machines and the full disk need the namespaces of tests/machines/with_machines.sh.
+the phase. Faults that are counted (COUNTED) happen inside of the victim: the n-th allocation or descriptor fails, with
+n drawn so that small numbers are as likely as large ones. Linux; the worlds of several machines and the full disk need the namespaces of tests/machines/with_machines.sh.
 """
 
 import argparse
@@ -32,7 +33,10 @@ HANG_S = 30               # after the fault; no rank may take so long
 READY_S = 60
 SETUP_S = 0.02            # about what it takes, once the last rank has been started
 END_S = 10                # after its last word
-FAULTS = ("kill", "stop", "cut", "descriptors", "memory", "disk")
+COUNTED = {  # the most that n can be, in the phase setup and in the others
+    "nth-allocation": (3000, 300), "nth-open": (50, 50), "thread-exception": (300, 100),
+}
+FAULTS = ("kill", "stop", "cut", "descriptors", "memory", "disk", *COUNTED)
 WORLDS = {  # what tells a rank of it
     "shm": {},
     "tcp": {"TUTTI_TRANSPORT": "tcp"},
@@ -44,7 +48,8 @@ WORLDS = {  # what tells a rank of it
 PHASES = ("setup", "idle", "small", "large", "registered")
 WORDS = {
     "kill": "kill -9", "stop": "SIGSTOP", "cut": "cable pulled", "descriptors": "no descriptors left",
-    "memory": "no memory left", "disk": "disk full",
+    "memory": "no memory left", "disk": "disk full", "nth-allocation": "n-th allocation fails",
+    "nth-open": "n-th descriptor fails", "thread-exception": "exception in a thread",
 }
 
 
@@ -162,6 +167,8 @@ class Bench:
                 for phase in self.options.phases:
                     if fault == "disk" and phase != "small":
                         continue  # it is met once, when the communicator is made
+                    if fault == "nth-open" and world == "ucx" and phase != "setup":
+                        continue  # UCX ends the process if it gets no descriptor while it shuts down
                     yield fault, world, phase
 
     def start(self, fault, world, phase, victim):
@@ -174,6 +181,9 @@ class Bench:
                                TUTTI_RECORD_DIR=self.full if fault == "disk" else self.records)
             environment.update(WORLDS[world])
             command = [self.options.rank, phase, str(RUN_S)]
+            if fault in COUNTED and number == victim:
+                most = COUNTED[fault][0 if phase == "setup" else 1]
+                command += [fault, str(round(most ** self.random.random()))]
             if world == "machines":
                 environment["TUTTI_ROOT"] = f"10.77.0.1:{self.port}"
                 command = ["ip", "netns", "exec", self.machines[number * 2 // RANKS], *command]
@@ -232,16 +242,20 @@ class Bench:
         for rank in ranks:
             outcome.story.append(f"rank {rank.number}: " + "; ".join(
                 f"{line.at_s - struck_s:+.2f} s {line.word} {line.rest}"[:300] for line in rank.lines) + " " + rank.said)
+            if rank is victim:
+                outcome.story[-1] += f" (victim: {' '.join(rank.process.args)})"
         outcome.left += sorted(shared_names() - names_before)
         return outcome
 
     def judge(self, outcome, fault, world, ranks, watched, victim, struck_s):
         machine_of = lambda rank: rank * 2 // RANKS
+        if fault in COUNTED and victim.find("error"):  # nobody sees from outside when it happens
+            struck_s = victim.find("error").at_s
         went_on = 0
         for rank in watched:
             error, end = rank.find("error"), rank.find("end")
             outcome.wrong += sum(line.word == "wrong" for line in rank.lines)
-            went_on += rank.find("shrunk") is not None
+            went_on += rank is not victim and rank.find("shrunk") is not None
             if end and int(end.rest.split()[1]) > KEPT.get(world, 0):
                 outcome.left.append(f"{end.rest.split()[1]} descriptors of rank {rank.number}")
             if error is None:
