@@ -6,6 +6,7 @@
 #include <set>
 #include <system_error>
 
+#include "base/folder.h"
 #include "topology/speeds.h"
 #include "topology/xml_values.h"
 
@@ -25,15 +26,7 @@ std::string line_of(const fs::path& file) {
 
 std::uint32_t hexadecimal_of(const fs::path& file) { return parse_hexadecimal(line_of(file)).value_or(0); }
 
-std::vector<std::string> entries_of(const fs::path& folder, std::size_t most) {
-  std::vector<std::string> names;
-  std::error_code none;
-  for (fs::directory_iterator at(folder, none), end; !none && at != end && names.size() < most; at.increment(none)) {
-    names.push_back(at->path().filename());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
+std::vector<std::string> entries_of(const fs::path& folder, std::size_t most) { return names_in_folder(folder, most); }
 
 // The bus ids in the real path of a device's folder, the outermost first.
 std::vector<std::string> chain_of(const fs::path& folder) {

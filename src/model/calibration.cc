@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/folder.h"
 #include "topology/host.h"
 
 namespace tutti {
@@ -43,12 +44,7 @@ std::string first_line(const fs::path& path) {
 // Sorted, so that the kernel's order is of no account.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end && found.size() < kMostEntries;
-       at.increment(error)) {
-    found.push_back(at->path());
-  }
-  std::sort(found.begin(), found.end());
+  for (const std::string& name : names_in_folder(folder, kMostEntries)) found.push_back(folder / name);
   return found;
 }
 

@@ -300,14 +300,88 @@ std::optional<Error> check(const Parameters& p) {
   return std::nullopt;
 }
 
-nlohmann::ordered_json json_of(const MessageCost& cost) {
-  nlohmann::ordered_json json;
-  json["post_us"] = cost.post_us;
-  json["latency_us"] = cost.latency_us;
-  json["gap_us"] = cost.gap_us;
-  json["gbytes_per_s"] = cost.gbytes_per_s;
-  if (cost.channel_gbytes_per_s > 0) json["channel_gbytes_per_s"] = cost.channel_gbytes_per_s;
-  return json;
+// JSON as text, piece by piece. No tree of the JSON library's is built, because the destructor of a tree allocates,
+// which ends the process if there is no memory; single values allocate nothing there.
+class TextOfJson {
+ public:
+  template <class Value>
+  void add(std::string_view name, const Value& value) {
+    begin_value(name);
+    text_ += nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  // An element of an array has no name.
+  void open(std::string_view name, char bracket) {
+    begin_value(name);
+    text_ += bracket;
+    ++depth_;
+    empty_ = true;
+  }
+  void close(char bracket) {
+    --depth_;
+    begin_line();
+    text_ += bracket;
+    empty_ = false;
+  }
+  std::string take() { return std::move(text_) + "\n"; }
+
+ private:
+  void begin_line() {
+    if (text_.empty()) return;
+    text_ += '\n';
+    text_.append(2 * depth_, ' ');
+  }
+  void begin_value(std::string_view name) {
+    if (!empty_) text_ += ',';
+    begin_line();
+    empty_ = false;
+    if (!name.empty()) text_ += fmt::format("\"{}\": ", name);
+  }
+
+  std::string text_;
+  std::size_t depth_ = 0;
+  bool empty_ = true;  // the innermost object or array, so far
+};
+
+void add_cost(TextOfJson& json, std::string_view protocol, const MessageCost& cost) {
+  json.open(protocol, '{');
+  json.add("post_us", cost.post_us);
+  json.add("latency_us", cost.latency_us);
+  json.add("gap_us", cost.gap_us);
+  json.add("gbytes_per_s", cost.gbytes_per_s);
+  if (cost.channel_gbytes_per_s > 0) json.add("channel_gbytes_per_s", cost.channel_gbytes_per_s);
+  json.close('}');
+}
+
+bool is_known(const MessageCost& cost) { return cost.gbytes_per_s > 0; }
+
+// By level and protocol; without those that are not known.
+void add_costs(TextOfJson& json, const Parameters& p) {
+  const auto any = [](const auto& level) { return std::any_of(level.begin(), level.end(), is_known); };
+  if (std::none_of(p.costs.begin(), p.costs.end(), any)) return;
+  json.open("costs", '{');
+  for (std::size_t l = 0; l < kLevels; ++l) {
+    if (!any(p.costs[l])) continue;
+    json.open(to_string(static_cast<Level>(l)), '{');
+    for (std::size_t k = 0; k < kProtocols; ++k) {
+      if (is_known(p.costs[l][k])) add_cost(json, to_string(static_cast<Protocol>(k)), p.costs[l][k]);
+    }
+    json.close('}');
+  }
+  json.close('}');
+}
+
+void add_measurements(TextOfJson& json, const std::vector<Measurement>& measured) {
+  if (measured.empty()) return;
+  json.open("measured", '[');
+  for (const Measurement& one : measured) {
+    json.open("", '{');
+    json.add("what", one.what);
+    json.add("bytes", one.bytes);
+    json.add("median_us", one.median_us);
+    json.add("p95_us", one.p95_us);
+    json.close('}');
+  }
+  json.close(']');
 }
 
 }  // namespace
@@ -353,40 +427,29 @@ Result<Parameters> load_parameters(const std::string& path) {
 }
 
 std::string to_json(const Parameters& p) {
-  nlohmann::ordered_json json;
-  json["tutti_parameters"] = static_cast<int>(kFormat);
-  if (!p.name.empty()) json["name"] = p.name;
-  if (!p.source.empty()) json["source"] = p.source;
-  if (!p.hardware.empty()) json["hardware"] = p.hardware;
-  for (std::size_t l = 0; l < kLevels; ++l) {
-    for (std::size_t k = 0; k < kProtocols; ++k) {
-      if (p.costs[l][k].gbytes_per_s <= 0) continue;
-      json["costs"][std::string(to_string(static_cast<Level>(l)))][std::string(to_string(static_cast<Protocol>(k)))] =
-          json_of(p.costs[l][k]);
-    }
-  }
-  json["launch_us"] = p.launch_us;
-  json["step_us"] = p.step_us;
-  json["reduce_gbytes_per_s"] = p.reduce_gbytes_per_s;
-  json["copy_gbytes_per_s"] = p.copy_gbytes_per_s;
-  json["attach_us"] = p.attach_us;
-  json["attach_gbytes_per_s"] = p.attach_gbytes_per_s;
-  json["switch_gbytes_per_s"] = p.switch_gbytes_per_s;
-  json["switch_latency_us"] = p.switch_latency_us;
-  json["cores"] = p.cores;
-  json["handover_us"] = p.handover_us;
-  json["slot_bytes"] = p.slot_bytes;
-  json["slots"] = p.slots;
-  json["channels"] = p.channels;
-  for (const Measurement& one : p.measured) {
-    nlohmann::ordered_json row;
-    row["what"] = one.what;
-    row["bytes"] = one.bytes;
-    row["median_us"] = one.median_us;
-    row["p95_us"] = one.p95_us;
-    json["measured"].push_back(row);
-  }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  TextOfJson json;
+  json.open("", '{');
+  json.add("tutti_parameters", static_cast<int>(kFormat));
+  if (!p.name.empty()) json.add("name", p.name);
+  if (!p.source.empty()) json.add("source", p.source);
+  if (!p.hardware.empty()) json.add("hardware", p.hardware);
+  add_costs(json, p);
+  json.add("launch_us", p.launch_us);
+  json.add("step_us", p.step_us);
+  json.add("reduce_gbytes_per_s", p.reduce_gbytes_per_s);
+  json.add("copy_gbytes_per_s", p.copy_gbytes_per_s);
+  json.add("attach_us", p.attach_us);
+  json.add("attach_gbytes_per_s", p.attach_gbytes_per_s);
+  json.add("switch_gbytes_per_s", p.switch_gbytes_per_s);
+  json.add("switch_latency_us", p.switch_latency_us);
+  json.add("cores", p.cores);
+  json.add("handover_us", p.handover_us);
+  json.add("slot_bytes", p.slot_bytes);
+  json.add("slots", p.slots);
+  json.add("channels", p.channels);
+  add_measurements(json, p.measured);
+  json.close('}');
+  return json.take();
 }
 
 }  // namespace tutti

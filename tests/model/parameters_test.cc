@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
@@ -34,6 +35,14 @@ TEST(Parameters, AFileGivesTheSameNumbersAgain) {
     const auto again = parse_parameters(to_json(p));
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(*again, p);
+  }
+}
+
+// The text is written without the JSON library's tree, so it is compared with what the library would write.
+TEST(Parameters, TheTextIsIndentedJson) {
+  for (const Parameters& p : {full(), default_host_parameters(2), default_gpu_parameters(80), Parameters{}}) {
+    const std::string text = to_json(p);
+    EXPECT_EQ(nlohmann::ordered_json::parse(text).dump(2) + "\n", text);
   }
 }
 

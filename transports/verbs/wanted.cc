@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <string>
 #include <tuple>
+
+#include "base/folder.h"
 
 namespace tutti {
 namespace {
@@ -65,10 +66,9 @@ std::vector<std::size_t> rails_of(std::string_view list, const std::vector<PortN
 }
 
 std::vector<std::uint8_t> listed_ports(const std::string& folder) {
+  constexpr std::size_t kMostListed = 255;
   std::vector<std::uint8_t> numbers;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(folder) / "ports", ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in_folder(folder + "/ports", kMostListed)) {
     std::uint8_t number = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
     if (error == std::errc() && end == name.data() + name.size() && number > 0) numbers.push_back(number);
