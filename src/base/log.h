@@ -1,4 +1,5 @@
-// Log lines of one communicator: "tutti[rank]: level: text" on stderr, one write each. Thread-safe.
+// Log lines of one communicator: "tutti[rank]: level: text" on stderr, one write each. Thread-safe. A line for which
+// there is no memory is lost: nothing depends on it, and what logs may be a destructor.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "base/exceptions.h"
 
 namespace tutti {
 
@@ -18,8 +21,8 @@ class Log {
 
   bool enabled(LogLevel level) const { return level <= level_; }
   template <class... Args>
-  void write(LogLevel level, fmt::format_string<Args...> format, Args&&... args) const {
-    if (enabled(level)) emit(level, fmt::format(format, std::forward<Args>(args)...));
+  void write(LogLevel level, fmt::format_string<Args...> format, Args&&... args) const noexcept {
+    if (enabled(level)) runs_through([&] { emit(level, fmt::format(format, std::forward<Args>(args)...)); });
   }
 
  private:

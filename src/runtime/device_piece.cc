@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "cuda/pointer.h"
 #include "runtime/arguments.h"
 
@@ -178,7 +179,7 @@ class PartRounds::Shown {
     }
   }
   ~Shown() {
-    for (const std::uint32_t id : ids_) exchange_.unshare(id, audience_);
+    for (const std::uint32_t id : ids_) runs_through([&] { exchange_.unshare(id, audience_); });
   }
   Shown(const Shown&) = delete;
   Shown& operator=(const Shown&) = delete;

@@ -40,9 +40,16 @@ PeerLife life_on(const Board& board) {
 
 std::uint32_t WindowTable::insert(const std::shared_ptr<Mapping>& mapping) {
   const std::uint32_t id = exchange_->share(mapping, {});
-  const std::scoped_lock lock(mutex_);
-  windows_[mapping->data()] = {id, mapping->size()};
-  addresses_[id] = mapping->data();
+  try {
+    const std::scoped_lock lock(mutex_);
+    windows_[mapping->data()] = {id, mapping->size()};
+    addresses_[id] = mapping->data();
+  } catch (...) {
+    const std::scoped_lock lock(mutex_);
+    windows_.erase(mapping->data());
+    runs_through([&] { exchange_->unshare(id, {}); });
+    throw;
+  }
   return id;
 }
 
@@ -52,7 +59,7 @@ void WindowTable::erase(std::uint32_t id) {
     windows_.erase(addresses_.at(id));
     addresses_.erase(id);
   }
-  exchange_->unshare(id, {});
+  runs_through([&] { exchange_->unshare(id, {}); });  // from destructors
 }
 
 WindowRef WindowTable::find(const std::byte* data, std::size_t bytes) const {
