@@ -20,6 +20,7 @@
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "base/exceptions.h"
 #include "base/loopback.h"
 #include "base/thread.h"
 #include "runtime/bootstrap.h"
@@ -210,9 +211,9 @@ class Meeting {
  public:
   explicit Meeting(std::uint32_t ranks) : blobs_(ranks) {}
   // Ends all rounds, present and future: some rank will never come.
-  void give_up(const Error& why) {
+  void give_up(const Error& why) noexcept {
     const std::scoped_lock lock(mutex_);
-    given_up_ = why;
+    if (!given_up_) given_up_ = copy_of(why);
     changed_.notify_all();
   }
   Result<std::vector<std::string>> all_gather(std::uint32_t rank, const std::string& blob) {
@@ -220,12 +221,13 @@ class Meeting {
     if (given_up_) return *given_up_;
     const std::uint64_t round = round_;
     blobs_[rank] = blob;
-    if (++present_ == blobs_.size()) {
-      result_ = blobs_;
+    if (present_ + 1 == blobs_.size()) {
+      result_ = blobs_;  // a rank whose copy fails has not come
       present_ = 0;
       ++round_;
       changed_.notify_all();
     } else {
+      ++present_;
       changed_.wait(lock, [&] { return round_ != round || given_up_; });
       if (round_ == round) return *given_up_;
     }
@@ -245,16 +247,10 @@ class Meeting {
 }  // namespace
 
 namespace detail {
+namespace {
 
-Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
-                                             std::shared_ptr<const std::atomic<bool>> stop) {
-  auto config = config_for(options, defaults);
-  if (!config) return config.error();
-  return create_with(*config, options, std::move(stop));
-}
-
-Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
-                                                  std::shared_ptr<const std::atomic<bool>> stop) {
+Result<std::unique_ptr<Communicator>> join_job(const Config& config, const CommunicatorOptions& options,
+                                               std::shared_ptr<const std::atomic<bool>> stop) {
   auto rendezvous = resolve_rendezvous(options, config, process_environment());
   if (!rendezvous) return rendezvous.error();
   rendezvous->stop = std::move(stop);
@@ -290,8 +286,53 @@ Result<std::unique_ptr<Communicator>> create_with(const Config& config, const Co
   return first_communicator(*fabric, rank, ranks, gather);
 }
 
-Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
-                                                              std::int32_t nodes, const Variables& defaults) {
+// One thread for each rank. A rank whose set-up throws has not come to all rounds, so the others are told.
+Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
+    const JobFabric& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
+  const auto ranks = static_cast<std::uint32_t>(devices.size());
+  const auto hub = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
+  Meeting meeting(ranks);
+  std::vector<std::unique_ptr<Communicator>> communicators(ranks);
+  std::vector<std::optional<Error>> errors(ranks);
+  std::vector<std::thread> threads;
+  threads.reserve(ranks);
+  const auto make_one = [&](std::uint32_t rank) -> Result<std::unique_ptr<Communicator>> {
+    auto fabric = std::make_shared<JobFabric>(common);  // shared by the rank's communicators
+    fabric->job_rank = rank;
+    fabric->device = devices[rank];
+    fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);
+    return first_communicator(fabric, rank, ranks,
+                              [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
+  };
+  const auto body = [&](std::uint32_t rank) noexcept {
+    try {
+      auto made = make_one(rank);
+      if (made) communicators[rank] = std::move(*made);
+      if (!made) errors[rank] = std::move(made).error();
+    } catch (...) {
+      errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "create_all");
+      meeting.give_up(*errors[rank]);
+    }
+  };
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    try {
+      threads.push_back(start_thread([&body, rank] { body(rank); }));
+    } catch (...) {
+      errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank),
+                                        "no thread can be started (raise the limit of processes or of memory)");
+      meeting.give_up(*errors[rank]);
+      break;
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::optional<Error>& error : errors) {
+    if (error) return *std::move(error);
+  }
+  return communicators;
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> make_all(std::int32_t size, const CommunicatorOptions& options,
+                                                            std::int32_t nodes, const Variables& defaults) {
   auto config = config_for(options, defaults);
   if (!config) return config.error();
   if (size < 1 || size > 1024) return invalid(fmt::format("size {} is outside 1..1024, what one process holds", size));
@@ -323,37 +364,28 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
     common.path_maker = *std::move(maker);
     common.path_offers.assign(ranks, common.path_maker != nullptr ? common.path_maker->offer() : "");
   }
-  const auto hub = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
-  Meeting meeting(ranks);
-  std::vector<std::unique_ptr<Communicator>> communicators(ranks);
-  std::vector<std::optional<Error>> errors(ranks);
-  std::vector<std::thread> threads;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    const auto body = [&, rank] {
-      auto fabric = std::make_shared<JobFabric>(common);  // shared by the rank's communicators
-      fabric->job_rank = rank;
-      fabric->device = (*devices)[rank];
-      fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);
-      auto made = first_communicator(fabric, rank, ranks,
-                                     [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
-      if (made) communicators[rank] = std::move(*made);
-      if (!made) errors[rank] = made.error();
-    };
-    try {
-      threads.push_back(start_thread(body));
-    } catch (const std::system_error& error) {
-      meeting.give_up(Error{
-          ErrorCode::kSystem, ErrorScope::kCall, static_cast<std::int32_t>(rank),
-          fmt::format("no thread can be started for rank {} of {} ({}): raise the limit of processes or of memory",
-                      rank, size, error.what())});
-      break;
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (std::optional<Error>& error : errors) {
-    if (error) return *std::move(error);
-  }
-  return communicators;
+  return make_in_threads(common, *devices);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
+                                             std::shared_ptr<const std::atomic<bool>> stop) {
+  return guarded("create", [&]() -> Result<std::unique_ptr<Communicator>> {
+    auto config = config_for(options, defaults);
+    if (!config) return config.error();
+    return join_job(*config, options, std::move(stop));
+  });
+}
+
+Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
+                                                  std::shared_ptr<const std::atomic<bool>> stop) {
+  return guarded("create", [&] { return join_job(config, options, std::move(stop)); });
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
+                                                              std::int32_t nodes, const Variables& defaults) {
+  return guarded("create_all", [&] { return make_all(size, options, nodes, defaults); });
 }
 
 class PendingImpl {
@@ -362,24 +394,23 @@ class PendingImpl {
     const SignalsBlocked blocked;  // the new thread inherits it
     try {
       result_ = std::async(std::launch::async, [options] { return Communicator::create(options); });
-    } catch (const std::system_error& error) {
-      std::promise<Result<std::unique_ptr<Communicator>>> failed;
-      failed.set_value(
-          Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                fmt::format("no thread can be started ({}): raise the limit of processes or of memory", error.what())});
-      result_ = failed.get_future();
+    } catch (...) {
+      failed_ = error_of_exception(ErrorScope::kCall, -1,
+                                   "no thread can be started (raise the limit of processes or of memory)");
     }
   }
   bool ready() const {
     return !result_.valid() || result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
   Result<std::unique_ptr<Communicator>> take() {
+    if (auto failed = std::exchange(failed_, std::nullopt)) return *std::move(failed);
     if (!result_.valid()) return invalid("wait() of this PendingCommunicator has been called already");
     return result_.get();
   }
 
  private:
   std::future<Result<std::unique_ptr<Communicator>>> result_;
+  std::optional<Error> failed_;  // why there is no thread
 };
 
 }  // namespace detail
@@ -395,7 +426,9 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
 }
 
 PendingCommunicator Communicator::create_async(const CommunicatorOptions& options) {
-  return PendingCommunicator(std::make_unique<detail::PendingImpl>(options));
+  std::unique_ptr<detail::PendingImpl> made;
+  runs_through([&] { made = std::make_unique<detail::PendingImpl>(options); });  // wait() says that there is no memory
+  return PendingCommunicator(std::move(made));
 }
 
 PendingCommunicator::PendingCommunicator(std::unique_ptr<detail::PendingImpl> impl) : impl_(std::move(impl)) {}
@@ -404,8 +437,10 @@ PendingCommunicator& PendingCommunicator::operator=(PendingCommunicator&&) noexc
 PendingCommunicator::~PendingCommunicator() = default;
 bool PendingCommunicator::test() const { return impl_ == nullptr || impl_->ready(); }
 Result<std::unique_ptr<Communicator>> PendingCommunicator::wait() {
-  if (impl_ == nullptr) return invalid("this PendingCommunicator was moved away");
-  return impl_->take();
+  return guarded("PendingCommunicator::wait", [&]() -> Result<std::unique_ptr<Communicator>> {
+    if (impl_ != nullptr) return impl_->take();
+    return invalid("this PendingCommunicator was moved away, or there was no memory to begin the set-up");
+  });
 }
 
 }  // namespace tutti

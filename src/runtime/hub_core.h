@@ -32,9 +32,7 @@ class RendezvousHub::Core {
   Core& operator=(const Core&) = delete;
   void run();
   int shortage() const { return starved_; }  // any thread
-  void leave() {  // from the owner's thread
-    boost::asio::post(io_, [this] { owner_left(); });
-  }
+  void leave() noexcept;                     // from the owner's thread
 
  private:
   using Line = detail::HubLine;
@@ -47,6 +45,7 @@ class RendezvousHub::Core {
     boost::asio::steady_timer retry;
   };
 
+  void end_by_exception() noexcept;
   void accept_next(Door& door);
   bool listens() const { return doors_.front().acceptor.is_open(); }
   void close_doors();

@@ -24,7 +24,7 @@ bool RankLine::over(TimePoint deadline) const {
 
 // Starts one operation and runs the loop until it has ended. A passed deadline cancels it, also when the other end
 // sends so fast that there is always something to read.
-error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadline) {
+error_code RankLine::run_to_end(const std::function<void(Done)>& start, TimePoint deadline) {
   std::optional<error_code> result;
   start([&](error_code error) { result = error; });
   while (!result) {
@@ -47,6 +47,16 @@ error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadl
     if (*result == asio::error::operation_aborted) return asio::error::timed_out;
   }
   return *result;
+}
+
+// If an exception leaves an operation, that operation is still known to the loop, and its buffers are gone: no other
+// one is started on this line, because it would run the first one, too.
+error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadline) {
+  if (unfinished_) return asio::error::shut_down;
+  unfinished_ = true;
+  const error_code error = run_to_end(start, deadline);
+  unfinished_ = false;
+  return error;
 }
 
 error_code RankLine::connect(const tcp::endpoint& where, TimePoint deadline) {

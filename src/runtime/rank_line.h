@@ -47,6 +47,7 @@ class RankLine {
   using Done = std::function<void(boost::system::error_code)>;
   bool over(TimePoint deadline) const;  // the deadline has passed, or another thread has ended the wait
   boost::system::error_code run(const std::function<void(Done)>& start, TimePoint deadline);
+  boost::system::error_code run_to_end(const std::function<void(Done)>& start, TimePoint deadline);
   bool wait(boost::asio::ip::tcp::socket::wait_type what, TimePoint deadline);
   bool write_whole(const std::string& body, TimePoint deadline);
   bool read_whole(std::span<char> into, std::size_t& have, TimePoint deadline);
@@ -59,6 +60,7 @@ class RankLine {
   std::array<char, 4> header_{};  // of the next frame
   std::size_t have_ = 0;          // bytes of it
   bool torn_ = false;             // a frame went out in part, or not at all
+  bool unfinished_ = false;       // an operation is under way, or an exception has ended it
   bool altered_ = false;
 };
 

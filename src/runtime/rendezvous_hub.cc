@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "base/system_error.h"
-#include "base/thread.h"
 #include "runtime/bootstrap.h"
 #include "runtime/hub_core.h"
 
@@ -74,13 +74,34 @@ RendezvousHub::Core::~Core() {  // what lines have yet to do holds them
 }
 
 void RendezvousHub::Core::run() {
-  set_deadline(options_.first_patience_ms);
-  for (Door& door : doors_) accept_next(door);
   try {
+    set_deadline(options_.first_patience_ms);
+    for (Door& door : doors_) accept_next(door);
     io_.run();
-  } catch (const std::exception& error) {  // out of memory, most likely: ranks see the closed connections
-    note_refusal(error.what());
+  } catch (...) {
+    end_by_exception();
   }
+}
+
+// Tells the ranks why their set-up ends or, if there is no memory for that either, closes their connections. Called
+// while the exception is handled.
+void RendezvousHub::Core::end_by_exception() noexcept {
+  const Error error = error_of_exception(ErrorScope::kCommunicator, options_.size ? 0 : -1, "the server of the set-up");
+  runs_through([&] {
+    close_doors();
+    fail(error.code, error.rank, error.message);
+    io_.run();
+  });
+  close_doors();
+  for (const LinePtr& line : lines_) {
+    if (line != nullptr) line->close();
+  }
+  for (const auto& [number, line] : strangers_) line->close();
+}
+
+void RendezvousHub::Core::leave() noexcept {
+  const bool posted = runs_through([&] { boost::asio::post(io_, [this] { owner_left(); }); });
+  if (!posted) io_.stop();  // its ranks see the closed connections
 }
 
 void RendezvousHub::Core::set_deadline(std::int64_t after_ms) {
@@ -459,42 +480,5 @@ void RendezvousHub::Core::note_refusal(const std::string& reason) {
   const bool known = std::find(refusals_.begin(), refusals_.end(), reason) != refusals_.end();
   if (!known && refusals_.size() < kMaxRefusals) refusals_.push_back(reason);
 }
-
-RendezvousHub::RendezvousHub(std::shared_ptr<Core> core) : core_(std::move(core)) {}
-
-int RendezvousHub::shortage() const { return core_->shortage(); }
-
-RendezvousHub::~RendezvousHub() {
-  if (!thread_.joinable()) return;
-  core_->leave();
-  thread_.join();
-}
-
-Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, const HubOptions& options) {
-  std::vector<Listener> listeners;
-  listeners.push_back(std::move(listener));
-  return start(std::move(listeners), options);
-}
-
-Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(std::vector<Listener> listeners,
-                                                            const HubOptions& options) {
-  TUTTI_ASSERT(!listeners.empty() && options.job_id.size() <= wire::kMaxJobIdBytes);
-  const auto failed = [](const std::string& words) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "set-up failed: " + words};
-  };
-  try {
-    std::unique_ptr<RendezvousHub> hub(new RendezvousHub(std::make_shared<Core>(std::move(listeners), options)));
-    hub->thread_ = start_thread([core = hub->core_] { core->run(); });
-    return hub;
-  } catch (const std::system_error& error) {
-    return failed("no thread can be started: " + words_of_thread_errno(error.code().value()));
-  } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
-    return failed(words_of_errno(error.code().value()));
-  } catch (const std::exception& error) {
-    return failed(error.what());
-  }
-}
-
-void RendezvousHub::detach(std::unique_ptr<RendezvousHub> hub) { hub->thread_.detach(); }
 
 }  // namespace tutti

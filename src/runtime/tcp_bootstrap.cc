@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/loopback.h"
 #include "base/system_error.h"
@@ -56,7 +57,8 @@ class TcpBootstrap final : public Bootstrap {
   explicit TcpBootstrap(const RendezvousOptions& options)
       : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)), root_(options.host) {}
   ~TcpBootstrap() override {
-    if (line_ != nullptr) say("q", Clock::now() + kRetryPause);
+    // If the word cannot be sent for lack of memory, the hub sees the end of the line.
+    if (line_ != nullptr) runs_through([&] { say("q", Clock::now() + kRetryPause); });
     line_.reset();  // before the hub, which waits for its ranks to leave
   }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/exceptions.h"
 #include "runtime/create.h"
 #include "runtime/interfaces.h"
 #include "runtime/rendezvous_hub.h"
@@ -113,7 +114,9 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
   return id;
 }
 
-Result<UniqueId> detail::create_unique_id(const UniqueIdOptions& options, const Variables& defaults) {
+namespace {
+
+Result<UniqueId> make_unique_id(const UniqueIdOptions& options, const Variables& defaults) {
   auto config = parse_config(with_defaults(environment_variables(), defaults));
   if (!config) return config.error();
   PortRange ports = config->port_range;
@@ -134,6 +137,12 @@ Result<UniqueId> detail::create_unique_id(const UniqueIdOptions& options, const 
                                                                 : "lo");
   if (!address) return address.error();
   return serve_unique_id(*address, ports, options.patience, *configured);
+}
+
+}  // namespace
+
+Result<UniqueId> detail::create_unique_id(const UniqueIdOptions& options, const Variables& defaults) {
+  return guarded("UniqueId::create", [&] { return make_unique_id(options, defaults); });
 }
 
 Result<UniqueId> UniqueId::create(const UniqueIdOptions& options) { return detail::create_unique_id(options, {}); }

@@ -1,0 +1,57 @@
+// The thread of a RendezvousHub, as its owner has it: started, left alone, or ended.
+
+// clang-format off
+#include <utility>  // before Asio 1.74, which forgets it
+// clang-format on
+
+#include <exception>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/system_error.h"
+#include "base/thread.h"
+#include "runtime/hub_core.h"
+#include "runtime/rendezvous_hub.h"
+
+namespace tutti {
+
+RendezvousHub::RendezvousHub(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+int RendezvousHub::shortage() const { return core_->shortage(); }
+
+RendezvousHub::~RendezvousHub() {
+  if (!thread_.joinable()) return;
+  core_->leave();
+  thread_.join();
+}
+
+Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, const HubOptions& options) {
+  std::vector<Listener> listeners;
+  listeners.push_back(std::move(listener));
+  return start(std::move(listeners), options);
+}
+
+Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(std::vector<Listener> listeners,
+                                                            const HubOptions& options) {
+  TUTTI_ASSERT(!listeners.empty() && options.job_id.size() <= wire::kMaxJobIdBytes);
+  const auto failed = [](const std::string& words) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "set-up failed: " + words};
+  };
+  try {
+    std::unique_ptr<RendezvousHub> hub(new RendezvousHub(std::make_shared<Core>(std::move(listeners), options)));
+    hub->thread_ = start_thread([core = hub->core_] { core->run(); });
+    return hub;
+  } catch (const std::system_error& error) {
+    return failed("no thread can be started: " + words_of_thread_errno(error.code().value()));
+  } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
+    return failed(words_of_errno(error.code().value()));
+  } catch (const std::exception& error) {
+    return failed(error.what());
+  }
+}
+
+void RendezvousHub::detach(std::unique_ptr<RendezvousHub> hub) { hub->thread_.detach(); }
+
+}  // namespace tutti
