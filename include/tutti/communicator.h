@@ -345,7 +345,8 @@ class TUTTI_API Communicator {
   std::string transport() const;
   // Whether calls on device memory run on the ranks' GPUs; else the host carries them out. The same on every rank.
   bool runs_on_devices() const;
-  // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank.
+  // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank. kAuto
+  // itself if there is no memory to find out.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
   // What the cost model says that such a call takes on host memory, in microseconds: by measured costs where `tutti
   // tune` has run on rank 0's machine, else by defaults. Nothing where it cannot say: GPUs carry calls out, plans of

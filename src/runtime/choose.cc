@@ -108,7 +108,6 @@ Algorithm choose_algorithm(const Collective& collective, const Choice& choice) {
 
 const Tuner* Chooser::tuner() {
   if (looked_ || options_.tuning == nullptr) return tuner_ ? &*tuner_ : nullptr;
-  looked_ = true;
   Parameters parameters = options_.tuning->parameters;
   const std::uint32_t limit = parameters.cores;  // of the cgroup
   parameters.cores = limit > 0 && options_.cores > 0 ? std::min(limit, options_.cores) : options_.cores;
@@ -119,6 +118,7 @@ const Tuner* Chooser::tuner() {
                              .nodes = options_.nodes,
                              .memory = options_.memory});
   if (made) tuner_ = *std::move(made);
+  looked_ = true;  // last: after an exception it looks again, because all ranks must have the same answer
   return tuner_ ? &*tuner_ : nullptr;
 }
 

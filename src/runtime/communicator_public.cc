@@ -40,11 +40,15 @@ std::int32_t Communicator::nodes() const { return static_cast<std::int32_t>(impl
 bool Communicator::runs_on_devices() const { return impl_->runs_on_devices(); }
 std::string Communicator::transport() const { return impl_->transport_name(); }
 Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
-  return impl_->auto_algorithm(kind, count, type);
+  Algorithm algorithm = Algorithm::kAuto;
+  runs_through([&] { algorithm = impl_->auto_algorithm(kind, count, type); });
+  return algorithm;
 }
 std::optional<double> Communicator::predicted_us(CollectiveKind kind, std::size_t count, DataType type,
                                                  Algorithm algorithm) const {
-  return impl_->predicted_us(kind, count, type, algorithm);
+  std::optional<double> predicted;
+  runs_through([&] { predicted = impl_->predicted_us(kind, count, type, algorithm); });
+  return predicted;
 }
 Status Communicator::run(const CollectiveCall& call, const CallOptions& options) {
   return impl_->guarded([&] { return impl_->run(call, options); });

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -27,6 +28,7 @@
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "base/exceptions.h"
 #include "base/thread.h"
 #include "runtime/create.h"
 #include "tutti/unique_id.h"
@@ -110,6 +112,12 @@ class ElasticImpl {
   void done(const Status& status) {
     if (!status.ok()) return fail(status);
     has_done_ = static_cast<std::int64_t>(++step_);
+  }
+
+  // While the exception is handled. The job is over for this rank; its peers hear of it.
+  void fail_by_exception() noexcept {
+    status_ = error_of_exception(ErrorScope::kProcess, -1, "the elastic job");
+    runs_through([this] { leave(); });
   }
 
   std::uint64_t step() const { return step_; }
@@ -219,7 +227,9 @@ class ElasticImpl {
 
 }  // namespace detail
 
-Result<Elastic> Elastic::join(const CommunicatorOptions& options) {
+namespace {
+
+Result<std::unique_ptr<detail::ElasticImpl>> join_elastic(const CommunicatorOptions& options) {
   auto config = parse_config(environment_variables());
   if (!config) return config.error();
   const int fd = config->elastic_fd.value_or(-1);
@@ -231,15 +241,36 @@ Result<Elastic> Elastic::join(const CommunicatorOptions& options) {
                     "not from this job",
                     fd)};
   }
-  return Elastic(std::make_unique<detail::ElasticImpl>(options, fd));
+  return std::make_unique<detail::ElasticImpl>(options, fd);
+}
+
+}  // namespace
+
+Result<Elastic> Elastic::join(const CommunicatorOptions& options) {
+  auto joined = guarded("Elastic::join", [&] { return join_elastic(options); });
+  if (!joined) return std::move(joined).error();
+  return Elastic(*std::move(joined));
 }
 
 Elastic::Elastic(std::unique_ptr<detail::ElasticImpl> impl) : impl_(std::move(impl)) {}
 Elastic::Elastic(Elastic&&) noexcept = default;
 Elastic& Elastic::operator=(Elastic&&) noexcept = default;
 Elastic::~Elastic() = default;
-bool Elastic::next(std::uint64_t steps, const Restore& restore) { return impl_->next(steps, restore); }
-void Elastic::done(const Status& status) { impl_->done(status); }
+bool Elastic::next(std::uint64_t steps, const Restore& restore) {
+  try {
+    return impl_->next(steps, restore);
+  } catch (const std::bad_alloc&) {  // other exceptions are the caller's own, out of `restore`
+    impl_->fail_by_exception();
+    return false;
+  }
+}
+void Elastic::done(const Status& status) {
+  try {
+    impl_->done(status);
+  } catch (...) {
+    impl_->fail_by_exception();
+  }
+}
 std::uint64_t Elastic::step() const { return impl_->step(); }
 std::int32_t Elastic::meeting() const { return impl_->meeting(); }
 Communicator& Elastic::communicator() { return impl_->communicator(); }

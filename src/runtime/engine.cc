@@ -133,7 +133,7 @@ void Engine::abort() noexcept {
   announce_abort();
   const std::scoped_lock lock(mutex_);
   if (broken_) return;
-  broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, ""};
+  broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "aborted"};  // without an allocation
   runs_through([&] { broken_->message = "abort() was called on this communicator"; });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "plan/collective.h"
 #include "runtime/user_plan.h"
 
@@ -218,6 +219,8 @@ PlanBuilder::PlanBuilder(PlanBuilder&&) noexcept = default;
 PlanBuilder& PlanBuilder::operator=(PlanBuilder&&) noexcept = default;
 PlanBuilder::~PlanBuilder() = default;
 PlanBuilder::Channel PlanBuilder::channel(std::uint32_t rank) { return {*draft_, rank, draft_->add_channel(rank)}; }
-Result<UserPlan> PlanBuilder::build() const { return draft_->build(); }
+Result<UserPlan> PlanBuilder::build() const {
+  return guarded("PlanBuilder::build", [&] { return draft_->build(); });
+}
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "plan/canonical.h"
 #include "plan/limits.h"
 #include "plan/verify.h"
@@ -100,20 +101,32 @@ Generator UserPlanData::generator(const UserPlan& plan) {
 
 }  // namespace detail
 
-Result<UserPlan> UserPlan::parse_json(std::string_view text) {
+namespace {
+
+Result<UserPlan> read_plan(std::string_view text) {
   Result<PlanFile> file = parse_plan(text);
   if (!file) return std::move(file).error();
   return detail::UserPlanData::prove(*std::move(file));
 }
 
-Result<UserPlan> UserPlan::load(const std::string& path) {
+Result<UserPlan> load_plan(const std::string& path) {
   Result<std::string> text = read_file(path);
   if (!text) return std::move(text).error();
-  Result<UserPlan> plan = parse_json(*text);
+  Result<UserPlan> plan = read_plan(*text);
   if (plan) return plan;
   Error error = std::move(plan).error();
   error.message = fmt::format("{}: {}", path, error.message);
   return error;
+}
+
+}  // namespace
+
+Result<UserPlan> UserPlan::parse_json(std::string_view text) {
+  return guarded("UserPlan::parse_json", [&] { return read_plan(text); });
+}
+
+Result<UserPlan> UserPlan::load(const std::string& path) {
+  return guarded("UserPlan::load", [&] { return load_plan(path); });
 }
 
 UserPlan::UserPlan(std::shared_ptr<const detail::UserPlanData> data) : data_(std::move(data)) {}
