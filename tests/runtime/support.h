@@ -10,6 +10,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -44,6 +45,7 @@ struct WorldKind {
   const char* tls = "";   // of "ucx": UCX_TLS; empty: as the environment says
   bool checksum = false;
 };
+inline std::ostream& operator<<(std::ostream& stream, const WorldKind& world) { return stream << world.name; }
 inline constexpr WorldKind kWorlds[] = {
     {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
 inline constexpr WorldKind kUcxWorlds[] = {{"UcxTcp", 1, "ucx", "off", "tcp,self"},
