@@ -103,13 +103,16 @@ bool RecordingFolder::open() {
 
 void RecordingFolder::prune() const {
   const int again = openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* folder = again < 0 ? nullptr : fdopendir(again);
+  struct Close {
+    void operator()(DIR* open) const { closedir(open); }
+  };
+  std::unique_ptr<DIR, Close> folder(again < 0 ? nullptr : fdopendir(again));
   if (folder == nullptr) {
     if (again >= 0) close(again);
     return;
   }
   std::vector<OldFile> old;
-  while (const dirent* entry = readdir(folder)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+  while (const dirent* entry = readdir(folder.get())) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
     if (!recording::is_recording(entry->d_name)) continue;
     struct stat about {};
     if (fstatat(fd_, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode)) continue;
@@ -117,7 +120,7 @@ void RecordingFolder::prune() const {
         std::string_view(entry->d_name).ends_with(recording::kEndedSuffix) || is_over(fd_, entry->d_name);
     if (removable) old.push_back({.name = entry->d_name, .made_s = about.st_mtim.tv_sec});
   }
-  closedir(folder);
+  folder.reset();
   std::sort(old.begin(), old.end(), [](const OldFile& a, const OldFile& b) { return a.made_s > b.made_s; });
   const std::int64_t now_s = recording::unix_ns() / 1'000'000'000;
   for (std::size_t i = 0; i < old.size(); ++i) {
