@@ -42,6 +42,7 @@ Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own
     numbers_.begin(transfer.peer, transfer.direction, transfer.tag.sequence);
     states_[i].tag = transfer.tag;
     states_[i].bytes = transfer.bytes;
+    states_[i].moves_seen = numbers_.moves(transfer.peer, transfer.direction);
   }
   for (const OwnCopy& copy : own) {
     if (copy.bytes > 0 && copy.from != copy.to) std::memmove(copy.to, copy.from, copy.bytes);
@@ -137,6 +138,7 @@ bool Exchange::advance(Transfer& transfer, State& state) {
     if (!(transfer.direction == Direction::kSend ? send_next(transfer, state) : receive_next(transfer, state))) break;
     moved = true;
   }
+  if (moved) numbers_.note_move(transfer.peer, transfer.direction);
   if (state.ended) {
     if (state.shown) transfer.receive->hide_output(false);
     numbers_.end(transfer.peer, transfer.direction, transfer.tag.sequence);
@@ -197,6 +199,19 @@ bool Exchange::progress() {
   for (std::size_t i = 0; i < transfers_.size() && !broken_; ++i) moved |= advance(transfers_[i], states_[i]);
   transport_.flush();
   return moved;
+}
+
+bool Exchange::queue_has_moved() {
+  if (probes()) return false;
+  bool any = false;
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    const Transfer& transfer = transfers_[i];
+    State& state = states_[i];
+    if (state.ended || numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) continue;
+    const std::uint64_t moves = numbers_.moves(transfer.peer, transfer.direction);
+    any |= std::exchange(state.moves_seen, moves) != moves;
+  }
+  return any;
 }
 
 bool Exchange::done() { return !bad_ && unfinished_ == 0; }

@@ -30,7 +30,8 @@ namespace tutti {
 // does not say so belongs to the driver.
 class PairNumbers {
  public:
-  explicit PairNumbers(std::uint32_t ranks) : made_(2 * std::size_t{ranks}, 0), active_(2 * std::size_t{ranks}) {}
+  explicit PairNumbers(std::uint32_t ranks)
+      : made_(2 * std::size_t{ranks}, 0), moves_(2 * std::size_t{ranks}, 0), active_(2 * std::size_t{ranks}) {}
   std::uint64_t next(std::uint32_t peer, Direction direction) { return ++made_[index(peer, direction)]; }
   // What next() would give. Under the engine's lock.
   std::uint64_t upcoming(std::uint32_t peer, Direction direction) const { return made_[index(peer, direction)] + 1; }
@@ -52,6 +53,10 @@ class PairNumbers {
     const auto one = std::find(active.begin(), active.end(), number);  // probes may share a number
     if (one != active.end()) active.erase(one);
   }
+  // Counts what moves between this rank and the peer in one direction, so that a transfer that waits for its turn can
+  // see that those before it go on.
+  void note_move(std::uint32_t peer, Direction direction) { ++moves_[index(peer, direction)]; }
+  std::uint64_t moves(std::uint32_t peer, Direction direction) const { return moves_[index(peer, direction)]; }
   // Where the next probe begins to look, so that no peer is passed over for ever.
   std::uint32_t first_probed = 0;
 
@@ -60,6 +65,7 @@ class PairNumbers {
     return 2 * std::size_t{peer} + static_cast<std::size_t>(direction);
   }
   std::vector<std::uint64_t> made_;
+  std::vector<std::uint64_t> moves_;
   std::vector<std::deque<std::uint64_t>> active_;  // by peer and direction
 };
 
@@ -97,6 +103,9 @@ class Exchange {
   // What was wrong with the first message that did not fit. Nothing while the exchange can still go on.
   std::optional<BadMessage> bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : std::nullopt; }
   std::span<const Transfer> transfers() const { return transfers_; }
+  // True if, since the last call, anything has moved before a transfer of this exchange that still waits for its turn:
+  // the deadline of an exchange counts from the last progress in front of it, too.
+  bool queue_has_moved();
   // Transfers that have not ended; they stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
   // True when it is this transfer's turn and nothing can move now, nor will, with a peer that has gone: no message is
@@ -127,11 +136,12 @@ class Exchange {
     bool begun = false;       // a message has gone or come
     bool posted = false;      // all messages of a send have gone
     bool ended = false;
-    bool untouched = false;  // it was given up before a message had moved
-    bool discards = false;  // a receive that the peer means otherwise
-    bool asked = false;     // whether the peer can be shown where a receive wants its messages
-    bool shown = false;     // it was
-    CallTag tag;            // as the messages carry it
+    bool untouched = false;        // it was given up before a message had moved
+    bool discards = false;         // a receive that the peer means otherwise
+    bool asked = false;            // whether the peer can be shown where a receive wants its messages
+    bool shown = false;            // it was
+    std::uint64_t moves_seen = 0;  // by queue_has_moved()
+    CallTag tag;                   // as the messages carry it
     std::uint64_t bytes = 0;
   };
   bool advance(Transfer& transfer, State& state);

@@ -93,7 +93,8 @@ Engine::Ended Engine::look_around() {
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) continue;
-    if (std::exchange(operation->progressed, false)) {
+    const bool queue_moved = operation->exchange != nullptr && operation->exchange->queue_has_moved();
+    if (std::exchange(operation->progressed, false) || queue_moved) {
       operation->deadline_ns = now_ns + operation->timeout_ns;
       operation->excuses = 0;
       operation->suspected_ns = 0;

@@ -65,6 +65,37 @@ TEST(SendReceive, DoesNotHoldUpCollectives) {
   });
 }
 
+// The deadline of a call is for a time without progress. A send that waits behind others makes progress as long as they
+// do, though it does not move itself. Here the last one waits for twice its deadline.
+TEST(Group, ASendBehindOthersHasTimeWhileTheyMove) {
+  constexpr int kSends = 8;
+  const std::chrono::milliseconds timeout = scaled(std::chrono::milliseconds(1000));
+  for (const WorldKind& world : {kWorlds[0], kWorlds[1]}) {
+    Communicators ranks = make_world(world, 2, timeout);
+    const std::vector<std::int32_t> data(1 << 20, 7);  // more than the slots or the socket's buffers hold
+    on_every_rank(ranks, [&](Communicator& rank) {
+      if (rank.rank() == 1) {
+        std::vector<std::int32_t> got(data.size());
+        for (int i = 0; i < kSends; ++i) {
+          std::this_thread::sleep_for(timeout / 4);
+          EXPECT_TRUE(rank.receive(got.data(), got.size(), DataType::kInt32, 0).ok());
+        }
+        return;
+      }
+      std::vector<Work> works;
+      for (int i = 0; i < kSends; ++i) {
+        Group group;
+        ASSERT_TRUE(group.send(rank, data.data(), data.size(), DataType::kInt32, 1).ok());
+        works.push_back(*group.start());
+      }
+      for (Work& work : works) {
+        const Status sent = work.wait();
+        EXPECT_TRUE(sent.ok()) << world.name << ": " << to_string(sent.error());
+      }
+    });
+  }
+}
+
 TEST(Group, EndsWhateverTheOrderOfItsCalls) {
   constexpr int kLetters = 3;
   for (const std::uint32_t seed : {1u, 2u, 3u, 4u}) {
