@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "tools/messages.h"
 #include "tutti/types.h"
 
 namespace tutti::tool {

@@ -148,8 +148,8 @@ class HandClock final : public Clock {
 // The connection that a rank makes while it waits for a message. No TCP connection can be made to a broadcast address:
 // the system refuses it as it does if it has no route to the peer.
 TEST(TcpDeath, IsNotConcludedFromAMissingRoute) {
+  HandClock clock;  // outlives the ranks
   World world;
-  HandClock clock;
   PeerAddress nowhere = PeerAddress::parse(world.addresses[1], 1).value();
   nowhere.socket = parse_address("127.255.255.255:" + std::to_string(nowhere.socket.port())).value();
   world.addresses[1] = nowhere.text();
