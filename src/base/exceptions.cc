@@ -9,8 +9,6 @@
 namespace tutti {
 namespace {
 
-// Short enough for the buffer inside of std::string, so that making it allocates nothing.
-constexpr const char* kOutOfMemory = "out of memory";
 static_assert(std::string_view(kOutOfMemory).size() <= 15);
 
 Error described(ErrorScope scope, std::int32_t rank, std::string_view doing) {

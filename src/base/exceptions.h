@@ -11,6 +11,10 @@
 
 namespace tutti {
 
+// The message where there is no memory for another. Short enough for the buffer inside of std::string, so that it needs
+// none.
+inline constexpr const char* kOutOfMemory = "out of memory";
+
 // The error for the exception that is being handled: kSystem for exhausted memory and refused system calls. `rank` is
 // the one to blame, `doing` what was being done, for the message. If there is no memory for the message either, it is
 // "out of memory", which needs none.
@@ -18,6 +22,16 @@ Error error_of_exception(ErrorScope scope, std::int32_t rank, std::string_view d
 
 // A copy of `error`; with the message "out of memory" if there is no memory for a copy of it.
 Error copy_of(const Error& error) noexcept;
+
+// An error whose message is the text that `make` returns; "out of memory" if there is no memory for it.
+template <class Make>
+Error error_with(Make&& make, ErrorCode code, ErrorScope scope, std::int32_t rank) noexcept {
+  try {
+    return {code, scope, rank, std::forward<Make>(make)()};
+  } catch (...) {
+    return {code, scope, rank, kOutOfMemory};
+  }
+}
 
 // Runs the body of a public function that concerns the calling rank only. An exception becomes its error.
 template <class Body>

@@ -94,6 +94,10 @@ CommunicatorImpl::~CommunicatorImpl() = default;
 Error CommunicatorImpl::end_by_exception() noexcept {
   Error error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
                                    "an internal failure of this rank");
+  {
+    const std::scoped_lock lock(device_mutex_);
+    if (device_way_ != nullptr) device_way_->fail(error);
+  }
   engine_.fail(error);
   engine_.end_all();  // the caller gets an error, so nothing may use its buffers any more
   return error;

@@ -65,6 +65,11 @@ Result<Memory> CommunicatorImpl::register_on_device(void* data, std::size_t byte
                     "one machine that reaches the others (TUTTI_LOG=info says what is missing)",
                     bytes, data)};
   }
+  // The other ranks wait in the rounds, so an exception ends the communicator.
+  return guarded([&] { return share_device_memory(data, bytes); });
+}
+
+Result<Memory> CommunicatorImpl::share_device_memory(void* data, std::size_t bytes) {
   const std::shared_ptr<DeviceWindows>& windows = device_way_->world().windows();
   auto number = windows->add(data, bytes, [this](const std::string& blob) { return all_gather_blobs(blob); });
   if (number) {

@@ -184,6 +184,7 @@ class CommunicatorImpl {
   Result<BoundPlan*> plan_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
   Result<Generator> generator_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen) const;
   Result<Memory> register_on_device(void* data, std::size_t bytes);
+  Result<Memory> share_device_memory(void* data, std::size_t bytes);
   Result<std::shared_ptr<Operation>> prepare_on_device(const CheckedCall& checked, const CallOptions& options,
                                                        Algorithm algorithm, const ChosenPlan* chosen);
   Result<bool> goes_by_device(const CallOptions& options, const CheckedCall& checked);

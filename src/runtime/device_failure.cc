@@ -5,18 +5,22 @@
 #include <string>
 #include <utility>
 
+#include "base/exceptions.h"
+
 namespace tutti::detail {
 
-Error broken_error(Error error) {
+Error broken_error(Error error) noexcept {
   error.scope = ErrorScope::kCommunicator;
   return error;
 }
 
-Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) {
+Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) noexcept {
   if (error.code != ErrorCode::kDevice) return broken_error(std::move(error));
   error.rank = static_cast<std::int32_t>(rank);
-  error.message = fmt::format("{}: rank {} can take part no more: {}",
-                              tag == nullptr ? "a call on device memory" : describe(*tag), rank, error.message);
+  runs_through([&] {  // without memory the message is the error's own
+    error.message = fmt::format("{}: rank {} can take part no more: {}",
+                                tag == nullptr ? "a call on device memory" : describe(*tag), rank, error.message);
+  });
   return broken_error(std::move(error));
 }
 

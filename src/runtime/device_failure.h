@@ -18,10 +18,10 @@ Error device_failure(const device::FailureWord& failure, std::uint32_t rank, con
                      std::int64_t timeout_ns);
 
 // The same with the scope of a whole communicator: one of its devices' state is not known any more.
-Error broken_error(Error error);
+Error broken_error(Error error) noexcept;
 
 // The same; where the driver refused, `rank` is named, which takes part no more. `tag`: of its call, or null.
-Error lost_error(Error error, std::uint32_t rank, const CallTag* tag);
+Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) noexcept;
 
 // Whether the peers of a rank that fails so see why by themselves: their own devices and watchdogs find out, and name
 // who is to blame better than this rank could.

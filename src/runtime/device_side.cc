@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "cuda/pointer.h"
 
 namespace tutti::detail {
@@ -47,6 +48,16 @@ Status look_at(const cuda::Driver& driver, std::span<Used> buffers) {
     }
   }
   return {};
+}
+
+// Calls that a stream has in part must be finished or taken back, so nothing may leave by an exception.
+template <class Body>
+Status without_exception(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return error_of_exception(ErrorScope::kCommunicator, -1, "a call on device memory");
+  }
 }
 
 bool overlap(const Used& a, const Used& b) { return a.data < b.data + b.bytes && b.data < a.data + a.bytes; }
@@ -153,8 +164,20 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange,
   return staged;
 }
 
+// An exception ends the communicator, because its peers wait for this rank.
 Status DeviceSide::submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation,
-                                Engine::Progress progress) {
+                                Engine::Progress progress) noexcept {
+  try {
+    return put_piece(engine, operation, progress);
+  } catch (...) {
+    Error error = error_of_exception(ErrorScope::kCommunicator, -1, "a call on device memory");
+    if (operation->gate != nullptr) static_cast<StagedCall&>(*operation->gate).cancel();
+    engine.fail(error);
+    return error;
+  }
+}
+
+Status DeviceSide::put_piece(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
   if (operation->gate == nullptr) return engine.submit(operation, progress);
   auto& staged = static_cast<StagedCall&>(*operation->gate);
   const bool by_stream = staged.submits_itself();
@@ -184,17 +207,17 @@ Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& oper
   Status status;
   std::size_t submitted = 0;
   for (; submitted < pieces.size(); ++submitted) {
-    if (staged(submitted) != nullptr) status = staged(submitted)->part_ways();
+    if (staged(submitted) != nullptr) status = without_exception([&] { return staged(submitted)->part_ways(); });
     if (status) status = submit_piece(engine, pieces[submitted], progress);
     if (!status) break;
   }
   for (std::size_t piece = 0; piece < std::min(submitted + 1, pieces.size()); ++piece) {
     if (staged(piece) == nullptr) continue;
-    Status joined = staged(piece)->join();
+    Status joined = without_exception([&] { return staged(piece)->join(); });
     if (status) status = std::move(joined);
   }
   if (status || submitted == 0) return status;
-  Error error = status.error();
+  Error error = copy_of(status.error());
   error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // its peers have numbers for all
   engine.fail(error);
   for (std::size_t piece = 0; piece < submitted; ++piece) {  // which have the caller's buffers until they have ended

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "runtime/device_failure.h"
 
 namespace tutti::detail {
@@ -73,6 +74,9 @@ Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
     auto made = cuda::Event::create(device_->driver());
     if (!made) return made.error();
     event = std::make_unique<cuda::Event>(std::move(*made));
+    const std::scoped_lock lock(pool_->mutex);
+    pool_->free.reserve(pool_->made + 1);
+    ++pool_->made;
   }
   const auto give_back = [pool = pool_](cuda::Event* used) {
     std::unique_ptr<cuda::Event> owned(used);
@@ -85,11 +89,22 @@ Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
 Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const Hold hold(*this);
-  if (broken_) return *broken_;
-  Status taken = take_call(member(rank), call);
-  if (taken || taken.error().scope < ErrorScope::kCommunicator) return taken;
-  fail_locked(lost_error(std::move(taken).error(), rank, &call->tag));
-  return *broken_;
+  if (broken_) return copy_of(*broken_);
+  try {
+    Status taken = take_call(member(rank), call);
+    if (taken || taken.error().scope < ErrorScope::kCommunicator) return taken;
+    fail_locked(lost_error(std::move(taken).error(), rank, &call->tag));
+    return copy_of(*broken_);
+  } catch (...) {
+    return fail_by_exception(rank);
+  }
+}
+
+// Called in a catch block. A call may have been taken or launched in part, so the team cannot go on.
+Status DeviceTeam::fail_by_exception(std::uint32_t rank) noexcept {
+  const auto culprit = static_cast<std::int32_t>(rank);
+  fail_locked(error_of_exception(ErrorScope::kCommunicator, culprit, "a call on device memory"));
+  return copy_of(*broken_);
 }
 
 Status DeviceTeam::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
@@ -194,18 +209,26 @@ Status DeviceTeam::check_front() const {
 Status DeviceTeam::launch_front(const Member& caller) {
   const Status alike = check_front();
   std::vector<std::shared_ptr<DeviceCall>> calls;
+  calls.reserve(members_.size());
   for (Member& each : members_) {
     calls.push_back(std::move(each.waiting.front()));
     each.waiting.pop_front();
   }
-  Status launched = alike.ok() ? launch(calls) : alike;
-  if (launched) return {};
+  // From here on nothing but this function knows the calls: each gets an outcome, whatever happens.
+  Error error;
+  try {
+    const Status launched = alike.ok() ? launch(calls) : alike;
+    if (launched) return {};
+    error = copy_of(launched.error());
+  } catch (...) {
+    error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(caller.seat.rank),
+                               "launching a call on device memory");
+  }
   // Ranks elsewhere may have launched their part.
-  const Error error =
-      alike.ok() || !whole_ ? lost_error(launched.error(), caller.seat.rank, &calls.front()->tag) : launched.error();
+  if (alike.ok() || !whole_) error = lost_error(std::move(error), caller.seat.rank, &calls.front()->tag);
   for (const auto& call : calls) {
-    call->outcome_ = error;
-    members_[call->seat_].told_later = error;
+    call->outcome_ = copy_of(error);
+    members_[call->seat_].told_later = copy_of(error);
     let_go(*call);
   }
   launched_.notify_all();
@@ -233,10 +256,14 @@ bool DeviceTeam::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall&
 
 Status DeviceTeam::settle(DeviceCall& call) {
   Hold hold(*this);
-  Status waits = make_wait(hold.lock, call);
-  if (waits || call.outcome_) return waits;
-  fail_locked(broken_error(std::move(waits).error()));
-  return *broken_;
+  try {
+    Status waits = make_wait(hold.lock, call);
+    if (waits || call.outcome_) return waits;
+    fail_locked(broken_error(std::move(waits).error()));
+    return copy_of(*broken_);
+  } catch (...) {
+    return fail_by_exception(members_[call.seat_].seat.rank);
+  }
 }
 
 // Errors: the call's outcome; those after which the team cannot go on.

@@ -146,13 +146,13 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Status settle(DeviceCall& call);
 
   // Ends what waits for other ranks with `error`, here and for all, and refuses everything from now on.
-  void fail(const Error& error);
+  void fail(const Error& error) noexcept;
   // Why this rank's calls failed, if they did. With the driver asked, a lost context too.
   std::optional<Error> failure(std::uint32_t rank, bool asks_driver);
   // Waits for what was launched, at most for `limit`. True: nothing runs any more.
   bool drain(std::uint32_t rank, std::chrono::milliseconds limit);
   // The rank makes no more calls; what waits for it fails.
-  void leave(std::uint32_t rank);
+  void leave(std::uint32_t rank) noexcept;
   // Its words are not used from here on.
   void forget(std::uint32_t rank);
 
@@ -160,7 +160,8 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   friend class DeviceCall;
   struct Member {
     Seat seat;
-    Tell tell{};
+    std::shared_ptr<const Tell> tell{};  // shared with tell_others(), which calls it without the mutex
+    bool untold = false;                 // it has yet to hear of broken_
     bool here = false;
     std::uint64_t failure = 0;  // a device::FailureWord, as it stood when the rank left
     std::uint32_t numbers = 0;
@@ -186,7 +187,8 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   // Events that are free; outlives the team where calls still hold some.
   struct Pool {
     std::mutex mutex;
-    std::vector<std::unique_ptr<cuda::Event>> free;
+    std::size_t made = 0;                             // events, for which `free` always has room:
+    std::vector<std::unique_ptr<cuda::Event>> free;   // giving one back needs no memory
   };
   // Launches that wait for ranks elsewhere and have not ended, as far as is known: the watchdog ends them where a rank
   // has gone.
@@ -199,10 +201,10 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Result<std::shared_ptr<cuda::Event>> take_event();
   Status take_call(Member& caller, const std::shared_ptr<DeviceCall>& call);
   Status make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call);
-  void tell_others(std::unique_lock<std::mutex>& lock);
+  void tell_others(std::unique_lock<std::mutex>& lock) noexcept;
   Error lost(const DeviceCall& call, const Error& error) const;
   void look_at_waiting();
-  void end_kernels();
+  void end_kernels() noexcept;
   Member& member(std::uint32_t rank);
   Status look_at_stream(DeviceCall& call);
   Status check_word_waits(const Member& caller, const DeviceCall& call);
@@ -223,6 +225,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   void look_at_underway();
   void look_at_rounds(Underway& first);
   void look_at_peers(const DeviceCall& call);
+  void let_streams_go() noexcept;
   void release_rounds();
   void look_at_replays();
   const DeviceCall* first_to_expire() const;
@@ -231,10 +234,14 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Status lend_first(std::uint32_t ranks);
   Status lend_more(std::size_t bytes);
   Result<const device::Call*> lend(const std::vector<std::shared_ptr<DeviceCall>>& calls);
-  void fail_locked(const Error& error);
-  std::optional<Status> look(DeviceCall& call);
+  void fail_locked(const Error& error) noexcept;
+  Status fail_by_exception(std::uint32_t rank) noexcept;
+  std::optional<Status> look(DeviceCall& call) noexcept;
+  std::optional<Status> find_outcome(DeviceCall& call);
   static std::uint64_t failure_word(const Member& its);
-  void watch();
+  void watch() noexcept;
+  void look_at_all();
+  void wait_to_look(std::unique_lock<std::mutex>& lock);
   Error missing(const DeviceCall& call) const;
   static Error call_error(ErrorCode code, std::string message, std::int32_t rank = -1) {
     return {code, ErrorScope::kCall, rank, std::move(message)};
@@ -245,7 +252,6 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   std::mutex mutex_;
   std::vector<Member> members_;
   std::optional<Error> broken_;
-  std::vector<Tell> untold_;                               // who has yet to hear of broken_, once the mutex is free
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();  // shared with events that are in use
   std::optional<cuda::Stream> stream_;                     // where the ranks have different ones
   std::optional<cuda::Stream> capture_stream_;             // the same, of captures

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "runtime/device_failure.h"
 #include "runtime/device_team.h"
 
@@ -18,34 +19,36 @@ constexpr std::chrono::microseconds kPoll{50};
 }  // namespace
 
 void DeviceTeam::tell(std::uint32_t rank, Tell tell) {
+  auto shared = std::make_shared<const Tell>(std::move(tell));  // shared with a thread that calls it
   const std::scoped_lock lock(mutex_);
-  member(rank).tell = std::move(tell);
+  member(rank).tell = std::move(shared);
 }
 
-void DeviceTeam::tell_others(std::unique_lock<std::mutex>& lock) {
-  if (untold_.empty()) return;
-  const std::vector<Tell> told = std::exchange(untold_, {});
-  const Error error = *broken_;
-  lock.unlock();
-  for (const Tell& each : told) each(error);
-  lock.lock();
+void DeviceTeam::tell_others(std::unique_lock<std::mutex>& lock) noexcept {
+  for (Member& each : members_) {
+    if (!std::exchange(each.untold, false) || each.tell == nullptr) continue;
+    const std::shared_ptr<const Tell> tell = each.tell;
+    const Error error = copy_of(*broken_);
+    lock.unlock();
+    (*tell)(error);
+    lock.lock();
+  }
 }
 
-void DeviceTeam::fail(const Error& error) {
+void DeviceTeam::fail(const Error& error) noexcept {
   const Hold hold(*this);
   fail_locked(error);
 }
 
-void DeviceTeam::fail_locked(const Error& error) {
+// Needs no memory: it is the end of a call that had none.
+void DeviceTeam::fail_locked(const Error& error) noexcept {
   if (!broken_) {
-    broken_ = error;
-    for (const Member& each : members_) {
-      if (each.tell && !peers_see(error.code)) untold_.push_back(each.tell);
-    }
+    broken_ = copy_of(error);
+    for (Member& each : members_) each.untold = !peers_see(error.code);
   }
   for (Member& each : members_) {
     for (const auto& call : each.waiting) {
-      call->outcome_ = *broken_;
+      call->outcome_ = copy_of(*broken_);
       if (each.here) let_go(*call);
     }
     each.waiting.clear();
@@ -59,23 +62,34 @@ std::uint64_t DeviceTeam::failure_word(const Member& its) {
   return std::atomic_ref<const std::uint64_t>(its.seat.words->status.failure).load(std::memory_order_acquire);
 }
 
-std::optional<Status> DeviceTeam::look(DeviceCall& call) {
+std::optional<Status> DeviceTeam::look(DeviceCall& call) noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const Hold hold(*this);
+  try {
+    return find_outcome(call);
+  } catch (...) {
+    if (!call.outcome_) call.outcome_ = fail_by_exception(members_[call.seat_].seat.rank);
+    return call.outcome_->ok() ? Status() : Status(copy_of(call.outcome_->error()));
+  }
+}
+
+// Nothing, as long as the call has not ended.
+std::optional<Status> DeviceTeam::find_outcome(DeviceCall& call) {
   if (call.outcome_) return call.outcome_;
   if (!call.launched_) return std::nullopt;
   if (call.capture_ != 0) return Status();  // it runs when the graph does
   const Result<bool> finished = call.done_->finished();
   if (finished.ok() && !*finished) return std::nullopt;
-  call.outcome_ = finished.ok() ? Status() : Status(lost(call, finished.error()));
+  Status outcome = finished.ok() ? Status() : Status(lost(call, finished.error()));
   const Member& its = members_[call.seat_];
   const std::uint64_t failure = failure_word(its);
   if (finished.ok() && failure != 0) {
     const auto found = device::FailureWord::of(failure);
     const bool ended_here = found.cause == device::Failure::kAborted && broken_;
-    call.outcome_ = ended_here ? *broken_ : device_failure(found, its.seat.rank, &call.tag, call.timeout_ns);
+    outcome = ended_here ? *broken_ : device_failure(found, its.seat.rank, &call.tag, call.timeout_ns);
   }
-  if (broken_ && call.launch.rounds > 0) call.outcome_ = *broken_;  // its stream was let go
+  if (broken_ && call.launch.rounds > 0) outcome = *broken_;  // its stream was let go
+  call.outcome_ = std::move(outcome);
   if (!call.outcome_->ok()) fail_locked(call.outcome_->error());
   return call.outcome_;
 }
@@ -112,12 +126,12 @@ bool DeviceTeam::drain(std::uint32_t rank, std::chrono::milliseconds limit) {
   }
 }
 
-void DeviceTeam::leave(std::uint32_t rank) {
+void DeviceTeam::leave(std::uint32_t rank) noexcept {
   const Hold hold(*this);
   member(rank).left = true;
   if (std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting.empty(); })) return;
-  fail_locked({ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-               fmt::format("rank {}, of this process and GPU, has left the communicator", rank)});
+  const auto text = [&] { return fmt::format("rank {}, of this process and GPU, has left the communicator", rank); };
+  fail_locked(error_with(text, ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank)));
 }
 
 void DeviceTeam::forget(std::uint32_t rank) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "runtime/device_failure.h"
 #include "runtime/device_team.h"
 
@@ -113,16 +114,28 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
     if (!event) return event.error();
     begun = std::move(*event);
     TUTTI_TRY(begun->record(*stream));
+    underway_.push_back({.call = calls.front(), .done = *done, .begun = begun});
   }
-  const Status put = put_kernel(calls, *stream);
-  if (!put && !in_rounds) return put;  // what was put before it may wait for peers, and is let go by the watchdog
+  // If rounds or copies fail halfway, those that were put into the stream may wait for peers. They are launches that
+  // the watchdog lets go, and the end of the communicator waits for them.
+  bool may_run = true;
+  Status put;
+  try {
+    put = put_kernel(calls, *stream);
+    may_run = put.ok() || in_rounds;
+  } catch (...) {
+    put = error_of_exception(ErrorScope::kCommunicator, -1, "launching a call on device memory");
+  }
+  if (!may_run) {
+    if (watched) underway_.pop_back();
+    return put;
+  }
   launched_.notify_all();
   last_capture_ = capture == 0 ? last_capture_ : capture;
   TUTTI_TRY((*done)->record(*stream));
   last = *done;
   if (lends_ && capture == 0) lent_.back().done = *done;
-  if (watched) underway_.push_back({.call = calls.front(), .done = *done, .begun = begun});
-  TUTTI_TRY(put);
+  TUTTI_TRY(std::move(put));
   for (const auto& call : calls) {
     call->launched_ = true;
     call->launched_in_ = *stream;

@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "base/thread.h"
 #include "executor/device_arena.h"
 #include "runtime/device_failure.h"
@@ -144,14 +146,18 @@ void DeviceTeam::look_at_underway() {
   const auto begun = first.begun->finished();
   if (!first.since && begun.ok() && *begun) first.since = Clock::now();
   if (!broken_ && first.since) look_at_peers(*first.call);
-  const bool in_rounds = first.call->launch.rounds > 0;
-  if (in_rounds) look_at_rounds(first);
-  if (!broken_) return;
-  end_kernels();
-  if (in_rounds) release_rounds();
+  if (first.call->launch.rounds > 0) look_at_rounds(first);
+  if (broken_) let_streams_go();
 }
 
-void DeviceTeam::end_kernels() {
+// Ends what runs. Needs no memory.
+void DeviceTeam::let_streams_go() noexcept {
+  end_kernels();
+  const bool in_rounds = !underway_.empty() && underway_.front().call->launch.rounds > 0;
+  if (in_rounds || captured_rounds_) static_cast<void>(runs_through([&] { release_rounds(); }));
+}
+
+void DeviceTeam::end_kernels() noexcept {
   for (Member& each : members_) {
     if (each.here) std::atomic_ref<std::uint64_t>(each.seat.words->status.abort).store(1, std::memory_order_release);
   }
@@ -187,10 +193,12 @@ void DeviceTeam::release_rounds() {
   }
   say_given_up();
   // One of them each time, for as long as a stream may take to look.
-  std::vector<std::uint32_t> waited_for(captured_words_.begin(), captured_words_.end());
-  if (!underway_.empty()) waited_for.push_back(underway_.front().call->meeting_word);
-  if (waited_for.empty()) return;
-  const std::uint32_t word = waited_for[release_turns_++ % waited_for.size()];
+  const std::size_t words = captured_words_.size() + (underway_.empty() ? 0 : 1);
+  if (words == 0) return;
+  const std::size_t turn = release_turns_++ % words;
+  const std::uint32_t word = turn < captured_words_.size()
+                                 ? *std::next(captured_words_.begin(), static_cast<std::ptrdiff_t>(turn))
+                                 : underway_.front().call->meeting_word;
   for (const Member& each : members_) {
     if (each.seat.meeting == nullptr) continue;
     const DeviceMeeting& meeting = *each.seat.meeting;
@@ -231,28 +239,40 @@ const DeviceCall* DeviceTeam::first_to_expire() const {
 }
 
 // Ends calls for which some rank does not come.
-void DeviceTeam::watch() {
+void DeviceTeam::watch() noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    look_at_waiting();
-    look_at_underway();
-    if (captured_rounds_) look_at_replays();
+    try {
+      look_at_all();
+    } catch (...) {
+      static_cast<void>(fail_by_exception(members_.front().seat.rank));
+      let_streams_go();
+    }
     tell_others(lock);
-    const DeviceCall* first = first_to_expire();
-    if (first != nullptr && Clock::now() >= first->deadline_) {
-      fail_locked(missing(*first));
-      continue;
-    }
-    if (!underway_.empty() || captured_rounds_) {
-      changed_.wait_for(
-          lock, broken_ && !underway_.empty() && underway_.front().call->launch.rounds > 0 ? kReleasing : kLooking);
-    } else if (first == nullptr) {
-      changed_.wait(lock);
-    } else {
-      const auto until = std::min(first->deadline_, Clock::now() + kLooking);  // the call may end while this sleeps
-      changed_.wait_until(lock, until);
-    }
+    if (!ending_) wait_to_look(lock);
+  }
+}
+
+void DeviceTeam::look_at_all() {
+  look_at_waiting();
+  look_at_underway();
+  if (captured_rounds_) look_at_replays();
+  const DeviceCall* first = first_to_expire();
+  if (first != nullptr && Clock::now() >= first->deadline_) fail_locked(missing(*first));
+}
+
+// Until something has changed, or may have.
+void DeviceTeam::wait_to_look(std::unique_lock<std::mutex>& lock) {
+  const DeviceCall* first = first_to_expire();
+  if (!underway_.empty() || captured_rounds_) {
+    const bool releasing = broken_ && !underway_.empty() && underway_.front().call->launch.rounds > 0;
+    changed_.wait_for(lock, releasing ? kReleasing : kLooking);
+  } else if (first == nullptr) {
+    changed_.wait(lock);
+  } else {
+    const auto until = std::min(first->deadline_, Clock::now() + kLooking);  // the call may end while this sleeps
+    changed_.wait_until(lock, until);
   }
 }
 

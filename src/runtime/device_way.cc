@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "plan/layout.h"
 #include "runtime/device_failure.h"
 #include "runtime/leave_for_good.h"
@@ -319,8 +320,8 @@ Status DeviceWay::finish() {
 
 void DeviceWay::abort() {
   std::atomic_ref<std::uint64_t>(world_->words().status.abort).store(1, std::memory_order_release);
-  world_->team().fail({ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
-                       fmt::format("rank {} called abort()", rank_)});
+  world_->team().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); }, ErrorCode::kAborted,
+                                 ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
 }
 
 }  // namespace tutti::detail

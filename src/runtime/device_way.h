@@ -46,7 +46,7 @@ class DeviceWay {
   std::optional<Error> failure(bool asks_driver) { return world_->team().failure(rank_, asks_driver); }
   void abort();
   // This rank takes part no more: ends what waits for it in this process, and tells those that tell() named.
-  void fail(const Error& error) { world_->team().fail(error); }
+  void fail(const Error& error) noexcept { world_->team().fail(error); }
   void tell(DeviceTeam::Tell tell) { world_->team().tell(rank_, std::move(tell)); }
   // Waits for what was launched, as long as a call may take. Errors: those that broke this way.
   Status finish();

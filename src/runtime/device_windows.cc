@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "kernels/device/call.h"
 #include "runtime/arguments.h"
+#include "runtime/leave_for_good.h"
 
 namespace tutti::detail {
 
@@ -173,7 +177,7 @@ Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& o
   return window.mapped.emplace_back(*parts.take(peer)).address() + offer.offset;
 }
 
-Status DeviceWindows::write_bases(std::uint32_t number, const std::vector<std::uint64_t>& bases) const {
+Status DeviceWindows::write_bases(std::uint32_t number, std::span<const std::uint64_t> bases) const {
   const cuda::Driver& driver = device_->driver();
   auto stream = cuda::Stream::create(driver);
   if (!stream) return stream.error();
@@ -185,9 +189,11 @@ Status DeviceWindows::write_bases(std::uint32_t number, const std::vector<std::u
   return stream->synchronize();
 }
 
-// What uses the window nevertheless is told so by its kernel.
-void DeviceWindows::close(std::uint32_t number) {
-  static_cast<void>(write_bases(number, std::vector<std::uint64_t>(peers_.reach.size(), device::kNoWindowBase)));
+// What uses the window nevertheless is told so by its kernel. Destructors come here, so it may need no memory.
+void DeviceWindows::close(std::uint32_t number) noexcept {
+  std::array<std::uint64_t, kMostDeviceRanks> none{};
+  none.fill(device::kNoWindowBase);
+  runs_through([&] { static_cast<void>(write_bases(number, std::span(none).first(peers_.reach.size()))); });
   windows_[number] = {};
   while (last_ > 0 && !windows_[last_].taken) --last_;
 }
@@ -240,7 +246,7 @@ void DeviceWindows::end(bool idle) {
       window.opened.clear();
       window.mapped.clear();
     } else if (!window.opened.empty() || !window.mapped.empty()) {
-      static_cast<void>(new Window(std::move(window)));  // kernels may still use it
+      leave_for_good(std::move(window));  // kernels may still use it
     }
   }
   last_ = 0;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,10 +75,10 @@ class DeviceWindows {
   Result<std::vector<Offer>> read(const std::vector<std::string>& blobs) const;
   Status open(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts);
   Result<std::uint64_t> map_peer(std::uint32_t peer, const Offer& offer, PartRounds& parts, Window& window) const;
-  void close(std::uint32_t number);
+  void close(std::uint32_t number) noexcept;
   enum class Wanted : std::uint8_t { kAny, kEven };
   std::optional<Place> find_locked(const void* data, std::size_t bytes, Wanted wanted) const;
-  Status write_bases(std::uint32_t number, const std::vector<std::uint64_t>& bases) const;
+  Status write_bases(std::uint32_t number, std::span<const std::uint64_t> bases) const;
 
   const std::shared_ptr<RankDevice> device_;  // shared with the world; ends last
   const std::uint32_t rank_;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "runtime/leave_for_good.h"
 
 namespace tutti::detail {
@@ -66,8 +67,8 @@ bool DeviceWorld::end() {
   idle_ = team_->drain(rank_, kDraining);
   if (!idle_) {
     std::atomic_ref<std::uint64_t>(words_->status.abort).store(1, std::memory_order_release);
-    team_->fail({ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
-                 fmt::format("rank {} ended its communicator", rank_)});
+    team_->fail(error_with([&] { return fmt::format("rank {} ended its communicator", rank_); }, ErrorCode::kAborted,
+                           ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
     idle_ = team_->drain(rank_, kDraining);
   }
   team_->forget(rank_);

@@ -110,7 +110,12 @@ void StagedCall::submit_later(std::shared_ptr<Entrance> entrance, std::shared_pt
 Status StagedCall::enqueue() {
   to_stage_ = to_finish_ = parts_.size();
   for (std::size_t part = 0; part < parts_.size(); ++part) {
-    Status queued = enqueue(part);
+    Status queued;
+    try {
+      queued = enqueue(part);
+    } catch (...) {
+      queued = error_of_exception(ErrorScope::kCommunicator, -1, "putting a call into a stream");
+    }
     if (queued) continue;
     retires_ = true;
     forget();
@@ -232,21 +237,29 @@ void StagedCall::on_finished(void* user_data) {
   StagingPool::spent(ticket);
 }
 
-// The engine has the operation already, or gets it now.
-void StagedCall::submit() {
+// The engine has the operation already, or gets it now. The driver calls this, so that an exception may not leave it.
+void StagedCall::submit() noexcept {
   std::shared_ptr<Entrance> entrance;
   std::shared_ptr<Operation> operation;  // shared as in the engine's queue
-  {
-    const std::scoped_lock lock(mutex_);
-    entrance = entrance_;
-    if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
+  Error failed;
+  try {
+    {
+      const std::scoped_lock lock(mutex_);
+      entrance = entrance_;
+      if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
+    }
+    if (entrance == nullptr) return pool_->ring();
+    if (operation == nullptr) return let_streams_go();  // it failed when it was made, or its communicator has ended
+    const Status submitted = entrance->submit(operation);
+    if (submitted.ok()) return;
+    failed = copy_of(submitted.error());
+  } catch (...) {
+    failed = error_of_exception(ErrorScope::kCommunicator, -1, "a call that its stream has come to");
+    if (entrance != nullptr) entrance->fail(failed);  // the other ranks wait for this one
   }
-  if (entrance == nullptr) return pool_->ring();
-  if (operation == nullptr) return let_streams_go();  // it failed when it was made, or its communicator has ended
-  const Status submitted = entrance->submit(operation);
-  if (submitted.ok()) return;
-  ended(submitted);
-  operation->result = submitted;
+  ended(copy_of(failed));
+  if (operation == nullptr) return;
+  operation->result = std::move(failed);
   operation->done.store(true, std::memory_order_release);
 }
 
@@ -287,16 +300,18 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   const char* when = captured_    ? "a captured call was replayed"
                      : not_staged ? "a call's input was copied"
                                   : "a call's output was copied back";
-  const Error error =
-      driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
+  Error error{ErrorCode::kDevice, ErrorScope::kProcess, -1, kOutOfMemory};
+  runs_through([&] {
+    error = driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
+  });
   {
     const std::scoped_lock lock(mutex_);
     const bool news = !lost_;
-    if (news) lost_ = error;
+    if (news) lost_ = copy_of(error);
     const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(operation_, nullptr);
     if (news && (ended_ || captured_ || unsubmitted != nullptr)) report(*lost_);
     if (unsubmitted != nullptr) {
-      unsubmitted->result = *lost_;
+      unsubmitted->result = copy_of(*lost_);
       unsubmitted->done.store(true, std::memory_order_release);
     }
   }
@@ -304,7 +319,7 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
 }
 
 // With mutex_ held.
-void StagedCall::report(const Error& error) {
+void StagedCall::report(const Error& error) noexcept {
   if (captured_ || !std::exchange(reported_, true)) pool_->report(error);
 }
 
@@ -315,7 +330,8 @@ void StagedCall::cancel() { let_streams_go(); }
 std::optional<Error> StagedCall::lost() {
   look();
   const std::scoped_lock lock(mutex_);
-  return lost_;
+  if (!lost_) return std::nullopt;
+  return copy_of(*lost_);
 }
 
 void StagedCall::ended(const Status& result) noexcept {
@@ -324,7 +340,7 @@ void StagedCall::ended(const Status& result) noexcept {
     ended_ = true;
     const Error* error = lost_ ? &*lost_ : nullptr;
     if (!result.ok()) error = &result.error();
-    if (error != nullptr) runs_through([&] { report(*error); });
+    if (error != nullptr) report(*error);
   }
   let_streams_go();
 }
@@ -346,7 +362,7 @@ bool StagedCall::finished() {
 
 Status StagedCall::outcome() {
   const std::scoped_lock lock(mutex_);
-  if (lost_) return *lost_;
+  if (lost_) return copy_of(*lost_);
   return {};
 }
 

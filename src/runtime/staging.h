@@ -114,8 +114,8 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   Result<std::uint64_t> call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function);
   cuda::CUresult ask(const Part& part) const;
   void give_up(const Part& part, cuda::CUresult why);
-  void report(const Error& error);
-  void submit();
+  void report(const Error& error) noexcept;
+  void submit() noexcept;
   void let_streams_go();
   static void on_staged(void* self);
   static void on_finished(void* self);

@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/exceptions.h"
+#include "runtime/leave_for_good.h"
 #include "runtime/staging.h"
 
 namespace tutti::detail {
@@ -11,23 +13,6 @@ namespace {
 
 constexpr std::size_t kLeastBlock = 64 * 1024;
 constexpr std::chrono::milliseconds kLookEvery{5};  // while the end waits
-
-// What a driver may look at after nobody else does: memory of streams that were given up, tickets of contexts that were
-// lost. It belongs to the process, as the driver does. Grows by what is under way when such a thing happens, at most.
-void keep_for_ever(std::shared_ptr<void> kept) {
-  struct Kept {
-    std::mutex mutex;
-    std::vector<std::shared_ptr<void>> all;
-  };
-  static Kept& everything = *std::make_unique<Kept>().release();  // not destroyed at exit: streams may still run
-  const std::scoped_lock lock(everything.mutex);
-  everything.all.push_back(std::move(kept));
-}
-
-template <class T>
-void abandon(T thing) {
-  keep_for_ever(std::make_shared<T>(std::move(thing)));
-}
 
 }  // namespace
 
@@ -58,23 +43,28 @@ Result<StagingPool::Block> StagingPool::take(std::size_t bytes, int device) {
   if (!scope) return scope.error();
   auto pin = cuda::RegisteredMemory::add(driver_, std::span((*window)->data(), size));
   if (!pin) return pin.error();
-  return Block{.window = std::move(*window),
-               .pin = std::make_unique<cuda::RegisteredMemory>(std::move(*pin)),
-               .size_class = size_class};
+  Block block{.window = std::move(*window),
+              .pin = std::make_unique<cuda::RegisteredMemory>(std::move(*pin)),
+              .size_class = size_class};
+  const std::scoped_lock lock(mutex_);
+  resources_.free[size_class].reserve(resources_.blocks + 1);
+  resources_.retired.reserve(resources_.blocks + 1);
+  ++resources_.blocks;
+  return block;
 }
 
 void StagingPool::give_back(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free[block.size_class].push_back(std::move(block));
-  abandon(std::move(block));  // its transport has ended
+  leave_for_good(std::move(block));  // its transport has ended
 }
 
 void StagingPool::retire(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.retired.push_back(std::move(block));
-  abandon(std::move(block));
+  leave_for_good(std::move(block));
 }
 
 // It waits for nothing that the caller's own default stream does: see StreamOptions.
@@ -96,6 +86,9 @@ Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
       free.pop_back();
       return event;
     }
+    free.reserve(resources_.events + 1);
+    resources_.retired_events.reserve(resources_.events + 1);
+    ++resources_.events;
   }
   return cuda::Event::create(driver_);
 }
@@ -104,13 +97,13 @@ Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
 void StagingPool::give_back(cuda::CUcontext context, cuda::Event event) {
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free_events[context].push_back(std::move(event));
-  abandon(std::move(event));
+  leave_for_good(std::move(event));
 }
 
 void StagingPool::retire(cuda::Event event) {
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.retired_events.push_back(std::move(event));
-  abandon(std::move(event));
+  leave_for_good(std::move(event));
 }
 
 StagingPool::Ticket& StagingPool::issue(std::shared_ptr<StagedCall> call, std::size_t part, Use use) {
@@ -157,7 +150,7 @@ bool StagingPool::cut(std::uint64_t number) {
   const auto found = out_.find(number);
   if (found == out_.end() || found->second->call == nullptr) return false;
   call = std::move(found->second->call);
-  abandon(std::move(found->second));
+  leave_for_good(std::move(found->second));
   out_.erase(found);
   if (out_.empty()) none_out_.notify_all();
   return true;
@@ -187,9 +180,9 @@ void StagingPool::look() {
   for (const std::shared_ptr<StagedCall>& call : calls) call->look();
 }
 
-void StagingPool::report(const Error& error) {
+void StagingPool::report(const Error& error) noexcept {
   const std::scoped_lock lock(mutex_);
-  if (!error_) error_ = error;
+  if (!error_) error_ = copy_of(error);
 }
 
 std::optional<Error> StagingPool::take_error() {
@@ -202,7 +195,7 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   for (std::int64_t round = 0; round < rounds && !out_.empty(); ++round) {
     lock.unlock();
-    look();  // what a lost context has will not come back
+    runs_through([this] { look(); });  // what a lost context has will not come back
     lock.lock();
     none_out_.wait_for(lock, kLookEvery, [this] { return out_.empty(); });
   }
@@ -213,11 +206,11 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   lock.unlock();  // the driver may wait below for streams, and these for their callbacks
   for (const std::unique_ptr<Ticket>& ticket : graphs) ticket->call->forget();
   if (!all_back) {
-    abandon(std::move(resources));  // to unpin would wait for the device's work
+    leave_for_good(std::move(resources));  // to unpin would wait for the device's work
   } else if (!graphs.empty() && resources.context) {
-    abandon(*std::move(resources.context));  // in whose name their blocks are pinned
+    leave_for_good(*std::move(resources.context));  // in whose name their blocks are pinned
   }
-  if (!graphs.empty()) abandon(std::move(graphs));
+  if (!graphs.empty()) leave_for_good(std::move(graphs));
   return all_back;
 }
 

@@ -75,7 +75,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // Asks every call that streams have whether they will come to it.
   void look();
   // The first error since it was last asked for.
-  void report(const Error& error);
+  void report(const Error& error) noexcept;
   std::optional<Error> take_error();
   // Waits until no stream uses blocks, then frees them; what is still used after `limit` is given up, never freed.
   // True: nothing was given up. What graphs may still use is kept for ever.
@@ -87,6 +87,9 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     // In whose name memory is pinned: a context of the caller's may end before the pool. Before the blocks, after which
     // it ends.
     std::optional<cuda::PrimaryContext> context;
+    // The lists below have room for all that was made: giving something back needs no memory.
+    std::size_t blocks = 0;
+    std::size_t events = 0;
     std::array<std::vector<Block>, kClasses> free;
     std::vector<Block> retired;
     std::map<cuda::CUcontext, cuda::Stream> streams;
