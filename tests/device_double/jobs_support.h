@@ -33,6 +33,12 @@ inline void must(const Status& status) { must(status.ok(), status.ok() ? "" : to
 class Job {
  public:
   using Body = std::function<void(Communicator& rank, const Gpu& gpu)>;
+  // Called by each rank before and after it is made. A rank that could not be made does nothing more; without these
+  // functions it ends its process.
+  struct Making {
+    std::function<void()> begins;
+    std::function<void(const Result<std::unique_ptr<Communicator>>& made)> ends;
+  };
 
   // One process for each.
   explicit Job(const Devices& devices) : Job(each_alone(devices)) {}
@@ -52,9 +58,9 @@ class Job {
   // Runs `body` as every rank. `begin` is called in each process before its ranks are made. True: all have ended well.
   bool run(
       const Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60),
-      const std::function<void()>& begin = [] {}) {
+      const std::function<void()>& begin = [] {}, const Making* making = nullptr) {
     options_.timeout = timeout;
-    options_.setup_timeout = std::chrono::seconds(60);
+    options_.setup_timeout = making == nullptr ? std::chrono::seconds(60) : timeout;
     std::vector<pid_t> processes;
     std::int32_t first = 0;
     for (const Devices& devices : processes_) {
@@ -62,7 +68,7 @@ class Job {
     }
     for (const Devices& devices : processes_) {
       const pid_t process = fork();
-      if (process == 0) be(first, devices, body, begin);
+      if (process == 0) be(first, devices, body, begin, making);
       processes.push_back(process);
       first += static_cast<std::int32_t>(devices.size());
     }
@@ -84,7 +90,7 @@ class Job {
   }
 
   [[noreturn]] void be(std::int32_t first, const Devices& devices, const Body& body,
-                       const std::function<void()>& begin) {
+                       const std::function<void()>& begin, const Making* making) {
     setenv("TUTTI_ROOT", root_.c_str(), 1);
     setenv("TUTTI_JOB_ID", "device jobs", 1);
     if (first == 0) setenv("TUTTI_ROOT_FD", std::to_string(listening_).c_str(), 1);
@@ -99,9 +105,11 @@ class Job {
         const Gpu gpu(devices[i]);
         CommunicatorOptions options = options_;
         options.rank = first + static_cast<std::int32_t>(i);
+        if (making != nullptr) making->begins();
         auto communicator = Communicator::create(options);  // the GPU is that of the current context
-        must(communicator.ok(), communicator.ok() ? "" : to_string(communicator.error()));
-        body(**communicator, gpu);
+        if (making != nullptr) making->ends(communicator);
+        if (making == nullptr) must(communicator.ok(), communicator.ok() ? "" : to_string(communicator.error()));
+        if (communicator.ok()) body(**communicator, gpu);
         all_done.arrive_and_wait();  // a rank that leaves is lost to those of its process and GPU
       });
     }

@@ -73,6 +73,7 @@ extern "C" __attribute__((visibility("default"))) const tutti::cuda::fake::Contr
       .set_deinitialized = set_deinitialized,
       .allocate_from_pool = allocate_from_pool,
       .leaks = leaks,
+      .watch_threads = [](void (*watcher)(int by)) { Inside::watcher = watcher; },
   };
   return &control;
 }

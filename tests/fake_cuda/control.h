@@ -82,6 +82,10 @@ struct Control {
   // What was handed out and not given back, a line each; empty: nothing. What went with a primary context that was
   // released counts, and is told once.
   std::string (*leaks)();
+
+  // Calls watcher(1) when a thread begins to run the double's own code and watcher(-1) when it ends that; around a host
+  // function, which is its caller's code, the other way round. Before any work is in a stream.
+  void (*watch_threads)(void (*watcher)(int by));
 };
 
 using GetControl = const Control* (*)();

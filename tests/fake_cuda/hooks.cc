@@ -181,5 +181,6 @@ CUresult get_proc_address(const char* name, void** function, int version, std::u
 
 extern "C" __attribute__((visibility("default"))) tutti::cuda::CUresult cuGetProcAddress_v2(
     const char* name, void** function, int version, std::uint64_t flags, int* status) {
+  const tutti::cuda::fake::Inside inside(1);
   return tutti::cuda::fake::get_proc_address(name, function, version, flags, status);
 }

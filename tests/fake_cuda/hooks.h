@@ -9,6 +9,27 @@
 
 namespace tutti::cuda::fake {
 
+// Tells the test (Control::watch_threads) that the calling thread is in the double's own code: by is 1; or, from within
+// that, in a host function of its caller: by is -1. The end of the scope takes it back.
+class Inside {
+ public:
+  explicit Inside(int by) : watcher_(watcher.load()), by_(by) {
+    if (watcher_ != nullptr) watcher_(by_);
+  }
+  ~Inside() {
+    if (watcher_ != nullptr) watcher_(-by_);
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+  using Watcher = void (*)(int by);
+  inline static std::atomic<Watcher> watcher = nullptr;
+
+ private:
+  const Watcher watcher_;
+  const int by_;
+};
+
 struct HookState {
   const char* name = "";
   bool anywhere = false;  // before cuInit and in a lost context too
@@ -26,6 +47,7 @@ template <class... Arguments, CUresult (*kFunction)(Arguments...)>
 struct Hook<kFunction> {
   inline static HookState state;
   static CUresult call(Arguments... arguments) {
+    const Inside inside(1);
     if (const auto result = state.enter()) return *result;
     return kFunction(arguments...);
   }

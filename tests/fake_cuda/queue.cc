@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "hooks.h"
+
 namespace tutti::cuda::fake {
 namespace {
 
@@ -66,6 +68,7 @@ void Queue::close() {
 }
 
 void Queue::run_all() {
+  const Inside inside(1);
   for (;;) {
     Work work;
     {

@@ -194,6 +194,7 @@ CUresult launch_host_func(CUstream handle, CUhostFn function, void* user_data) {
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
   const auto run = [=] {
+    const Inside outside(-1);
     in_host_function() = true;
     function(user_data);
     in_host_function() = false;

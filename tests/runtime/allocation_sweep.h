@@ -47,6 +47,7 @@ enum Outcome : int {
   kLeak = 13,       // memory that nothing points to (found in programs with the address sanitizer)
   kThrows = 14,     // an exception leaves a public function
   kWrongScope = 16,  // the error says that the call alone failed, but the communicator does not serve any more
+  kLostGpu = 17,     // the GPU's context is lost, or its stream does not end well
   kBadTrial = 15,   // the trial itself went wrong before any allocation failed
 };
 
@@ -58,6 +59,7 @@ inline const char* words_of(int status) {
     case kNoMessage: return "gives an error without a message";
     case kLeak: return "leaks memory";
     case kWrongScope: return "breaks the communicator with an error of the call alone";
+    case kLostGpu: return "loses the GPU";
     case kThrows: return "leaves a public function as an exception";
     case kBadTrial: return "cannot be tried";
     case 128 + SIGALRM: return "hangs";
@@ -141,7 +143,7 @@ inline std::int64_t count_allocations(const TryOne& try_one) {
 // The whole sweep over `name`.
 inline void sweep(const std::string& name, const TryOne& try_one) {
   const std::int64_t count = count_allocations(try_one);
-  if (testing::Test::HasFailure()) return;
+  if (::testing::Test::HasFailure()) return;
   const std::int64_t step = TUTTI_EVERY_ALLOCATION ? 1 : std::max<std::int64_t>(1, count / kShortTrials);
   const std::int64_t tried = sweep_by(step, count, try_one);
   std::printf("%s: %ld of %ld allocations failed\n", name.c_str(), static_cast<long>(tried), static_cast<long>(count));

@@ -12,8 +12,10 @@ std::atomic<std::int64_t> count = 0;
 std::atomic<bool> all_later_fail = false;
 std::atomic<bool> counts_every_thread = false;  // otherwise only those for which `counts_this_thread` is set
 thread_local bool counts_this_thread = false;
+thread_local int spared = 0;
 
 bool fails_now() {
+  if (spared != 0) return false;
   if (!counts_this_thread && !counts_every_thread.load(std::memory_order_relaxed)) return false;
   const std::int64_t number = count.fetch_add(1, std::memory_order_relaxed) + 1;
   const std::int64_t limit = fails_at.load(std::memory_order_relaxed);
@@ -30,7 +32,11 @@ void fail_after(std::int64_t n, bool every_thread) {
 
 void set_lasting(bool lasting) { all_later_fail = lasting; }
 
+void spare_this_thread(int by) { spared += by; }
+
 std::int64_t counted() { return count; }
+
+void set_counted(std::int64_t number) { count = number; }
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
   if (fails_now()) throw std::bad_alloc();

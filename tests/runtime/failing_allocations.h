@@ -10,7 +10,12 @@ namespace tutti::test::failing_allocations {
 void fail_after(std::int64_t n, bool every_thread);
 // Whether all allocations after the n-th fail, too.
 void set_lasting(bool lasting);
+// Adds to a number of the calling thread. While it is not 0, the thread's allocations do not count and do not fail: it
+// runs code of a double, whose failures are not the subject.
+void spare_this_thread(int by);
 // The allocations that were counted so far.
 std::int64_t counted();
+// Those of another process, which carried out the trial of this one.
+void set_counted(std::int64_t number);
 
 }  // namespace tutti::test::failing_allocations
