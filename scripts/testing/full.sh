@@ -3,8 +3,9 @@
 # The variables that are not set here (the warning that is off) are those of count.sh and quick.sh.
 
 # Name and budget in minutes. No part may take longer than 30 minutes.
-full_parts=(quick:25 whole:30 left:15 long:30 reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20
-  asan_whole:30 tsan_runtime:30 tsan_rest:30 fuzz_long:25 plans:15 matrix:30 format:2 lint:30)
+full_parts=(quick:25 whole:30 left:15 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30 reliability:30
+  torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_runtime:30 tsan_rest:30 fuzz_long:25 plans:15
+  matrix:30 format:2 lint:30)
 
 part_quick() {
   local part
@@ -32,7 +33,12 @@ part_left() {
   if build_python; then run_ctest dev -L '^python$' -R "$python_long"; fi
 }
 
-part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability'; }
+part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability|^Long\..*Sweep\.'; }
+# Every allocation and every system call of a call fails once; then of setting communicators up; then on pretend GPUs.
+set_up_sweeps='^Long\..*(SetUp|CreateAll|UniqueId)Sweep\.'
+part_sweeps_calls() { build dev && run_ctest dev -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
+part_sweeps_set_up() { build dev && run_ctest dev -R "$set_up_sweeps"; }
+part_sweeps_gpu() { build dev && run_ctest dev -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
 part_reliability() { build dev && run_ctest dev -L long -R '^reliability'; }
 part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
 # What takes too long in guests for the quick run.

@@ -18,14 +18,14 @@ rdma_quick='rdma\.(device|verbs|verbs_two_hosts|ucx_two_hosts)$|rdma_vm\.(the_co
 faults_quick='FaultSeeds\.(1to1000|1001to2000)|SurvivorSeeds\.1to250$'
 
 # Programs of every folder whose memory or threads the sanitizers have to see; --full runs all programs under both.
-asan_programs=(base_test kernels_test transports_test tcp_test executor_test runtime_test council_test)
+asan_programs=(base_test kernels_test transports_test tcp_test executor_test runtime_test council_test allocation_test)
 asan_folders=(base kernels transports executor runtime)
 tsan_programs=(transports_test executor_test runtime_test)
 tsan_folders=(transports executor runtime)
 # Tests of these programs that take long there, and repeat a neighbour with more ranks, types or words. The quick run
 # has them in the part units, and --full under both sanitizers.
 asan_leaves='Council.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
-asan_leaves+='|Slates.DisagreementWith|Simulated\.(Reg|More)'
+asan_leaves+='|Slates.DisagreementWith|Simulated\.(Reg|More)|(Slow|Lasting)/Alloc|Once/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 tsan_leaves="$asan_leaves|(Device|Mapped)Windows.*With0With0With1|EveryTypeAndOperation|Direct.GivesTheBits"
 tsan_leaves+='|DirectKinds.GiveTheBits|AllReduceRanks.*/2|ThreadsShare.*/Mixed|AnAbortInTheMiddleIsNamed'
 tsan_leaves+='|Deadline.NamesTheRank|TilesAreMany|SamePlanGives|RandomDisagreements|TakesTurnsWith'
