@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "runtime/process_support.h"
+#include "tests/support/threads.h"
 
 namespace tutti::test {
 namespace {
@@ -201,27 +202,37 @@ int run_rank(std::int32_t me, const CommunicatorOptions& options, const Transpor
   return me == kCaller ? make_calls(*communicators) : 0;
 }
 
-TEST_P(DeadPeer, EveryCallThatNeedsItIsAnErrorThatNamesIt) {
-  const Transport& transport = GetParam();
-  SharedState& state = make_shared_state();
+// Starts the ranks, each in a process of its own. `body` gets the options of its rank; its result is the exit status.
+std::vector<pid_t> start_ranks(const std::function<int(std::int32_t rank, CommunicatorOptions options)>& body) {
   const std::uint16_t port = free_port();
   std::vector<pid_t> ranks;
   for (std::int32_t rank = 0; rank < kSize; ++rank) {
-    ranks.push_back(start([=, &state] {
-      CommunicatorOptions options = job(rank, kSize, port);
-      options.transport = transport.transport;
-      options.timeout = deadline();
-      if (transport.two_nodes) options.node_id = rank == kDead ? "b" : "a";
-      if (*transport.tls != '\0') {
-        setenv("UCX_TLS", transport.tls, 1);
-        setenv("UCX_NET_DEVICES", "lo", 1);
-      }
-      return run_rank(rank, options, transport, state);
-    }));
+    ranks.push_back(start([=, &body] { return body(rank, job(rank, kSize, port)); }));
   }
+  return ranks;
+}
+
+// Waits until every rank is ready, and then for the end of the dead rank's process.
+void end_dead_rank(const std::vector<pid_t>& ranks, SharedState& state) {
   wait_for(state.ready, kSize);
   state.go = 1;
   EXPECT_EQ(status_of(ranks[kDead]), 0);
+}
+
+TEST_P(DeadPeer, EveryCallThatNeedsItIsAnErrorThatNamesIt) {
+  const Transport& transport = GetParam();
+  SharedState& state = make_shared_state();
+  const std::vector<pid_t> ranks = start_ranks([&](std::int32_t rank, CommunicatorOptions options) {
+    options.transport = transport.transport;
+    options.timeout = deadline();
+    if (transport.two_nodes) options.node_id = rank == kDead ? "b" : "a";
+    if (*transport.tls != '\0') {
+      setenv("UCX_TLS", transport.tls, 1);
+      setenv("UCX_NET_DEVICES", "lo", 1);
+    }
+    return run_rank(rank, options, transport, state);
+  });
+  end_dead_rank(ranks, state);
   std::this_thread::sleep_for(kPromise);  // after which not even the first call may go well
   state.go = 2;
   EXPECT_EQ(status_of(ranks[kCaller]), 0);
@@ -230,33 +241,49 @@ TEST_P(DeadPeer, EveryCallThatNeedsItIsAnErrorThatNamesIt) {
   if (state.child > 0) kill(state.child, SIGKILL);
 }
 
+// Rank 0 waits in next_sender() on the first of three communicators. Meanwhile another of its threads receives from the
+// dead rank on the two others, one after the other, so that rank 0 had time to notice the death in next_sender(), too.
+int wait_for_any_sender(Communicators& communicators, SharedState& state) {
+  std::atomic<bool> noticed = true;
+  std::thread observer([&, caller = gettid()] {
+    if (falls_asleep(caller)) ++state.ready;
+    if (!eventually([&] { return state.go >= 2; })) noticed = false;
+    for (const std::size_t i : {1, 2}) {
+      float data = 0;
+      const Status received = communicators[i]->receive(&data, 1, kType, kDead);
+      if (received.ok() || received.error().code != ErrorCode::kPeerLost) noticed = false;
+    }
+    ++state.ready;
+  });
+  const auto sender = communicators[0]->next_sender();
+  observer.join();
+  if (!sender.ok()) std::fprintf(stderr, "next_sender: %s\n", to_string(sender.error()).c_str());
+  if (!noticed) std::fprintf(stderr, "a receive from the dead rank is no error that says so\n");
+  float data = 0;
+  const bool right = sender.ok() && *sender == 2 && communicators[0]->receive(&data, 1, kType, 2).ok();
+  return right && noticed ? 0 : 5;
+}
+
 // Over TCP ranks that have never talked have no connection, so rank 0 cannot know whether rank 1 had left in peace
 // before its process ended. It goes on waiting for whoever sends.
 TEST(NextSenderProcesses, WaitsOnWhereADeadPeerMayHaveLeftInPeace) {
   SharedState& state = make_shared_state();
-  const std::uint16_t port = free_port();
-  std::vector<pid_t> ranks;
-  for (std::int32_t rank = 0; rank < kSize; ++rank) {
-    ranks.push_back(start([=, &state] {
-      CommunicatorOptions options = job(rank, kSize, port);
-      options.transport = "tcp";
-      const auto communicator = Communicator::create(options);
-      if (!communicator.ok()) return 2;
-      ++state.ready;
-      if (!eventually([&] { return state.go >= (rank == kDead ? 1 : rank == kCaller ? 2 : 3); })) return 3;
-      if (rank == kDead) _exit(0);
-      float data = 1;
-      if (rank != kCaller) return (*communicator)->send(&data, 1, kType, kCaller).ok() ? 0 : 4;
-      const auto sender = (*communicator)->next_sender();
-      if (!sender.ok()) std::fprintf(stderr, "%s\n", to_string(sender.error()).c_str());
-      return sender.ok() && *sender == 2 && (*communicator)->receive(&data, 1, kType, 2).ok() ? 0 : 5;
-    }));
-  }
-  wait_for(state.ready, kSize);
-  state.go = 1;
-  EXPECT_EQ(status_of(ranks[kDead]), 0);
+  const std::vector<pid_t> ranks = start_ranks([&](std::int32_t rank, CommunicatorOptions options) {
+    options.transport = "tcp";
+    const auto root = Communicator::create(options);
+    if (!root.ok()) return 2;
+    Communicators communicators;
+    for (int i = 0; i < 3; ++i) communicators.push_back(std::move(*(*root)->duplicate()));
+    if (rank == kCaller) return wait_for_any_sender(communicators, state);
+    ++state.ready;
+    if (!eventually([&] { return state.go >= (rank == kDead ? 1 : 3); })) return 3;
+    if (rank == kDead) _exit(0);
+    const float data = 1;
+    return communicators[0]->send(&data, 1, kType, kCaller).ok() ? 0 : 4;
+  });
+  end_dead_rank(ranks, state);
   state.go = 2;
-  std::this_thread::sleep_for(kPromise);  // in which rank 0 would notice a death
+  wait_for(state.ready, kSize + 1);  // rank 0 has noticed the death
   state.go = 3;
   EXPECT_EQ(status_of(ranks[kCaller]), 0);
   EXPECT_EQ(status_of(ranks[2]), 0);
