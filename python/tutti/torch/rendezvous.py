@@ -57,12 +57,17 @@ def _first_line(path: str) -> str:
         return ""
 
 
+_NO_BOOT_ID = "unknown boot of "
+
+
 def _machine() -> str:
-    """The same for two processes that reach each other over the loopback interface, and only for such. A sandbox that
-    hides the boot id (gVisor, a masked /proc) is known by its host name and by what else it shows of itself."""
+    """The name of this machine and its network. If it begins with the kernel's boot id, processes with equal names
+    reach each other over the loopback interface. Some sandboxes hide the boot id (gVisor, a container that masks parts
+    of /proc). The name then begins with "unknown boot of HOST": equal on all processes of one machine, but not proof
+    that two processes share a machine, because two sandboxes may have the same host name and machine id."""
     boot = _first_line("/proc/sys/kernel/random/boot_id")
     if not boot:
-        boot = f"{socket.gethostname()} {_first_line('/etc/machine-id')}"
+        boot = f"{_NO_BOOT_ID}{socket.gethostname()} {_first_line('/etc/machine-id')}"
     try:
         network = str(os.stat("/proc/self/ns/net").st_ino)
     except OSError:
@@ -157,11 +162,15 @@ def _meeting_interface(options: Options, host: str, ranks: List[str]) -> str:
     if os.environ.get("TUTTI_INTERFACE"):
         return ""  # the runtime reads it
     machines = [rank.split("|")[0] for rank in ranks]
-    if machines.count(machines[0]) == len(machines):
+    same_name = machines.count(machines[0]) == len(machines)
+    is_proof = not machines[0].startswith(_NO_BOOT_ID)
+    if same_name and is_proof:
         return "lo"
-    others = [rank for rank, machine in zip(ranks, machines) if machine != machines[0]]
+    others = [rank for rank, machine in zip(ranks, machines) if same_name or machine != machines[0]]
     seen = [address for rank in others for address in rank.split("|")[1].split(",") if address]
     address = _outward_address(host, list(dict.fromkeys(seen)))
+    if address is None and same_name:
+        return "lo"  # the ranks can meet nowhere else, and most likely they do share a machine
     if address is None:
         raise _config(
             f"the ranks are on several machines, but rank 0 finds no address that others reach ({host} is "
