@@ -5,6 +5,9 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
+
+#include "base/system_error.h"
 
 namespace tutti {
 namespace {
@@ -20,6 +23,11 @@ Error described(ErrorScope scope, std::int32_t rank, std::string_view doing) {
         "{}: this process is out of memory: raise its limit (ulimit -v, the cgroup's "
         "memory.max) or let it use less",
         doing);
+  } catch (const std::system_error& exception) {
+    // std::thread throws this one if the limit of processes is reached.
+    const bool no_thread = exception.code() == std::errc::resource_unavailable_try_again;
+    error.message =
+        fmt::format("{}: {}", doing, no_thread ? words_of_thread_errno(exception.code().value()) : exception.what());
   } catch (const std::exception& exception) {
     error.message = fmt::format("{}: {}", doing, exception.what());
   } catch (...) {

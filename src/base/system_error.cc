@@ -27,6 +27,10 @@ std::string words_of_thread_errno(int error) {
          "; raise the limit of processes (ulimit -u, the cgroup's pids.max) or of memory";
 }
 
+std::string words_of_unstarted_thread(const std::system_error& error) {
+  return "no thread can be started: " + words_of_thread_errno(error.code().value());
+}
+
 bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/system_error.h"
 #include "base/thread.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
@@ -301,11 +302,9 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
         const std::scoped_lock lock(job.comm->mutex);
         if (job.comm->phase != Phase::kUnmade) continue;
         job.comm->phase = Phase::kFailed;
-        job.comm->failure =
-            Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                  fmt::format("no thread can be started ({}): raise the limit of processes", error.what())};
+        job.comm->failure = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, words_of_unstarted_thread(error)};
       }
-      failed(ncclSystemError, "no thread can be started: raise the limit of processes or of memory");
+      failed(ncclSystemError, words_of_unstarted_thread(error));
     }
   }
   if (here < lanes.size()) run(here);

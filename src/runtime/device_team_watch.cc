@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
+#include "base/system_error.h"
 #include "base/thread.h"
 #include "executor/device_arena.h"
 #include "runtime/device_failure.h"
@@ -83,8 +84,7 @@ Status DeviceTeam::start_watchdog() {
     watchdog_ = start_thread([this] { watch(); });
     return {};
   } catch (const std::system_error& error) {
-    const Error failed = broken_error(call_error(
-        ErrorCode::kSystem, fmt::format("no thread can be started ({}): raise the limit of processes", error.what())));
+    const Error failed = broken_error(call_error(ErrorCode::kSystem, words_of_unstarted_thread(error)));
     fail_locked(failed);
     return failed;
   }

@@ -84,8 +84,7 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
     try {
       progress_thread_ = start_thread([this] { background(); });
     } catch (const std::system_error& error) {
-      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                   "no thread can be started: " + words_of_thread_errno(error.code().value())};
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, words_of_unstarted_thread(error)};
     }
   }
   // Numbers are taken only after the operation is queued, because queueing it may throw.

@@ -44,7 +44,7 @@ Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(std::vector<Listener
     hub->thread_ = start_thread([core = hub->core_] { core->run(); });
     return hub;
   } catch (const std::system_error& error) {
-    return failed("no thread can be started: " + words_of_thread_errno(error.code().value()));
+    return failed(words_of_unstarted_thread(error));
   } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
     return failed(words_of_errno(error.code().value()));
   } catch (const std::exception& error) {

@@ -20,6 +20,7 @@
 
 #include "base/assert.h"
 #include "base/key.h"
+#include "base/system_error.h"
 #include "base/thread.h"
 
 namespace tutti {
@@ -107,8 +108,8 @@ Status call_limited(const char* what, TimePoint deadline, std::function<int()> c
   const auto pending = std::make_shared<Pending>();  // shared with the thread, whichever is last
   try {
     start_thread([pending, call = std::move(call)] { pending->finish(call(), ""); }).detach();
-  } catch (const std::system_error&) {
-    return fail(ErrorCode::kSystem, "no thread can be started for PMIx: raise the limit of processes");
+  } catch (const std::system_error& error) {
+    return fail(ErrorCode::kSystem, "for PMIx, " + words_of_unstarted_thread(error));
   }
   return pending->wait(deadline, what);
 }

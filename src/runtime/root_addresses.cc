@@ -16,6 +16,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/system_error.h"
 #include "base/thread.h"
 #include "runtime/interfaces.h"
 
@@ -98,6 +99,9 @@ void RootAddresses::look_up(std::chrono::milliseconds patience) {
       start_thread([asked, host = host_] { asked->ask_in_background(host); }).detach();
       pending_ = asked;
       trouble_ = "the name server has not answered";
+    } catch (const std::system_error& error) {
+      trouble_ = "to look it up, " + words_of_unstarted_thread(error);
+      next_ = std::chrono::steady_clock::now() + kLookUpPause;
     } catch (const std::exception& error) {
       trouble_ = fmt::format("no thread can be started to look it up: {}", error.what());
       next_ = std::chrono::steady_clock::now() + kLookUpPause;

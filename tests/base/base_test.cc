@@ -2,10 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/call_tag.h"
+#include "base/exceptions.h"
+#include "base/system_error.h"
 #include "base/wait.h"
 #include "tutti/tutti.h"
 
@@ -31,6 +35,16 @@ TEST(Result, HoldsAValueOrAnError) {
   EXPECT_TRUE(quarter(8).ok());
   EXPECT_EQ(quarter(6).error().rank, 3);
   EXPECT_EQ(to_string(kError), "timeout: rank 3 is late");
+}
+
+// The exception of std::thread, which says only "Resource temporarily unavailable".
+TEST(SystemErrors, OfThreadsThatCannotBeStartedSayWhichLimitToRaise) {
+  const std::system_error refused(EAGAIN, std::generic_category());
+  EXPECT_EQ(words_of_unstarted_thread(refused),
+            "no thread can be started: Resource temporarily unavailable; raise the limit of processes (ulimit -u, the "
+            "cgroup's pids.max) or of memory");
+  const Status failed = guarded("no thread can be started", [&]() -> Status { throw refused; });
+  EXPECT_EQ(failed.error().message, words_of_unstarted_thread(refused));
 }
 
 TEST(ResultDeathTest, MisuseEndsTheProcessWithTheError) {
