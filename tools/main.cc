@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <exception>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "base/config.h"
 #include "tools/exit_status.h"
 #include "tools/file.h"
+#include "tools/messages.h"
 #include "tools/perf_command.h"
 #include "tools/plan_command.h"
 #include "tools/points_command.h"
@@ -98,17 +100,16 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
   return unknown.empty() ? words_of(error) : unknown;
 }
 
-// A TUTTI_* variable that is none, or has no value that can be: these commands would pass it over. `run` and `perf`
-// look themselves, rank by rank.
-Status check_environment(const std::vector<std::string>& words) {
+// The exit status if a TUTTI_* variable is unknown or has an invalid value, because these commands would not notice.
+// `perf` and `train` look before they start ranks. `run` leaves it to the program, which may change the variables.
+std::optional<int> check_environment(const std::vector<std::string>& words) {
   constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune"};
   if (words.empty() || std::find(std::begin(kCommands), std::end(kCommands), words.front()) == std::end(kCommands)) {
     return {};
   }
   const auto asks_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
   if (std::any_of(words.begin(), words.end(), asks_help)) return {};
-  const Result<Config> config = parse_config(environment_variables());
-  return config.ok() ? Status() : Status(config.error());
+  return report_environment(words.front());
 }
 
 int run_tool(std::vector<std::string> arguments) {
@@ -134,10 +135,7 @@ int run_tool(std::vector<std::string> arguments) {
   add_tune_command(app, std::move(tune_arguments), exit_status);
   add_train_command(app, std::move(train_arguments), exit_status);
   const std::vector<std::string> words = arguments;
-  if (const Status known = check_environment(words); !known.ok()) {
-    fmt::print(stderr, "tutti {}: {}\n", words.front(), to_string(known.error()));
-    return kExitUsage;
-  }
+  if (const std::optional<int> status = check_environment(words)) return *status;
   try {
     if (stray_program) throw CLI::ExtrasError({"--"});
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes a vector from its end

@@ -54,6 +54,13 @@ Error cannot_write(std::string_view path, int error_number) {
 
 Error wrong_content(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 
+std::optional<int> report_environment(std::string_view command) {
+  const Result<Config> config = parse_config(environment_variables());
+  if (config) return std::nullopt;
+  fmt::print(stderr, "tutti {}: {}\n", command, to_string(config.error()));
+  return kExitUsage;
+}
+
 int report_usage(std::string_view command, std::string_view message) {
   fmt::print(stderr, "tutti {0}: {1}\nSee tutti {0} --help.\n", command, message);
   return kExitUsage;

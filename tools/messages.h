@@ -9,6 +9,7 @@
 //                                   cannot read FILE: Is a directory
 //   a file with wrong content       FILE and the place, then what is wrong and what to do             1
 //   output that cannot be written   cannot write FILE: No space left on device                        1
+//   a wrong TUTTI_* variable        configuration: TUTTI_SLOTS="x" is not valid: give ...              2
 //
 // Errors of the command line end with a second line that names the command's --help.
 #pragma once
@@ -39,6 +40,10 @@ Error cannot_write(std::string_view path, int error_number);
 // The file could be read, and its content is wrong. `message` names the file. The error is no kInvalidArgument, because
 // the command line is right.
 Error wrong_content(std::string message);
+
+// If a TUTTI_* variable of this process is unknown or has an invalid value, prints which one to stderr and returns the
+// exit status of `command`. The commands that start ranks call it before they do, because each rank would report it.
+std::optional<int> report_environment(std::string_view command);
 
 // Print to stderr why `command` fails, and return its exit status.
 int report_usage(std::string_view command, std::string_view message);

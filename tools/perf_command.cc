@@ -174,6 +174,9 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
     return kExitFailure;
   }
   const bool is_rank = job->rank.has_value();
+  if (!is_rank) {
+    if (const std::optional<int> status = report_environment("perf")) return *status;
+  }
   if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
   // A rank of a job whose launcher does not tell the number of ranks learns it too late to refuse: the library does.
   if (const std::int32_t ranks = is_rank ? job->size.value_or(options->ranks) : options->ranks; ranks > 0) {

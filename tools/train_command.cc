@@ -155,6 +155,7 @@ int run_train(std::vector<std::string> words) {
   }
   Launch launch_how;
   if (const std::string trouble = take_launch(words, launch_how); !trouble.empty()) return usage_error(trouble);
+  if (const std::optional<int> status = report_environment("train")) return *status;
   if (launch_how.ranks == 0) launch_how.ranks = kDefaultRanks;
   command.insert(command.end(), words.begin(), words.end());
   command.push_back(fmt::format("--ranks={}", launch_how.ranks));

@@ -161,5 +161,22 @@ unknown_options() {
   if has_train; then says 2 'unknown option --nothing' train cnn --nothing; fi
 }
 
+# The ranks that a command would start have the same variable, so that each of them would report it.
+wrong_variables() {
+  local command commands=('perf all_reduce -b 8 -e 8' 'perf all_reduce -b 8 -e 8 --threads' topo 'sim all_reduce' tune
+    'verify --algorithm ring' 'plan all_reduce --algorithm ring --ranks 2')
+  if has_train; then commands+=('train cnn --data generated'); fi
+  for command in "${commands[@]}"; do
+    # shellcheck disable=SC2086
+    TUTTI_SLOTS=x timeout -k 5 "$patience_s" "$tutti" $command >"$here/out" 2>"$here/err" </dev/null
+    local got=$? text="tutti ${command%% *}: configuration: TUTTI_SLOTS=\"x\" is not valid: "
+    if [ $got != 2 ] || [ "$(wc -l <"$here/err")" != 1 ] || [[ $(cat "$here/err") != "$text"* ]]; then
+      echo "FAILED: tutti $command: status $got, not 2, or not one line that begins with '$text':"
+      cat "$here/err"
+      failed=1
+    fi
+  done
+}
+
 "$promise"
 exit $failed
