@@ -222,11 +222,6 @@ Result<std::vector<std::byte>> copy_of(int fd, const std::string& path) {
 
 }  // namespace
 
-const RecordedCall* Recording::last_collective() const {
-  const auto found = std::find_if(calls.rbegin(), calls.rend(), [](const auto& call) { return call.collective(); });
-  return found == calls.rend() ? nullptr : &*found;
-}
-
 const RecordedCall* Recording::running() const {
   const auto found = std::find_if(calls.begin(), calls.end(), [](const auto& call) { return call.running(); });
   return found == calls.end() ? nullptr : &*found;

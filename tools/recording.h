@@ -80,8 +80,6 @@ struct Recording {
   ProcessState process = ProcessState::kElsewhere;
 
   const RecordedCall* last() const { return calls.empty() ? nullptr : &calls.back(); }
-  // The last collective; null: none is remembered.
-  const RecordedCall* last_collective() const;
   // The oldest operation under way; null: none is.
   const RecordedCall* running() const;
   // The wait, if the operation under way is the one that it speaks of.

@@ -25,13 +25,12 @@ inline constexpr std::uint32_t kMaxReceives = 64;  // of one step
 inline constexpr std::uint32_t kMaxSends = 64;     // of one step
 inline constexpr std::uint32_t kMaxAfters = 64;    // of one step
 
-inline constexpr std::uint32_t kMaxChannels = 256;        // of one rank
-inline constexpr std::uint32_t kMaxSteps = 1u << 24;      // of one channel
-inline constexpr std::uint32_t kMaxRanks = 1u << 20;      // a status word has room for no more
-inline constexpr std::uint32_t kProgramVersion = 2;       // of the packing
-inline constexpr std::uint32_t kBlocksOfNobody = 0;       // Blocks::count of a rank without such a buffer
-inline constexpr std::size_t kProgramAlignment = 16;      // of the block of bytes
-inline constexpr std::uint64_t kMaxSlotBytes = 1u << 30;  // a line's header counts bytes in 32 bits
+inline constexpr std::uint32_t kMaxChannels = 256;    // of one rank
+inline constexpr std::uint32_t kMaxSteps = 1u << 24;  // of one channel
+inline constexpr std::uint32_t kMaxRanks = 1u << 20;  // a status word has room for no more
+inline constexpr std::uint32_t kProgramVersion = 2;   // of the packing
+inline constexpr std::uint32_t kBlocksOfNobody = 0;   // Blocks::count of a rank without such a buffer
+inline constexpr std::size_t kProgramAlignment = 16;  // of the block of bytes
 
 // How a message is written into a slot.
 enum class Protocol : std::uint8_t {

@@ -101,7 +101,6 @@ class DirectRun final : public Running {
   void run_plan();
   bool by_rooms() const;
   std::pair<std::uint64_t, std::uint64_t> share_of(std::uint32_t who) const;
-  void fill_room();
   void fetch_output();
   bool show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
             std::uint64_t& shown_offset) const;

@@ -24,12 +24,10 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"src/algorithms", " include src/base src/plan topology "},
     {"src/model", " include src/base src/plan topology src/algorithms "},
     {"transports", " include src/base "},  // never plan
-    {"transports/cuda", " include src/base src/cuda transports "},
-    {"kernels", " include src/base "},  // never transports
+    {"kernels", " include src/base "},     // never transports
     {"src/executor", " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels "},
     {"src/runtime",
-     " include src/base src/cuda src/plan topology src/algorithms src/model transports transports/cuda kernels "
-     "src/executor "},
+     " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels src/executor "},
     {"src/standalone", " kernels "},  // code of other projects' libraries, for the shared ones
     {"src/nccl", " include src/base src/cuda kernels src/runtime "},
     {"tools", " include src/base src/cuda topology kernels "},
