@@ -2,7 +2,7 @@
 // command. All functions may be called from any thread.
 //
 //   fault                           words                                                             exit status
-//   a word that is not known        --op: "smu" is not one of sum, prod, max; did you mean sum?       2
+//   an unknown word                 --op: "smu" is not one of sum, prod, max; did you mean sum?       2
 //   a number out of range, or none  --ranks: "0" is not a number from 1 to 4096                       2
 //   no size                         --bytes: "1X" is not a size; write bytes like 8, 4K, ...          2
 //   a file that cannot be used      cannot open FILE: No such file or directory                       1

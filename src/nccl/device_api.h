@@ -61,8 +61,10 @@ struct ncclLLA2AHandle;
 struct ncclGinOutboxHandle;
 struct ncclGinInboxA2AHandle;
 
-// What the communicator can do. props begins with its size, the magic and the version, as NCCL's initializer sets them;
-// no more than `size` bytes are written. cudaDev and nvmlDev are -1 where that is not known.
+// Sets *props to the properties of the communicator. NCCL's initializer has set its first fields: the size of the
+// structure, a magic number and the version. At most `size` bytes are written, because a program that was built for an
+// older NCCL has a shorter structure. cudaDev is -1 if the communicator has no GPU. nvmlDev is always -1, because the
+// number that NVML gives to the GPU is not looked up.
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
 
 // Refused.

@@ -1,4 +1,4 @@
-// The thread of a RendezvousHub, as its owner has it: started, left alone, or ended.
+// Starts a RendezvousHub in a thread of its own, and ends the thread, or detaches it so that it outlives the owner.
 
 // clang-format off
 #include <utility>  // before Asio 1.74, which forgets it

@@ -90,7 +90,8 @@ class Fault {
     if (known()) say("counted %lld", static_cast<long long>(counted()));
   }
 
-  // A function of the library. Allocations of this program itself do not fail.
+  // Calls `body`, which calls one function of the library, and returns its result. Allocations fail only meanwhile, so
+  // that this program's own allocations succeed.
   template <class Body>
   auto inside(Body&& body) {
     if (allocations_ && begun_) failing_allocations::fail_after(n_, true);

@@ -91,7 +91,7 @@ TEST(PeerProbe, TellsADeadProcessFromAConnectionThatWasCut) {
       seen_to_end |= status.ended;
       return status.life == PeerLife::kLost;
     }));
-    EXPECT_FALSE(seen_to_end) << "that is not known";
+    EXPECT_FALSE(seen_to_end) << "a lost connection does not prove that the process has ended";
     const std::string loss = world.ranks[1]->peer_loss(0);
     EXPECT_EQ(loss.empty(), dead) << loss;
     if (dead) continue;

@@ -186,7 +186,8 @@ TEST(ShmBoard, ShowsCallsFailuresAndLives) {
   EXPECT_EQ(pair.ranks[1]->peer_status(0).life, PeerLife::kLeft);
 }
 
-// What a peer's memory says is used as an enumerator or an index only if it is one.
+// A peer may write any number into the memory that it shares. A rank uses such a number as an enumerator or an index
+// only after it has checked its range.
 TEST(ShmBoard, NumbersThatNoSoundRankWritesAreNotPassedOn) {
   const Exchanges exchanges = in_process_exchanges(2);
   const auto ranks = shm_ranks(kShape, exchanges);

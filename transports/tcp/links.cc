@@ -91,7 +91,8 @@ Result<Socket> TcpLinks::connect(std::uint32_t peer) {
 }
 
 void TcpLinks::add(TcpLink& link) {
-  // A connection leaves two sockets at most for a goodbye, in its destructor, which must not need memory.
+  // The destructor of a link moves up to two sockets into orphans_, to send a goodbye on them. It must not allocate, so
+  // the space for the sockets of all links is reserved here.
   const std::size_t room = orphans_.size() + 2 * (links_.size() + 1);
   if (room > orphans_.capacity()) orphans_.reserve(2 * room);
   links_.push_back(&link);

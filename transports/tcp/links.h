@@ -152,7 +152,8 @@ class TcpLinks {
     std::int64_t ended_since_ns = 0;   // when the first of its connections ended without a goodbye; 0: none has
     std::int64_t silent_since_ns = 0;  // a connection to it ended without an answer: perhaps before it was accepted
     std::int64_t deaf_since_ns = 0;    // it takes no state: it may also have ended well, and had no way to say so
-    // Since when a receive connection from it has had no socket while no other link to it exists; 0: not so.
+    // The time at which this rank first saw that a receive link waits for a connection from the peer while no link to
+    // the peer has a socket. 0 if that is not the case.
     std::int64_t absent_since_ns = 0;
     std::string trouble;             // why, in words
     std::string tampering;           // the same where it is no rank's doing
