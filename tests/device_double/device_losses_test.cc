@@ -7,6 +7,7 @@
 #include <barrier>
 #include <chrono>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <thread>
 
@@ -83,11 +84,13 @@ struct Loss {
   When when;
 };
 
-std::string name_of(const ::testing::TestParamInfo<Loss>& loss) {
+std::string name_of(const Loss& loss) {
   constexpr const char* kNames[] = {"BeforeTheCall", "InTheCall", "BehindTheCall"};
-  return std::string(kNames[static_cast<int>(loss.param.when)]) +
-         (loss.param.devices.back() == loss.param.devices.front() ? "OnOneGpu" : "OnTwoGpus");
+  return std::string(kNames[static_cast<int>(loss.when)]) +
+         (loss.devices.back() == loss.devices.front() ? "OnOneGpu" : "OnTwoGpus");
 }
+
+void PrintTo(const Loss& loss, std::ostream* out) { *out << name_of(loss); }
 
 class ALostContext : public ::testing::TestWithParam<Loss> {};
 
@@ -138,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Losses, ALostContext,
                          ::testing::Values(Loss{{2, 2}, When::kBefore}, Loss{{2, 3}, When::kBefore},
                                            Loss{{2, 2}, When::kIn}, Loss{{2, 3}, When::kIn},
                                            Loss{{2, 2}, When::kBehind}, Loss{{2, 3}, When::kBehind}),
-                         name_of);
+                         [](const auto& tested) { return name_of(tested.param); });
 
 // A call that waits for a rank of its own GPU: nobody calls anything, and still a rank elsewhere hears.
 TEST(ALostContext, OfRanksThatWaitIsToldElsewhere) {
@@ -172,10 +175,12 @@ struct Refusal {
   bool first_call;  // of the communicator
 };
 
-std::string name_of_refusal(const ::testing::TestParamInfo<Refusal>& refusal) {
-  return std::string(refusal.param.function) + (refusal.param.first_call ? "AtTheFirstCall" : "Later") +
-         (refusal.param.devices[0] == refusal.param.devices[1] ? "OnOneGpu" : "OnTwoGpus");
+std::string name_of(const Refusal& refusal) {
+  return std::string(refusal.function) + (refusal.first_call ? "AtTheFirstCall" : "Later") +
+         (refusal.devices[0] == refusal.devices[1] ? "OnOneGpu" : "OnTwoGpus");
 }
+
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << name_of(refusal); }
 
 class ARefusal : public ::testing::TestWithParam<Refusal> {};
 
@@ -217,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(Refusals, ARefusal,
                                            Refusal{{0, 1}, "cuLaunchKernel", false},
                                            Refusal{{0, 0}, "cuEventRecord", false},
                                            Refusal{{0, 1}, "cuEventRecord", false}),
-                         name_of_refusal);
+                         [](const auto& tested) { return name_of(tested.param); });
 
 }  // namespace
 }  // namespace tutti::testing

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <ostream>
 
 #include "algorithms/algorithms.h"
 #include "model/simulate.h"
@@ -20,6 +21,13 @@ struct Case {
   double oversubscription;
   std::uint64_t tiles = 1;
 };
+
+std::string name_of(const Case& tested) {
+  return std::string(to_string(tested.algorithm)) + "_of_" + std::to_string(tested.ranks) + "_oversubscribed_" +
+         std::to_string(static_cast<int>(tested.oversubscription));
+}
+
+void PrintTo(const Case& tested, std::ostream* out) { *out << name_of(tested); }
 
 // One rank and one NIC of 50 GB/s to a machine, 16 machines to a leaf switch of 8 spines.
 Cluster fat_tree(std::uint32_t machines, double oversubscription) {
@@ -90,10 +98,8 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(FatTrees, SimGridJudge, testing::ValuesIn(cases()), [](const auto& parameter) {
-  return std::string(to_string(parameter.param.algorithm)) + "_of_" + std::to_string(parameter.param.ranks) +
-         "_oversubscribed_" + std::to_string(static_cast<int>(parameter.param.oversubscription));
-});
+INSTANTIATE_TEST_SUITE_P(FatTrees, SimGridJudge, testing::ValuesIn(cases()),
+                         [](const auto& parameter) { return name_of(parameter.param); });
 
 }  // namespace
 }  // namespace tutti::judge

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 
 #include "plan/canonical.h"
@@ -76,6 +77,7 @@ struct Fault {
   std::string text;
   std::string message;
   ErrorCode code = ErrorCode::kInvalidPlan;
+  friend void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 };
 
 std::vector<Fault> faults() {

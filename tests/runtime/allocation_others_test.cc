@@ -2,6 +2,8 @@
 // out of communicators, registered memory, plans, and the end of a communicator.
 #include <sys/mman.h>
 
+#include <ostream>
+
 #include "base/assert.h"
 #include "runtime/allocation_calls.h"
 
@@ -196,6 +198,11 @@ INSTANTIATE_TEST_SUITE_P(Lasting, OtherCallsSweep,
 
 // The end of both communicators: of idle ones, of ones with a call under way, of ones that were aborted.
 enum class Before : std::uint8_t { kSum, kWork, kAbort };
+
+void PrintTo(Before before, std::ostream* out) {
+  constexpr const char* kNames[] = {"kSum", "kWork", "kAbort"};
+  *out << kNames[static_cast<std::size_t>(before)];
+}
 
 int try_to_destroy(const WorldKind& world, Before before, std::int64_t n) {
   Communicators ranks = make_pair(world);

@@ -10,6 +10,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <ostream>
 #include <thread>
 
 #include "runtime/process_support.h"
@@ -22,12 +23,17 @@ using std::chrono::milliseconds;
 
 enum class Stage { kCreate, kCalls };
 
+[[maybe_unused]] void PrintTo(Stage stage, std::ostream* out) {
+  *out << (stage == Stage::kCreate ? "kCreate" : "kCalls");
+}
+
 struct World {
   const char* name;
   const char* transport;
   std::int32_t ranks;
   bool two_nodes = false;  // the last rank is on a machine of its own
   bool encrypt = false;
+  friend void PrintTo(const World& world, std::ostream* out) { *out << world.name; }
 };
 constexpr World kJobs[] = {{"Shm", "shm", 2}, {"Tcp", "tcp", 2}, {"Mixed", "auto", 3, true}};
 [[maybe_unused]] constexpr World kEncryptedJobs[] = {{"Tls", "tcp", 2, false, true}};
@@ -37,6 +43,7 @@ struct FaultKind {
   Fault fault;
   const char* cause;   // in the victim's error
   const char* remedy;  // there, too
+  friend void PrintTo(const FaultKind& kind, std::ostream* out) { *out << kind.name; }
 };
 constexpr FaultKind kFaults[] = {
     {"Mapping", Fault::kMapping, "emory", "raise"},

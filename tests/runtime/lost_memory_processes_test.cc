@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <optional>
+#include <ostream>
 #include <string>
 
 #include "runtime/process_support.h"
@@ -22,6 +23,7 @@ struct Case {
   const char* name;
   Limit limit;
   bool all_registered;  // the ranks use each other's memory; otherwise a rank reads what another has published
+  friend void PrintTo(const Case& tested, std::ostream* out) { *out << tested.name; }
 };
 constexpr Case kCases[] = {{"DescriptorsDirect", Limit::kDescriptors, true},
                            {"DescriptorsPublished", Limit::kDescriptors, false},

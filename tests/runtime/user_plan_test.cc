@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <ostream>
 #include <sstream>
 #include <string>
 
@@ -164,6 +165,7 @@ struct Wrong {
   std::string place;
   std::string what;
   ErrorCode code = ErrorCode::kInvalidPlan;
+  friend void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
 };
 
 // Two ranks that exchange their inputs and add; `first` and `second` make their programs.

@@ -336,16 +336,18 @@ TEST_P(UcxMessages, KeepTheirOrderWhenSomeArePutAndOthersNot) {
       60000));
 }
 
-std::string name_of(const testing::TestParamInfo<Way>& info) {
-  const std::string name = info.param.transports;
-  return name.substr(0, name.find(',')) + (info.param.puts == UcxPuts::kAlways ? "Put" : "");
+std::string name_of(const Way& way) {
+  const std::string name = way.transports;
+  return name.substr(0, name.find(',')) + (way.puts == UcxPuts::kAlways ? "Put" : "");
 }
+
+void PrintTo(const Way& way, std::ostream* out) { *out << name_of(way); }
 
 // Without a card, what is put goes by UCX's emulation, in the same order of the same calls.
 INSTANTIATE_TEST_SUITE_P(Transports, UcxMessages,
                          testing::Values(Way{"tcp,self"}, Way{"sm,self"}, Way{"all"}, Way{"tcp,self", UcxPuts::kAlways},
                                          Way{"sm,self", UcxPuts::kAlways}, Way{"all", UcxPuts::kAlways}),
-                         name_of);
+                         [](const auto& tested) { return name_of(tested.param); });
 
 }  // namespace
 }  // namespace tutti::ucx_test
