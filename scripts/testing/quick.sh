@@ -25,7 +25,9 @@ tsan_folders=(transports executor runtime)
 # Tests of these programs that take long there, and repeat a neighbour with more ranks, types or words. The quick run
 # has them in the part units, and --full under both sanitizers.
 asan_leaves='Council.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
-asan_leaves+='|Slates.DisagreementWith|Simulated\.(Reg|More)|(Slow|Lasting)/Alloc|Once/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
+asan_leaves+='|Slates.DisagreementWith|Simulated\.(Reg|More)'
+# Of the sweeps over failed allocations, for leaks: each kind of call over TCP.
+asan_leaves+='|(Slow|Lasting)/Alloc|Once/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 tsan_leaves="$asan_leaves|(Device|Mapped)Windows.*With0With0With1|EveryTypeAndOperation|Direct.GivesTheBits"
 tsan_leaves+='|DirectKinds.GiveTheBits|AllReduceRanks.*/2|ThreadsShare.*/Mixed|AnAbortInTheMiddleIsNamed'
 tsan_leaves+='|Deadline.NamesTheRank|TilesAreMany|SamePlanGives|RandomDisagreements|TakesTurnsWith'

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "runtime/arguments.h"
 #include "runtime/device_world.h"
 
@@ -108,16 +109,19 @@ class DeviceWorldMaker {
     }
     auto handles = round(allocated);
     if (!handles) return skip(1, handles.error());
-    bool reached = false;
-    if (agreed_) {
-      const Status connected = connect(*handles);
-      if (!connected)
-        log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
-      reached = connected.ok();
+    Result<std::string> reached = std::string("0");
+    if (agreed_) reached = try_to_connect(*handles);
+    auto all = round(reached);
+    if (!all) {
+      if (all.error().rank >= 0) has_nothing_open(static_cast<std::uint32_t>(all.error().rank));
+      return all.error();
     }
-    auto all = round(std::string(reached ? "1" : "0"));
-    if (!all) return all.error();
-    const bool everywhere = std::all_of(all->begin(), all->end(), [](const std::string& one) { return one == "1"; });
+    bool everywhere = true;
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      if ((*all)[r] == "1") continue;
+      has_nothing_open(r);
+      everywhere = false;
+    }
     if (!everywhere) return std::unique_ptr<DeviceWorld>();
     log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
                fabric_.device->number(), world_->blocks_, world_->threads_);
@@ -125,6 +129,28 @@ class DeviceWorldMaker {
   }
 
  private:
+  // "1": every peer's memory is open. "0": the GPUs do not reach each other, and nothing is open. The same after an
+  // error, which is an exception's.
+  Result<std::string> try_to_connect(const std::vector<std::string>& handles) {
+    try {
+      const Status connected = connect(handles);
+      if (connected.ok()) return std::string("1");
+      log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
+      world_->opened_.clear();
+      return std::string("0");
+    } catch (...) {
+      world_->opened_.clear();
+      return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_), "reaching the other GPUs");
+    }
+  }
+
+  // At its end this rank's world waits until no peer has its memory open. This peer will not say so, for it has not
+  // opened it.
+  void has_nothing_open(std::uint32_t peer) {
+    if (world_ == nullptr) return;
+    std::erase_if(world_->elsewhere_, [peer](const DeviceWorld::Elsewhere& one) { return one.rank == peer; });
+  }
+
   Result<std::vector<std::string>> round(const Result<std::string>& result) { return gather_or_fail(gather_, result); }
 
   // The other communicators that are made beside this one count on every round.
@@ -298,6 +324,8 @@ class DeviceWorldMaker {
     auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
     if (!scope) return scope.error();
     std::vector<DeviceArena::Peer> peers(ranks_);
+    world_->elsewhere_.reserve(ranks_);
+    world_->opened_.reserve(ranks_);
     DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = fabric_.exchange};
     std::vector<std::uint32_t> team;
     for (std::uint32_t r = 0; r < ranks_; ++r) {

@@ -183,5 +183,22 @@ TEST(DeviceJobs, ARankThatIsRefusedMemoryIsLostToItsPeers) {
   }
 }
 
+// A rank that cannot open its peer's memory: the host carries the calls out, and the memory that was for the GPUs is
+// given back, which the end of each process checks.
+TEST(DeviceJobs, ARankThatCannotReachItsPeerLeavesNoMemoryBehind) {
+  done = 0;
+  const auto body = [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(4'096);
+    const unsigned before = launches();
+    must(rank.run({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options()));
+    gpu.synchronize();
+    must(launches() == before, "the host does not carry it out");
+  };
+  const auto begin = [] {
+    if (done++ == 0) small_devices().fail("cuIpcOpenMemHandle", 1, cuda::CUresult::kInvalidValue);
+  };
+  EXPECT_TRUE(Job({0, 1}).run(body, std::chrono::seconds(60), begin));
+}
+
 }  // namespace
 }  // namespace tutti::testing
