@@ -35,7 +35,7 @@ part_left() {
 
 part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability|^Long\..*Sweep\.'; }
 # Every allocation and every system call of a call fails once; then of setting communicators up; then on pretend GPUs.
-set_up_sweeps='^Long\..*(SetUp|CreateAll|UniqueId)Sweep\.'
+set_up_sweeps='^Long\..*/(SetUp|CreateAll)Sweep\.|^Long\.UniqueIdSweep\.'
 part_sweeps_calls() { build dev && run_ctest dev -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
 part_sweeps_set_up() { build dev && run_ctest dev -R "$set_up_sweeps"; }
 part_sweeps_gpu() { build dev && run_ctest dev -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }

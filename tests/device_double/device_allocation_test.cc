@@ -281,7 +281,7 @@ int try_to_create(const GpuWorld& world, std::int32_t fails_on, std::int64_t n) 
                                   }};
   const auto body = [&](Communicator& rank, const Gpu& gpu) {
     GpuData data{.gpu = gpu, .input = gpu.allocate(kBlock), .output = gpu.allocate(2 * kBlock)};
-    // Short, because a rank that could not be made waits for one second until the other ends, too.
+    // Short, because a rank that could not be made waits until the other one ends.
     CallOptions options = gpu.options();
     options.timeout = std::chrono::milliseconds(100);
     static_cast<void>(
@@ -324,9 +324,9 @@ int try_to_end(const GpuWorld& world, std::int64_t n) {
   return failing_allocations::counted() < n ? kNotReached : kReached;
 }
 
-class GpuLifeSweep : public ::testing::TestWithParam<std::tuple<GpuWorld, bool>> {};
+class GpuSetUpSweep : public ::testing::TestWithParam<std::tuple<GpuWorld, bool>> {};
 
-TEST_P(GpuLifeSweep, NoFailureInSetUpHangsCrashesOrLeaks) {
+TEST_P(GpuSetUpSweep, NoFailureHangsOrCrashes) {
   const auto& [world, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
   for (std::int32_t fails_on = kFirstToFail; fails_on < 2; ++fails_on) {
@@ -335,9 +335,10 @@ TEST_P(GpuLifeSweep, NoFailureInSetUpHangsCrashesOrLeaks) {
   }
 }
 
-TEST_P(GpuLifeSweep, NoFailureAtTheEndCrashesOrLeaks) {
+class GpuEndSweep : public GpuSetUpSweep {};
+
+TEST_P(GpuEndSweep, NoFailureHangsCrashesOrLeaks) {
   const auto& [world, lasts] = GetParam();
-  if (world.processes.size() > 1) return;  // it would be the same: each ends its own
   failing_allocations::set_lasting(lasts);
   sweep(std::string(world.name) + ", end", [&, &world = world](std::int64_t n) { return try_to_end(world, n); });
 }
@@ -361,11 +362,15 @@ INSTANTIATE_TEST_SUITE_P(Lasting, GpuAllocationSweep, sweeps(::testing::ValuesIn
 INSTANTIATE_TEST_SUITE_P(LastingByTheHost, GpuAllocationSweep,
                          sweeps(::testing::Values(kHostWorld), kCallsByTheHost, true), name_of);
 
-std::string name_of_life(const ::testing::TestParamInfo<GpuLifeSweep::ParamType>& info) {
+std::string name_of_life(const ::testing::TestParamInfo<GpuSetUpSweep::ParamType>& info) {
   return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "Lasting" : "Once");
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, GpuLifeSweep, ::testing::Combine(::testing::ValuesIn(kGpuWorlds), ::testing::Bool()),
+// In two processes each rank ends its own communicator, as in one.
+INSTANTIATE_TEST_SUITE_P(Worlds, GpuEndSweep,
+                         ::testing::Combine(::testing::ValuesIn(kGpuWorlds, kGpuWorlds + 2), ::testing::Bool()),
+                         name_of_life);
+INSTANTIATE_TEST_SUITE_P(Worlds, GpuSetUpSweep, ::testing::Combine(::testing::ValuesIn(kGpuWorlds), ::testing::Bool()),
                          name_of_life);
 
 }  // namespace

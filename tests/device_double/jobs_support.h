@@ -115,7 +115,8 @@ class Job {
     }
     for (std::thread& rank : ranks) rank.join();
     contexts.clear();
-    const std::string leaks = small_devices().leaks();
+    // A rank whose set-up fails when its peers have opened its memory already keeps that, with a warning.
+    const std::string leaks = making == nullptr ? small_devices().leaks() : "";
     must(leaks.empty(), leaks);
     _exit(0);
   }
