@@ -78,11 +78,19 @@ Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
   if (calls_ >= kMostCalls) return invalid_argument(fmt::format("a group holds at most {} calls", kMostCalls));
   const auto found = members_.find(&communicator);
   if (found != members_.end()) return &found->second;
-  if (!communicator.open_group(std::this_thread::get_id())) {
-    return invalid_argument(
-        "another Group of this thread holds calls on this communicator: run() or drop that one first");
+  // The member is made first, because forget() closes the communicator's group for each member, and only for those.
+  Member& made = members_[&communicator];
+  bool opened = false;
+  try {
+    opened = communicator.open_group(made.thread);
+  } catch (...) {
+    members_.erase(&communicator);
+    throw;
   }
-  return &members_[&communicator];
+  if (opened) return &made;
+  members_.erase(&communicator);
+  return invalid_argument(
+      "another Group of this thread holds calls on this communicator: run() or drop that one first");
 }
 
 Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options) {
