@@ -91,7 +91,7 @@ struct Config {
   std::uint32_t device_threads = 512;                  // TUTTI_DEVICE_THREADS of a block, 32 .. 512, of 32
   std::uint32_t device_slot_bytes = 128 * 1024;        // TUTTI_DEVICE_SLOT_BYTES, 4096 .. 16 MiB, of 4096
   DeviceProtocol device_protocol = DeviceProtocol::kAuto;  // TUTTI_DEVICE_PROTOCOL, auto|simple|ll|ll128
-  std::uint32_t device_copies = 0;  // TUTTI_DEVICE_COPIES: blocks of so many bytes go by copies, .. 1 GiB; 0: none
+  std::uint32_t device_copies = 0;       // TUTTI_DEVICE_COPIES: blocks of so many bytes go by copies, .. 1 GiB; 0: none
   std::string tune;                      // TUTTI_TUNE, algorithms by rules of the user's: src/model/overrides.h
   std::string tune_file;                 // TUTTI_TUNE_FILE, measured costs; empty: where `tutti tune` leaves them
   bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use

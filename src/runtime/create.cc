@@ -318,8 +318,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     try {
       threads.push_back(start_thread([&body, rank] { body(rank); }));
     } catch (...) {
-      errors[rank] =
-          error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "no thread can be started");
+      errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "no thread can be started");
       meeting.give_up(*errors[rank]);
       break;
     }

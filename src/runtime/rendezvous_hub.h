@@ -91,7 +91,7 @@ class RendezvousHub {
  private:
   class Core;
   explicit RendezvousHub(std::shared_ptr<Core> core);  // without a thread
-  std::shared_ptr<Core> core_;  // shared with the thread, which may outlive a detached hub
+  std::shared_ptr<Core> core_;                         // shared with the thread, which may outlive a detached hub
   std::thread thread_;
 };
 

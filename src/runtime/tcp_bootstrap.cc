@@ -180,8 +180,8 @@ Status TcpBootstrap::resolve_root() {
 // Rank 0's, on every address of the root that is this machine's.
 Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   if (options_.listening_fd >= 0) {
-    auto inherited = Listener::inherit_or_open(options_.listening_fd, options_.listening_port, root_.list().front(),
-                                               options_.ports);
+    auto inherited =
+        Listener::inherit_or_open(options_.listening_fd, options_.listening_port, root_.list().front(), options_.ports);
     if (!inherited) return inherited.error();
     std::vector<Listener> one;
     one.push_back(std::move(*inherited));

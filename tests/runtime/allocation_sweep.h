@@ -42,13 +42,13 @@ namespace tutti::test {
 enum Outcome : int {
   kReached = 0,
   kNotReached = 10,
-  kWrongData = 11,  // a call was reported as good, but its result is not right
-  kNoMessage = 12,  // an error without a message
-  kLeak = 13,       // memory that nothing points to (found in programs with the address sanitizer)
-  kThrows = 14,     // an exception leaves a public function
+  kWrongData = 11,   // a call was reported as good, but its result is not right
+  kNoMessage = 12,   // an error without a message
+  kLeak = 13,        // memory that nothing points to (found in programs with the address sanitizer)
+  kThrows = 14,      // an exception leaves a public function
   kWrongScope = 16,  // the error says that the call alone failed, but the communicator does not serve any more
   kLostGpu = 17,     // the GPU's context is lost, or its stream does not end well
-  kBadTrial = 15,   // the trial itself went wrong before any allocation failed
+  kBadTrial = 15,    // the trial itself went wrong before any allocation failed
 };
 
 inline const char* words_of(int status) {

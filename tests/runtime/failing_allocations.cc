@@ -66,9 +66,7 @@ void* operator new(std::size_t bytes, const std::nothrow_t& /*nothrow*/) noexcep
     return nullptr;
   }
 }
-void* operator new[](std::size_t bytes, const std::nothrow_t& nothrow) noexcept {
-  return operator new(bytes, nothrow);
-}
+void* operator new[](std::size_t bytes, const std::nothrow_t& nothrow) noexcept { return operator new(bytes, nothrow); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

@@ -127,15 +127,15 @@ TEST_P(BitsOfTwoRuns, AreTheSame) {
   EXPECT_NE(train_here(options).losses, first.losses) << "the seed says nothing";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Strategies, BitsOfTwoRuns,
-    testing::Values(Case{"ddp", 3, by("ddp")}, Case{"zero1", 3, by("zero1")}, Case{"zero2", 3, by("zero2")},
-                    Case{"zero3", 3, by("zero3")}, Case{"mics", 4, by("mics")}, Case{"server", 3, by("server")},
-                    Case{"tensor", 2, mesh("ddp", 2, 1, Schedule::kGpipe)},
-                    Case{"gpipe", 3, mesh("ddp", 1, 3, Schedule::kGpipe)},
-                    Case{"pipeline", 3, mesh("ddp", 1, 3, Schedule::kOneForwardOneBackward)},
-                    Case{"all_three", 8, mesh("zero1", 2, 2, Schedule::kOneForwardOneBackward)}),
-    [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Strategies, BitsOfTwoRuns,
+                         testing::Values(Case{"ddp", 3, by("ddp")}, Case{"zero1", 3, by("zero1")},
+                                         Case{"zero2", 3, by("zero2")}, Case{"zero3", 3, by("zero3")},
+                                         Case{"mics", 4, by("mics")}, Case{"server", 3, by("server")},
+                                         Case{"tensor", 2, mesh("ddp", 2, 1, Schedule::kGpipe)},
+                                         Case{"gpipe", 3, mesh("ddp", 1, 3, Schedule::kGpipe)},
+                                         Case{"pipeline", 3, mesh("ddp", 1, 3, Schedule::kOneForwardOneBackward)},
+                                         Case{"all_three", 8, mesh("zero1", 2, 2, Schedule::kOneForwardOneBackward)}),
+                         [](const auto& one) { return one.param.name; });
 
 // The sum over ranks never reaches one bucket: this rank's own gradient counts there, as if it were everyone's.
 struct OneBucketIsNotSynchronised final : Wrapped {

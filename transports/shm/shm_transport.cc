@@ -278,8 +278,7 @@ std::optional<CallFailure> ShmTransport::peer_failure(std::uint32_t peer, std::u
   if (record.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
   const std::uint64_t code = words & 0xff;
   const std::uint64_t argument = words >> 8 & 0xff;
-  if (code > static_cast<std::uint64_t>(kLastErrorCode) ||
-      argument > static_cast<std::uint64_t>(kLastCallArgument)) {
+  if (code > static_cast<std::uint64_t>(kLastErrorCode) || argument > static_cast<std::uint64_t>(kLastCallArgument)) {
     return CallFailure{.code =
                            ErrorCode::kRefused};  // no sound rank writes this, so it tells only that the call failed
   }

@@ -32,9 +32,7 @@ class VerbsSendConnection final : public SendConnection {
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return handed_over(); }
   // The card sends by itself; only what it reads from memory that is not ours has to be waited for.
-  bool handed_over() override {
-    return lane_->pins_done() || (lane_->pump(), lane_->pins_done());
-  }
+  bool handed_over() override { return lane_->pins_done() || (lane_->pump(), lane_->pins_done()); }
 
  private:
   std::shared_ptr<VerbsLane> lane_;  // shared by the two directions and the path
