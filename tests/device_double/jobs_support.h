@@ -36,7 +36,7 @@ class Job {
   // Called by each rank before and after it is made. A rank that could not be made does nothing more; without these
   // functions it ends its process.
   struct Making {
-    std::function<void()> begins;
+    std::function<void(std::int32_t rank)> begins;
     std::function<void(const Result<std::unique_ptr<Communicator>>& made)> ends;
   };
 
@@ -82,6 +82,9 @@ class Job {
     return all;
   }
 
+  // Calls that the host carries out in graphs keep what the graphs use for good.
+  void may_keep_memory() { may_keep_memory_ = true; }
+
  private:
   static std::vector<Devices> each_alone(const Devices& devices) {
     std::vector<Devices> processes;
@@ -89,8 +92,8 @@ class Job {
     return processes;
   }
 
-  [[noreturn]] void be(std::int32_t first, const Devices& devices, const Body& body,
-                       const std::function<void()>& begin, const Making* making) {
+  [[noreturn]] void be(std::int32_t first, const Devices& devices, const Body& body, const std::function<void()>& begin,
+                       const Making* making) {
     setenv("TUTTI_ROOT", root_.c_str(), 1);
     setenv("TUTTI_JOB_ID", "device jobs", 1);
     if (first == 0) setenv("TUTTI_ROOT_FD", std::to_string(listening_).c_str(), 1);
@@ -105,7 +108,7 @@ class Job {
         const Gpu gpu(devices[i]);
         CommunicatorOptions options = options_;
         options.rank = first + static_cast<std::int32_t>(i);
-        if (making != nullptr) making->begins();
+        if (making != nullptr) making->begins(options.rank);
         auto communicator = Communicator::create(options);  // the GPU is that of the current context
         if (making != nullptr) making->ends(communicator);
         if (making == nullptr) must(communicator.ok(), communicator.ok() ? "" : to_string(communicator.error()));
@@ -116,12 +119,13 @@ class Job {
     for (std::thread& rank : ranks) rank.join();
     contexts.clear();
     // A rank whose set-up fails when its peers have opened its memory already keeps that, with a warning.
-    const std::string leaks = making == nullptr ? small_devices().leaks() : "";
+    const std::string leaks = making == nullptr && !may_keep_memory_ ? small_devices().leaks() : "";
     must(leaks.empty(), leaks);
     _exit(0);
   }
 
   const std::vector<Devices> processes_;
+  bool may_keep_memory_ = false;
   const int listening_;
   std::string root_;
   CommunicatorOptions options_ = [] {

@@ -83,8 +83,8 @@ struct Control {
   // released counts, and is told once.
   std::string (*leaks)();
 
-  // Calls watcher(1) when a thread begins to run the double's own code and watcher(-1) when it ends that; around a host
-  // function, which is its caller's code, the other way round. Before any work is in a stream.
+  // Has watcher(1) called when a thread begins to run the double's own code, and watcher(-1) when it ends that; around
+  // a host function, which is the caller's code, it is the other way round. Call this before any work is in a stream.
   void (*watch_threads)(void (*watcher)(int by));
 };
 

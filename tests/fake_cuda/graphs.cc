@@ -158,7 +158,10 @@ class Replay {
   CUresult run() {
     std::vector<std::thread> threads;
     for (std::size_t lane = 1; lane < executable_.lanes.size(); ++lane) {
-      threads.emplace_back([this, lane] { run_lane(executable_.lanes[lane]); });
+      threads.emplace_back([this, lane] {
+        const Inside inside(1);
+        run_lane(executable_.lanes[lane]);
+      });
     }
     if (!executable_.lanes.empty()) run_lane(executable_.lanes.front());
     for (std::thread& thread : threads) thread.join();

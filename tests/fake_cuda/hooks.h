@@ -9,8 +9,8 @@
 
 namespace tutti::cuda::fake {
 
-// Tells the test (Control::watch_threads) that the calling thread is in the double's own code: by is 1; or, from within
-// that, in a host function of its caller: by is -1. The end of the scope takes it back.
+// Tells the test (Control::watch_threads) that the calling thread is in the double's own code (`by` is 1). From within
+// that code a host function is called with `by` -1, because it is the caller's. The end of the scope takes it back.
 class Inside {
  public:
   explicit Inside(int by) : watcher_(watcher.load()), by_(by) {
