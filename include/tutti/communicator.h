@@ -448,12 +448,12 @@ class TUTTI_API Communicator {
   // Buffers that lie inside a piece are then read and written in place by ranks of other processes, too; buffers that
   // do not, on this rank or another, travel as ever. Release the result on all ranks between the same two calls: a call
   // of one rank in memory that another has released fails there. A rank keeps the others' memory mapped until it has
-  // released its own: release on all ranks, barrier(), and only then free the memory; if the communicator has failed,
-  // as soon as every rank has its error and its stream has come to an end. Graphs that were captured with it are not
-  // launched any more. Errors, told to all ranks: kInvalidArgument (on the rank that gave memory of another GPU
-  // or context), kUnsupported (memory of a pool, managed memory, virtual memory that other processes cannot map; 64
-  // pieces are registered; where the host carries out the calls: local, and nothing has happened), kSystem naming the
-  // rank where it failed.
+  // released its own: release on all ranks, barrier(), and only then free the memory. If the communicator has failed,
+  // barrier() is not possible: release on all ranks once each has its error and its stream has come to an end, and free
+  // the memory after that. Graphs that were captured with it are not launched any more. Errors, told to all ranks:
+  // kInvalidArgument (on the rank that gave memory of another GPU or context), kUnsupported (memory of a pool, managed
+  // memory, virtual memory that other processes cannot map; 64 pieces are registered; where the host carries out the
+  // calls: local, and nothing has happened), kSystem naming the rank where it failed.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
   // Ends every operation under way with kAborted, here at once and on peers as soon as they look, and makes the

@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-// The message where there is no memory for another. Short enough for the buffer inside of std::string, so that it needs
-// none.
+// The message where there is no memory for another. Short enough for the buffer inside of std::string, so that making
+// it allocates nothing.
 inline constexpr const char* kOutOfMemory = "out of memory";
 
 // The error for the exception that is being handled: kSystem for exhausted memory and refused system calls. `rank` is

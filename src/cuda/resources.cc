@@ -45,6 +45,11 @@ Result<ContextScope> ContextScope::enter(const Driver& driver, CUcontext context
   return ContextScope(driver);
 }
 
+std::optional<ContextScope> ContextScope::try_enter(const Driver& driver, CUcontext context) noexcept {
+  if (driver.api().ctx_push_current(context) != CUresult::kSuccess) return std::nullopt;
+  return ContextScope(driver);
+}
+
 ContextScope::~ContextScope() {
   if (driver_ == nullptr) return;
   CUcontext popped = nullptr;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,8 @@ namespace tutti::cuda {
 class [[nodiscard]] ContextScope {
  public:
   static Result<ContextScope> enter(const Driver& driver, CUcontext context);
+  // The same for destructors, which have nobody to tell: nothing if it fails. Allocates nothing.
+  static std::optional<ContextScope> try_enter(const Driver& driver, CUcontext context) noexcept;
   ContextScope(ContextScope&& other) noexcept : driver_(std::exchange(other.driver_, nullptr)) {}
   ContextScope& operator=(ContextScope&&) = delete;
   ~ContextScope();

@@ -12,8 +12,7 @@
 
 namespace tutti::detail {
 
-Result<bool> CommunicatorImpl::goes_by_device(const CallOptions& options,
-                                              const CheckedCall& checked) {
+Result<bool> CommunicatorImpl::goes_by_device(const CallOptions& options, const CheckedCall& checked) {
   if (device_way_ == nullptr || options.reduction.combine != nullptr) return false;
   return device_way_->takes(checked);
 }
@@ -82,7 +81,13 @@ Result<Memory> CommunicatorImpl::share_device_memory(void* data, std::size_t byt
 }
 
 Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
-  if (!operation->on_device) return DeviceSide::submit(engine_, operation, progress);
+  if (!operation->on_device) {
+    Status submitted = DeviceSide::submit(engine_, operation, progress);
+    if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator && device_way_ != nullptr) {
+      device_way_->fail(submitted.error());
+    }
+    return submitted;
+  }
   if (world_.recorder != nullptr) world_.recorder->enqueued(operation->call.tag);
   Status submitted = device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
   if (submitted.ok()) calls_on_device_.fetch_add(1, std::memory_order_relaxed);

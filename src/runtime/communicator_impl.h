@@ -259,8 +259,9 @@ class CommunicatorImpl {
   std::vector<std::thread::id> group_threads_;  // guarded by mutex_
   const bool knows_driver_;                     // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;     // once there was a driver; ends after the engine
-  std::mutex device_mutex_;                     // taken after mutex_: held where device_way_ changes, and by abort()
-  std::unique_ptr<DeviceWay> device_way_;       // where the ranks' GPUs carry out calls; else null
+  // Taken after mutex_: held where device_way_ changes, and by those who use it without mutex_.
+  std::mutex device_mutex_;
+  std::unique_ptr<DeviceWay> device_way_;  // where the ranks' GPUs carry out calls; else null
   std::atomic<std::uint64_t> calls_on_device_ = 0;
   bool suspended_ = false;  // it is null until resume()
   // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.

@@ -50,13 +50,13 @@ Status look_at(const cuda::Driver& driver, std::span<Used> buffers) {
   return {};
 }
 
-// Calls that a stream has in part must be finished or taken back, so nothing may leave by an exception.
+// For steps of a call in pieces: streams may have some of them, which have to be finished or taken back.
 template <class Body>
 Status without_exception(Body&& body) noexcept {
   try {
     return body();
   } catch (...) {
-    return error_of_exception(ErrorScope::kCommunicator, -1, "a call on device memory");
+    return error_of_exception(ErrorScope::kCommunicator, -1, "a call that goes in pieces");
   }
 }
 
@@ -164,20 +164,8 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange,
   return staged;
 }
 
-// An exception ends the communicator, because its peers wait for this rank.
 Status DeviceSide::submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation,
-                                Engine::Progress progress) noexcept {
-  try {
-    return put_piece(engine, operation, progress);
-  } catch (...) {
-    Error error = error_of_exception(ErrorScope::kCommunicator, -1, "a call on device memory");
-    if (operation->gate != nullptr) static_cast<StagedCall&>(*operation->gate).cancel();
-    engine.fail(error);
-    return error;
-  }
-}
-
-Status DeviceSide::put_piece(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
+                                Engine::Progress progress) {
   if (operation->gate == nullptr) return engine.submit(operation, progress);
   auto& staged = static_cast<StagedCall&>(*operation->gate);
   const bool by_stream = staged.submits_itself();
@@ -188,9 +176,14 @@ Status DeviceSide::put_piece(Engine& engine, const std::shared_ptr<Operation>& o
   }
   if (staged.captured()) operation->done.store(true, std::memory_order_release);  // its replays are others
   if (by_stream) return {};
-  Status submitted = engine.submit(operation, Engine::Progress::kInBackground);
-  if (!submitted.ok()) staged.cancel();
-  return submitted;
+  try {
+    Status submitted = engine.submit(operation, Engine::Progress::kInBackground);
+    if (!submitted.ok()) staged.cancel();
+    return submitted;
+  } catch (...) {
+    staged.cancel();
+    throw;
+  }
 }
 
 Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
@@ -208,7 +201,7 @@ Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& oper
   std::size_t submitted = 0;
   for (; submitted < pieces.size(); ++submitted) {
     if (staged(submitted) != nullptr) status = without_exception([&] { return staged(submitted)->part_ways(); });
-    if (status) status = submit_piece(engine, pieces[submitted], progress);
+    if (status) status = without_exception([&] { return submit_piece(engine, pieces[submitted], progress); });
     if (!status) break;
   }
   for (std::size_t piece = 0; piece < std::min(submitted + 1, pieces.size()); ++piece) {
@@ -216,7 +209,7 @@ Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& oper
     Status joined = without_exception([&] { return staged(piece)->join(); });
     if (status) status = std::move(joined);
   }
-  if (status || submitted == 0) return status;
+  if (status || (submitted == 0 && status.error().scope < ErrorScope::kCommunicator)) return status;
   Error error = copy_of(status.error());
   error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // its peers have numbers for all
   engine.fail(error);

@@ -39,9 +39,7 @@ class DeviceSide {
 
  private:
   std::shared_ptr<StagedCall> new_call();
-  static Status submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation,
-                             Engine::Progress progress) noexcept;
-  static Status put_piece(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
+  static Status submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
   const cuda::Driver& driver_;
   Log& log_;

@@ -150,7 +150,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   // Why this rank's calls failed, if they did. With the driver asked, a lost context too.
   std::optional<Error> failure(std::uint32_t rank, bool asks_driver);
   // Waits for what was launched, at most for `limit`. True: nothing runs any more.
-  bool drain(std::uint32_t rank, std::chrono::milliseconds limit);
+  bool drain(std::uint32_t rank, std::chrono::milliseconds limit) noexcept;
   // The rank makes no more calls; what waits for it fails.
   void leave(std::uint32_t rank) noexcept;
   // Its words are not used from here on.
@@ -184,11 +184,12 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
    private:
     DeviceTeam& team_;
   };
-  // Events that are free; outlives the team where calls still hold some.
+  // Events that are free; outlives the team where calls still hold some. `free` has room for all that were made, so
+  // that giving one back needs no memory.
   struct Pool {
     std::mutex mutex;
-    std::size_t made = 0;                             // events, for which `free` always has room:
-    std::vector<std::unique_ptr<cuda::Event>> free;   // giving one back needs no memory
+    std::size_t made = 0;
+    std::vector<std::unique_ptr<cuda::Event>> free;
   };
   // Launches that wait for ranks elsewhere and have not ended, as far as is known: the watchdog ends them where a rank
   // has gone.
@@ -231,6 +232,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   const DeviceCall* first_to_expire() const;
   Status start_watchdog();
   Status put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
+  Error not_launched(cuda::CUresult result, const device::Launch& launch, std::uint32_t threads) const;
   Status lend_first(std::uint32_t ranks);
   Status lend_more(std::size_t bytes);
   Result<const device::Call*> lend(const std::vector<std::shared_ptr<DeviceCall>>& calls);

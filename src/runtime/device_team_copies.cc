@@ -48,8 +48,9 @@ Status DeviceTeam::copy_blocks(const DeviceCall& call, const std::vector<std::ui
     const std::uint64_t from = inputs[copy.peer] + copy.from;
     const std::uint64_t to = reinterpret_cast<std::uintptr_t>(call.call.output) + copy.to;
     if (from == to) continue;  // in place
-    TUTTI_TRY(driver.check(driver.api().memcpy_async(to, from, copy.bytes, stream),
-                           fmt::format("copying a block of {} bytes from rank {}", copy.bytes, copy.peer)));
+    const cuda::CUresult result = driver.api().memcpy_async(to, from, copy.bytes, stream);
+    if (result == cuda::CUresult::kSuccess) continue;
+    return driver.error(result, fmt::format("copying a block of {} bytes from rank {}", copy.bytes, copy.peer));
   }
   return {};
 }

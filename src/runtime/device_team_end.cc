@@ -111,14 +111,17 @@ std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
   return failed;
 }
 
-bool DeviceTeam::drain(std::uint32_t rank, std::chrono::milliseconds limit) {
+bool DeviceTeam::drain(std::uint32_t rank, std::chrono::milliseconds limit) noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const auto deadline = Clock::now() + limit;
   for (;;) {
     {
       const std::scoped_lock lock(mutex_);
-      const auto finished = last_plain_done_ == nullptr ? Result<bool>(true) : last_plain_done_->finished();
-      const bool ended = !finished.ok() || *finished;  // what a lost context held does not run either
+      bool ended = true;
+      runs_through([&] {  // without memory for the driver's error: what a lost context held does not run either
+        const auto finished = last_plain_done_ == nullptr ? Result<bool>(true) : last_plain_done_->finished();
+        ended = !finished.ok() || *finished;
+      });
       if (ended && member(rank).waiting.empty()) return true;
     }
     if (Clock::now() >= deadline) return false;

@@ -116,8 +116,8 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
     TUTTI_TRY(begun->record(*stream));
     underway_.push_back({.call = calls.front(), .done = *done, .begun = begun});
   }
-  // If rounds or copies fail halfway, those that were put into the stream may wait for peers. They are launches that
-  // the watchdog lets go, and the end of the communicator waits for them.
+  // If rounds or copies fail halfway, those in the stream may wait for peers. Such a launch counts as made: the
+  // watchdog releases it, and drain() waits for it.
   bool may_run = true;
   Status put;
   try {
@@ -174,7 +174,13 @@ Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& ca
       calls.size() > 1
           ? api.launch_cooperative_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
           : api.launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
-  return driver.check(result, fmt::format("launching {} blocks of {} threads", blocks, how.threads));
+  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, launch, how.threads);
+}
+
+// Its text is made after a failure only: a launch that is running may not fail because there is no memory for a text.
+Error DeviceTeam::not_launched(cuda::CUresult result, const device::Launch& launch, std::uint32_t threads) const {
+  return device_->driver().error(result,
+                                 fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), threads));
 }
 
 // Some to begin with, where others wait for what runs already: the driver may wait for the device when it is asked for

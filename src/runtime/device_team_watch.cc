@@ -46,9 +46,9 @@ Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
     launch.resume = round > 0 ? 1 : 0;
     launch.last = round + 1 >= how.rounds ? 1 : 0;
     void* parameters[] = {&launch};
-    TUTTI_TRY(driver.check(driver.api().launch_kernel(how.kernel, device::blocks_of(launch), 1, 1, how.threads, 1, 1, 0,
-                                                      stream, parameters, nullptr),
-                           fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), how.threads)));
+    const cuda::CUresult result = driver.api().launch_kernel(how.kernel, device::blocks_of(launch), 1, 1, how.threads,
+                                                             1, 1, 0, stream, parameters, nullptr);
+    if (result != cuda::CUresult::kSuccess) return not_launched(result, launch, how.threads);
   }
   return {};
 }
@@ -147,12 +147,12 @@ void DeviceTeam::look_at_underway() {
   if (!first.since && begun.ok() && *begun) first.since = Clock::now();
   if (!broken_ && first.since) look_at_peers(*first.call);
   if (first.call->launch.rounds > 0) look_at_rounds(first);
-  if (broken_) let_streams_go();
 }
 
-// Ends what runs. Needs no memory.
+// Ends kernels and meetings. Once in each look, because a stream must find the word of its meeting for a whole look. An
+// exception (a stream for it is made at the first time) leaves the meetings to the next look.
 void DeviceTeam::let_streams_go() noexcept {
-  end_kernels();
+  if (!underway_.empty()) end_kernels();
   const bool in_rounds = !underway_.empty() && underway_.front().call->launch.rounds > 0;
   if (in_rounds || captured_rounds_) static_cast<void>(runs_through([&] { release_rounds(); }));
 }
@@ -224,7 +224,6 @@ void DeviceTeam::look_at_replays() {
                                 fmt::format("rank {} {}", peer, life == PeerLife::kLost ? "has ended" : kAborted),
                                 static_cast<std::int32_t>(peer))));
   }
-  if (broken_) release_rounds();
 }
 
 // The call that may wait for ranks of this process the shortest; null: none waits.
@@ -247,8 +246,8 @@ void DeviceTeam::watch() noexcept {
       look_at_all();
     } catch (...) {
       static_cast<void>(fail_by_exception(members_.front().seat.rank));
-      let_streams_go();
     }
+    if (broken_) let_streams_go();
     tell_others(lock);
     if (!ending_) wait_to_look(lock);
   }
@@ -256,10 +255,10 @@ void DeviceTeam::watch() noexcept {
 
 void DeviceTeam::look_at_all() {
   look_at_waiting();
-  look_at_underway();
-  if (captured_rounds_) look_at_replays();
   const DeviceCall* first = first_to_expire();
   if (first != nullptr && Clock::now() >= first->deadline_) fail_locked(missing(*first));
+  look_at_underway();
+  if (captured_rounds_) look_at_replays();
 }
 
 // Until something has changed, or may have.

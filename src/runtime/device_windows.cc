@@ -91,23 +91,35 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
                              "more: release some on all ranks, or register longer pieces",
                              kMostDeviceWindows)};
   }
-  PartRounds parts(*device_, peers_, piece, said);
-  Status opened;
-  TUTTI_TRY(parts.run(gather, opened));
-  if (opened.ok()) opened = open(number, *offers, parts);
-  // Nobody uses the window before everybody has it.
-  auto all = gather_or_fail(gather, opened ? Result<std::string>("+") : opened.error());
-  const std::scoped_lock lock(mutex_);
-  if (!all) {
+  try {
+    PartRounds parts(*device_, peers_, piece, said);
+    TUTTI_TRY(exchange(number, *offers, parts, gather));
+  } catch (...) {
+    const std::scoped_lock lock(mutex_);
     close(number);
-    return all.error();
+    throw;
   }
+  const std::scoped_lock lock(mutex_);
   windows_[number].taken = true;
   windows_[number].begin = reinterpret_cast<std::uintptr_t>(data);
   windows_[number].bytes = bytes;
   windows_[number].even = std::ranges::all_of(*offers, [&](const Offer& theirs) { return theirs.bytes == bytes; });
   last_ = std::max(last_, number);
   return number;
+}
+
+// Opens the peers' memory as window `number`. If that fails anywhere, it is closed again.
+Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts,
+                               const Gather& gather) {
+  Status opened;
+  TUTTI_TRY(parts.run(gather, opened));
+  if (opened.ok()) opened = open(number, offers, parts);
+  // Nobody uses the window before everybody has it.
+  auto all = gather_or_fail(gather, opened ? Result<std::string>("+") : opened.error());
+  if (all) return {};
+  const std::scoped_lock lock(mutex_);
+  close(number);
+  return all.error();
 }
 
 Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes, DevicePiece& piece) const {
@@ -189,7 +201,7 @@ Status DeviceWindows::write_bases(std::uint32_t number, std::span<const std::uin
   return stream->synchronize();
 }
 
-// What uses the window nevertheless is told so by its kernel. Destructors come here, so it may need no memory.
+// What uses the window nevertheless is told so by its kernel. Destructors come here, so it must not need memory.
 void DeviceWindows::close(std::uint32_t number) noexcept {
   std::array<std::uint64_t, kMostDeviceRanks> none{};
   none.fill(device::kNoWindowBase);
@@ -202,7 +214,7 @@ void DeviceWindows::remove(std::uint32_t number) {
   const std::scoped_lock lock(mutex_);
   if (ended_) return;
   const Relaxed relaxed(device_->driver());
-  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+  const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
   close(number);
 }
 

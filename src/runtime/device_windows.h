@@ -78,6 +78,7 @@ class DeviceWindows {
   void close(std::uint32_t number) noexcept;
   enum class Wanted : std::uint8_t { kAny, kEven };
   std::optional<Place> find_locked(const void* data, std::size_t bytes, Wanted wanted) const;
+  Status exchange(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts, const Gather& gather);
   Status write_bases(std::uint32_t number, std::span<const std::uint64_t> bases) const;
 
   const std::shared_ptr<RankDevice> device_;  // shared with the world; ends last

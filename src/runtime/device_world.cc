@@ -77,10 +77,13 @@ bool DeviceWorld::end() {
 
 DeviceWorld::~DeviceWorld() {
   const bool idle = end();
-  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+  const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
   if (windows_ != nullptr) windows_->end(idle);  // before peers are told that nothing of theirs is used any more
-  if (idle) close_peers();
-  const bool closed = idle && scope.ok() && peers_have_closed(kClosing);
+  bool closed = false;
+  runs_through([&] {  // without memory the peers do not hear of it, and are not waited for
+    if (idle) close_peers();
+    closed = idle && scope && peers_have_closed(kClosing);
+  });
   if (closed) return;
   log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is not given back",
              idle ? "before its peers" : "while calls of it still run", device_->number());

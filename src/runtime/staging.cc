@@ -110,17 +110,20 @@ void StagedCall::submit_later(std::shared_ptr<Entrance> entrance, std::shared_pt
 Status StagedCall::enqueue() {
   to_stage_ = to_finish_ = parts_.size();
   for (std::size_t part = 0; part < parts_.size(); ++part) {
-    Status queued;
+    const auto take_back = [&] {
+      retires_ = true;
+      forget();
+      let_streams_go();
+    };
     try {
-      queued = enqueue(part);
+      Status queued = enqueue(part);
+      if (queued) continue;
+      take_back();
+      return queued;
     } catch (...) {
-      queued = error_of_exception(ErrorScope::kCommunicator, -1, "putting a call into a stream");
+      take_back();
+      throw;
     }
-    if (queued) continue;
-    retires_ = true;
-    forget();
-    let_streams_go();
-    return queued;
   }
   return {};
 }
@@ -300,7 +303,8 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   const char* when = captured_    ? "a captured call was replayed"
                      : not_staged ? "a call's input was copied"
                                   : "a call's output was copied back";
-  Error error{ErrorCode::kDevice, ErrorScope::kProcess, -1, kOutOfMemory};
+  const ErrorScope scope = cuda::is_lost(why) ? ErrorScope::kProcess : ErrorScope::kCall;
+  Error error{ErrorCode::kDevice, scope, -1, kOutOfMemory};
   runs_through([&] {
     error = driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
   });

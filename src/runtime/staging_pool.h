@@ -87,7 +87,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     // In whose name memory is pinned: a context of the caller's may end before the pool. Before the blocks, after which
     // it ends.
     std::optional<cuda::PrimaryContext> context;
-    // The lists below have room for all that was made: giving something back needs no memory.
+    // Made so far. The lists of free and of retired ones have room for as many: giving one back needs no memory.
     std::size_t blocks = 0;
     std::size_t events = 0;
     std::array<std::vector<Block>, kClasses> free;
