@@ -149,8 +149,8 @@ void DeviceTeam::look_at_underway() {
   if (first.call->launch.rounds > 0) look_at_rounds(first);
 }
 
-// Ends kernels and meetings. Once in each look, because a stream must find the word of its meeting for a whole look. An
-// exception (a stream for it is made at the first time) leaves the meetings to the next look.
+// Ends kernels and meetings. Once in each look, because a stream must find the word of its meeting for a whole look.
+// The first call makes a stream. If that throws, the next look ends the meetings.
 void DeviceTeam::let_streams_go() noexcept {
   if (!underway_.empty()) end_kernels();
   const bool in_rounds = !underway_.empty() && underway_.front().call->launch.rounds > 0;

@@ -201,7 +201,7 @@ Status DeviceWindows::write_bases(std::uint32_t number, std::span<const std::uin
   return stream->synchronize();
 }
 
-// What uses the window nevertheless is told so by its kernel. Destructors come here, so it must not need memory.
+// A call that still uses the window fails: its kernel reads these bases. Called by destructors, so it needs no memory.
 void DeviceWindows::close(std::uint32_t number) noexcept {
   std::array<std::uint64_t, kMostDeviceRanks> none{};
   none.fill(device::kNoWindowBase);

@@ -314,7 +314,8 @@ Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
 
 // Whom the others wait for, as far as the boards say: the rank that is furthest behind; -1 where that is no single one.
 // A rank inside an earlier call may wait itself for the one that holds up all; one between two calls waits for nobody.
-std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::vector<std::uint32_t>& waited) const {
+std::int32_t Diagnostician::missing_rank(const Call& call, const Whereabouts& peers,
+                                         const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) {
     return std::find(waited.begin(), waited.end(), peer) != waited.end();
   };
@@ -343,6 +344,8 @@ std::int32_t Diagnostician::missing_rank(const Whereabouts& peers, const std::ve
   if (last.size() == 1) return static_cast<std::int32_t>(last.front());
   if (least % 2 != 0) return -1;
   if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
+  // In the first call they may still be in set-up, where all wait for the rank that leads it.
+  if (call.tag.sequence == 1) return -1;
   // Of these some may only have had nothing to tell this rank.
   std::erase_if(last, [&](std::uint32_t peer) { return !is_waited(peer); });
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
@@ -361,7 +364,7 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Ru
   text += fmt::format(" this rank ({}) waits at {}", rank_, running.waits_for());
   if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
   if (!absent.empty() && !hint.empty()) text += fmt::format("; {}", hint);
-  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, missing_rank(peers, running.waits_for_ranks()),
+  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, missing_rank(call, peers, running.waits_for_ranks()),
                    std::move(text));
 }
 

@@ -52,7 +52,7 @@ class Diagnostician {
   Whereabouts whereabouts(const Call& call) const;
   std::optional<CallFailure> failure_of(std::uint32_t peer, std::uint64_t sequence) const;
   std::optional<CallFailure> reason_to_go(std::uint32_t peer, const PeerStatus& status) const;
-  std::int32_t missing_rank(const Whereabouts& peers, const std::vector<std::uint32_t>& waited) const;
+  std::int32_t missing_rank(const Call& call, const Whereabouts& peers, const std::vector<std::uint32_t>& waited) const;
   Diagnosis relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const;
   Diagnosis gone(const std::string& what, std::uint32_t peer, PeerLife life) const;
   std::optional<CallFailure> later_failure(const Call& call, std::uint32_t peer) const;

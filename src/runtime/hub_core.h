@@ -7,10 +7,12 @@
 
 #include <atomic>
 #include <boost/asio.hpp>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +25,7 @@
 
 namespace tutti {
 
-// All of it belongs to the hub's thread, but for run(), leave() and shortage().
+// All of it belongs to the hub's thread, except for shortage(), leave() and ended_after_leave().
 class RendezvousHub::Core {
  public:
   Core(std::vector<Listener> listeners, const HubOptions& options);
@@ -32,7 +34,10 @@ class RendezvousHub::Core {
   Core& operator=(const Core&) = delete;
   void run();
   int shortage() const { return starved_; }  // any thread
-  void leave() noexcept;                     // from the owner's thread
+  // Called by the owner's thread, one after the other: the owner leaves, and waits until run() has ended (true) or
+  // need not be waited for.
+  void leave() noexcept;
+  bool ended_after_leave();
 
  private:
   using Line = detail::HubLine;
@@ -72,6 +77,7 @@ class RendezvousHub::Core {
   void set_deadline(std::int64_t after_ms);
   void deadline_passed();
   void owner_left();
+  void let_owner_go(bool ended);
   void stop_when_empty();
   void note_refusal(const std::string& reason);
   std::vector<std::int32_t> ranks_without(bool (*has)(const LinePtr&)) const;
@@ -83,7 +89,7 @@ class RendezvousHub::Core {
   const HubOptions options_;
   boost::asio::io_context io_;
   std::deque<Door> doors_;  // at least one; all are open, or none
-  boost::asio::steady_timer deadline_, farewell_;
+  boost::asio::steady_timer deadline_, farewell_, release_;
   std::int64_t deadline_ms_ = 0;  // as told in messages
   std::optional<std::int32_t> size_;
   std::vector<LinePtr> lines_;                  // by rank
@@ -94,10 +100,13 @@ class RendezvousHub::Core {
   std::size_t joined_ = 0;  // have ever joined
   std::size_t alive_ = 0;   // of these, still connected
   std::optional<Error> failure_;
-  bool judged_ = false;                // whether all ranks encrypt, or none
-  std::atomic<int> starved_ = 0;       // an errno: why the system gave no descriptor for the last to come; 0: it did
-  bool late_ = false;                  // its owner has left, and it stays for latecomers
-  std::vector<std::string> refusals_;  // the last few, for the error when ranks stay away
+  bool judged_ = false;           // whether all ranks encrypt, or none
+  std::atomic<int> starved_ = 0;  // an errno: why the system gave no descriptor for the last to come; 0: it did
+  bool late_ = false;             // its owner has left, and it stays for latecomers
+  std::mutex going_;
+  std::condition_variable gone_;
+  bool may_go_ = false, ended_ = false;  // what let_owner_go() has said; under going_
+  std::vector<std::string> refusals_;    // the last few, for the error when ranks stay away
 };
 
 }  // namespace tutti

@@ -1,21 +1,41 @@
-// Starts a RendezvousHub in a thread of its own, and ends the thread, or detaches it so that it outlives the owner.
+// Starts a RendezvousHub in a thread of its own. The owner waits for the end of the thread, or detaches it.
 
 // clang-format off
 #include <utility>  // before Asio 1.74, which forgets it
 // clang-format on
 
 #include <exception>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "base/system_error.h"
 #include "base/thread.h"
 #include "runtime/hub_core.h"
 #include "runtime/rendezvous_hub.h"
 
 namespace tutti {
+
+void RendezvousHub::Core::leave() noexcept {
+  const bool posted = runs_through([&] { boost::asio::post(io_, [this] { owner_left(); }); });
+  if (!posted) io_.stop();  // its ranks see the closed connections
+}
+
+bool RendezvousHub::Core::ended_after_leave() {
+  std::unique_lock lock(going_);
+  gone_.wait(lock, [this] { return may_go_; });
+  return ended_;
+}
+
+void RendezvousHub::Core::let_owner_go(bool ended) {
+  const std::scoped_lock lock(going_);
+  may_go_ = true;
+  ended_ |= ended;
+  gone_.notify_all();
+}
 
 RendezvousHub::RendezvousHub(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
@@ -24,7 +44,7 @@ int RendezvousHub::shortage() const { return core_->shortage(); }
 RendezvousHub::~RendezvousHub() {
   if (!thread_.joinable()) return;
   core_->leave();
-  thread_.join();
+  core_->ended_after_leave() ? thread_.join() : thread_.detach();
 }
 
 Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, const HubOptions& options) {

@@ -42,6 +42,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kRetryPause{50};
 constexpr milliseconds kFarewell{2000};   // for those who have not yet taken what was sent to them
+constexpr milliseconds kOwnerWaits{100};  // for them, after a set-up that has not failed
 constexpr milliseconds kLatecomers{200};  // who comes to a set-up that has failed is told so for at least this long
 constexpr std::size_t kMaxRefusals = 4;
 constexpr std::size_t kMaxStrangers = 256;  // connections that have not proved yet that they have the key
@@ -64,7 +65,12 @@ std::string words_of_altered(std::int32_t rank) {
 }  // namespace
 
 RendezvousHub::Core::Core(std::vector<Listener> listeners, const HubOptions& options)
-    : options_(options), deadline_(io_), farewell_(io_), size_(options.size), job_(wire::job_tag(options.job_id)) {
+    : options_(options),
+      deadline_(io_),
+      farewell_(io_),
+      release_(io_),
+      size_(options.size),
+      job_(wire::job_tag(options.job_id)) {
   if (!random_bytes(meeting_)) throw std::runtime_error("the system gives no random bytes");
   for (Listener& listener : listeners) {
     const auto family = listener.is_v6() ? tcp::v6() : tcp::v4();
@@ -88,6 +94,7 @@ void RendezvousHub::Core::run() {
   } catch (...) {
     end_by_exception();
   }
+  let_owner_go(true);
 }
 
 // Tells the ranks why their set-up ends or, if there is no memory for that either, closes their connections. Called
@@ -104,11 +111,6 @@ void RendezvousHub::Core::end_by_exception() noexcept {
     if (line != nullptr) line->close();
   }
   for (const auto& [number, line] : strangers_) line->close();
-}
-
-void RendezvousHub::Core::leave() noexcept {
-  const bool posted = runs_through([&] { boost::asio::post(io_, [this] { owner_left(); }); });
-  if (!posted) io_.stop();  // its ranks see the closed connections
 }
 
 void RendezvousHub::Core::set_deadline(std::int64_t after_ms) {
@@ -475,6 +477,10 @@ void RendezvousHub::Core::owner_left() {
   farewell_.expires_after(kFarewell);
   farewell_.async_wait([this](error_code cancelled) {
     if (!cancelled) io_.stop();
+  });
+  release_.expires_after(kOwnerWaits);
+  release_.async_wait([this](error_code cancelled) {
+    if (!cancelled && !failure_) let_owner_go(false);
   });
   stop_when_empty();
 }

@@ -77,7 +77,9 @@ class RendezvousHub {
   // With at least one listener. Errors: kSystem.
   static Result<std::unique_ptr<RendezvousHub>> start(std::vector<Listener> listeners, const HubOptions& options);
   static Result<std::unique_ptr<RendezvousHub>> start(Listener listener, const HubOptions& options);
-  // Ends the hub: where ranks are still connected, after at most 2 s in which they may take what was sent to them.
+  // Ends the hub. Ranks that are still connected get at most 2 s to take what was sent to them. The destructor waits
+  // for that if the set-up has failed, because the process may end soon. After a successful one it waits for 0.1 s and
+  // leaves the rest to the hub's thread, so that a slow rank does not hold up rank 0.
   ~RendezvousHub();
   RendezvousHub(const RendezvousHub&) = delete;
   RendezvousHub& operator=(const RendezvousHub&) = delete;

@@ -440,7 +440,7 @@ std::string name_of_life(const ::testing::TestParamInfo<GpuSetUpSweep::ParamType
   return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "Lasting" : "Once");
 }
 
-// Not in two processes, where ranks wait for each other at the end.
+// Only the worlds of one process: between processes, a rank that ends waits for the other one.
 INSTANTIATE_TEST_SUITE_P(Worlds, GpuEndSweep,
                          ::testing::Combine(::testing::ValuesIn(kGpuWorlds, kGpuWorlds + 2), ::testing::Bool()),
                          name_of_life);

@@ -83,8 +83,9 @@ struct Control {
   // released counts, and is told once.
   std::string (*leaks)();
 
-  // Has watcher(1) called when a thread begins to run the double's own code, and watcher(-1) when it ends that; around
-  // a host function, which is the caller's code, it is the other way round. Call this before any work is in a stream.
+  // Has watcher(1) called when a thread begins to run the double's own code, and watcher(-1) when it ends that. A host
+  // function is the caller's code: watcher(-1) is called before it, and watcher(1) after it. Call this before any work
+  // is in a stream.
   void (*watch_threads)(void (*watcher)(int by));
 };
 

@@ -269,6 +269,26 @@ TEST(Deadline, NamesTheRankThatNeverEnters) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// In the first call a missing rank may still be in set-up, where it waits for rank 0. The others cannot tell which of
+// two missing ranks waits for the other.
+TEST(Deadline, OfTwoRanksMissingInTheFirstCallNoneIsNamedAlone) {
+  Communicators ranks = make_world({"Tcp", 1, "tcp", "off"}, 4, scaled(std::chrono::seconds(1)));
+  std::barrier punctual(2);
+  std::vector<std::thread> threads;
+  for (const std::size_t present : {1u, 2u}) {
+    threads.emplace_back([&ranks, &punctual, present] {
+      float data = 1;
+      punctual.arrive_and_wait();
+      const Status status = ranks[present]->all_reduce(&data, &data, 1, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
+      EXPECT_EQ(status.error().rank, -1) << to_string(status.error());
+      EXPECT_NE(status.error().message.find("not entered by ranks 0, 3"), std::string::npos) << status.error().message;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(Deadline, TheCommunicatorWorksOnWhenTheLateRankHasCaughtUp) {
   Communicators ranks = make_ranks(3, std::chrono::milliseconds(200));
   std::atomic<int> gave_up = 0;

@@ -15,7 +15,7 @@ void set_lasting(bool lasting);
 void spare_this_thread(int by);
 // The allocations that were counted so far.
 std::int64_t counted();
-// Those of another process, which carried out the trial of this one.
+// Sets that number. For a trial that ran in a child process, which has counted for this one.
 void set_counted(std::int64_t number);
 
 }  // namespace tutti::test::failing_allocations
