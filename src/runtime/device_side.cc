@@ -50,13 +50,13 @@ Status look_at(const cuda::Driver& driver, std::span<Used> buffers) {
   return {};
 }
 
-// For steps of a call in pieces: streams may have some of them, which have to be finished or taken back.
+// For steps of a call in pieces on `rank`: streams may have some of them, which have to be finished or taken back.
 template <class Body>
-Status without_exception(Body&& body) noexcept {
+Status without_exception(std::uint32_t rank, Body&& body) noexcept {
   try {
     return body();
   } catch (...) {
-    return error_of_exception(ErrorScope::kCommunicator, -1, "a call that goes in pieces");
+    return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank), "a call that goes in pieces");
   }
 }
 
@@ -200,13 +200,15 @@ Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& oper
   Status status;
   std::size_t submitted = 0;
   for (; submitted < pieces.size(); ++submitted) {
-    if (staged(submitted) != nullptr) status = without_exception([&] { return staged(submitted)->part_ways(); });
-    if (status) status = without_exception([&] { return submit_piece(engine, pieces[submitted], progress); });
+    if (staged(submitted) != nullptr)
+      status = without_exception(engine.rank(), [&] { return staged(submitted)->part_ways(); });
+    if (status)
+      status = without_exception(engine.rank(), [&] { return submit_piece(engine, pieces[submitted], progress); });
     if (!status) break;
   }
   for (std::size_t piece = 0; piece < std::min(submitted + 1, pieces.size()); ++piece) {
     if (staged(piece) == nullptr) continue;
-    Status joined = without_exception([&] { return staged(piece)->join(); });
+    Status joined = without_exception(engine.rank(), [&] { return staged(piece)->join(); });
     if (status) status = std::move(joined);
   }
   if (status || (submitted == 0 && status.error().scope < ErrorScope::kCommunicator)) return status;

@@ -112,6 +112,7 @@ class Engine {
   Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
   // How many more operations may be submitted at the moment.
   std::size_t room();
+  std::uint32_t rank() const { return rank_; }
   const std::shared_ptr<Entrance>& entrance() const { return entrance_; }
   Status wait(Operation& operation);
   // Submits a collective that needs no messages and waits for it; quickest when nothing else is under way. `call` has

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "base/assert.h"
 #include "device_double/jobs_support.h"
 #include "runtime/allocation_sweep.h"
+#include "runtime/pieces.h"
 
 namespace tutti::testing {
 namespace {
@@ -22,6 +24,7 @@ using namespace tutti::test;  // the sweep
 
 constexpr std::size_t kCount = 1'500;  // of int32, a rank's: several tiles of the small devices
 constexpr std::size_t kBlock = kCount * sizeof(std::int32_t);
+constexpr std::size_t kLongCount = 2 * detail::kPieceBytes / sizeof(std::int32_t);  // goes in pieces by the host
 constexpr std::chrono::milliseconds kSetupTimeout{500};
 constexpr std::chrono::milliseconds kRegisterTimeout{2000};
 constexpr std::chrono::milliseconds kCallTimeout{300};  // short, because many calls end by it
@@ -44,9 +47,10 @@ std::int32_t value(std::int32_t rank, std::size_t i) { return (rank + 1) * 1000 
 // One rank's memory and what a call makes.
 struct GpuData {
   const Gpu& gpu;
+  std::size_t count = kCount;  // of a sum
   CallOptions options = gpu.options();
-  cuda::DeviceMemory input = gpu.allocate(kBlock);
-  cuda::DeviceMemory output = gpu.allocate(2 * kBlock);
+  cuda::DeviceMemory input = gpu.allocate(count * sizeof(std::int32_t));
+  cuda::DeviceMemory output = gpu.allocate(std::max(2 * kBlock, input.bytes()));
   Memory window{};
   std::optional<Group> group{std::in_place};  // until it has run, or failed: then it would hold calls
   cuda::CUgraphExec graph = nullptr;
@@ -56,10 +60,13 @@ struct GpuCall {
   const char* name;
   Status (*call)(Communicator& rank, GpuData& data);
   std::int32_t (*expected)(Communicator& rank, std::size_t i);  // element i of the output
-  std::size_t count = kCount;                                   // of the output's elements
+  std::size_t count = kCount;                                   // of the output's elements; kLongCount: of the input's
   bool in_background = false;  // threads of the library may carry it out: the allocations of all threads count
   bool registers = false;      // memory
   bool captures = false;       // a graph
+
+  bool goes_in_pieces() const { return count == kLongCount; }
+  std::size_t input_count() const { return goes_in_pieces() ? kLongCount : kCount; }
 };
 
 std::int32_t sum_of_both(Communicator&, std::size_t i) { return value(0, i) + value(1, i); }
@@ -69,7 +76,7 @@ std::int32_t blocks_of_both(Communicator&, std::size_t i) {
 std::int32_t block_of_other(Communicator& rank, std::size_t i) { return value(1 - rank.rank(), i); }
 
 Status sum(Communicator& rank, GpuData& data) {
-  return rank.all_reduce(pointer(data.input), pointer(data.output), kCount, DataType::kInt32, ReduceOp::kSum,
+  return rank.all_reduce(pointer(data.input), pointer(data.output), data.count, DataType::kInt32, ReduceOp::kSum,
                          data.options);
 }
 
@@ -144,6 +151,7 @@ constexpr GpuCall kCalls[] = {
     {"GatherV", gather_v, blocks_of_both, 2 * kCount},
     {"SumInWindow", sum_in_window, sum_of_both, kCount, false, true},
     {"CapturedSum", captured_sum, sum_of_both, kCount, false, false, true},
+    {"LongSum", sum, sum_of_both, kLongCount},
 };
 constexpr std::size_t kShortCalls = 4;  // the first ones, of the short program
 
@@ -206,9 +214,9 @@ class GpuTrial {
   void meet() { pthread_barrier_wait(&shared_.meet); }
 
   static bool put_input(Communicator& rank, GpuData& data, std::int32_t more) {
-    std::vector<std::int32_t> values(kCount);
-    for (std::size_t i = 0; i < kCount; ++i) values[i] = value(rank.rank(), i) + more;
-    return copy(data.gpu, pointer(data.input), values.data(), kBlock);
+    std::vector<std::int32_t> values(data.count);
+    for (std::size_t i = 0; i < data.count; ++i) values[i] = value(rank.rank(), i) + more;
+    return copy(data.gpu, pointer(data.input), values.data(), data.input.bytes());
   }
 
   template <class Expected>
@@ -264,7 +272,7 @@ class GpuTrial {
     if (driver().api().stream_synchronize(data.gpu.stream()) != cuda::CUresult::kSuccess) return kLostGpu;
     if (next.ok()) next = rank.async_status();
     if (next.ok() && scope >= ErrorScope::kCommunicator) return kWrongScope;
-    if (next.ok() && !is_right(data, kCount, [&](std::size_t i) { return sum_of_both(rank, i) + 2 * kMore; })) {
+    if (next.ok() && !is_right(data, data.count, [&](std::size_t i) { return sum_of_both(rank, i) + 2 * kMore; })) {
       return kWrongData;
     }
     const bool serves = shared_.scopes[0] == ErrorScope::kCall && shared_.scopes[1] == ErrorScope::kCall;
@@ -305,7 +313,8 @@ std::vector<GpuCase> cases(bool lasts) {
         world.processes.front().size() == 2 && world.processes.front()[0] == world.processes.front()[1];
     for (const GpuCall& call : std::span(kCalls).first(TUTTI_EVERY_ALLOCATION ? std::size(kCalls) : kShortCalls)) {
       if (call.registers && !world.reach) continue;  // refused there
-      if (call.captures && shares_gpu) continue;     // has to be captured by one thread
+      if (call.goes_in_pieces() && world.reach) continue;
+      if (call.captures && shares_gpu) continue;  // has to be captured by one thread
       for (std::int32_t fails_on = kFirstToFail; fails_on < 2; ++fails_on) {
         for (const bool warm : {false, true}) all.push_back({world, call, fails_on, warm, lasts});
       }
@@ -322,11 +331,11 @@ int try_call(const GpuCase& one, std::int64_t n) {
     GpuTrial trial(shared, one.call, one.fails_on, one.call.in_background || !one.world.reach);
     int outcome = kReached;
     if (one.warm) {
-      GpuData first{.gpu = gpu};
+      GpuData first{.gpu = gpu, .count = one.call.input_count()};
       outcome = trial.run(rank, first, 0);
       trial.end(first);
     }
-    GpuData data{.gpu = gpu};
+    GpuData data{.gpu = gpu, .count = one.call.input_count()};
     const int second = trial.run(rank, data, n);
     if (outcome == kReached) outcome = second;
     if (outcome != kReached) shared.worst = outcome;

@@ -146,7 +146,8 @@ inline void sweep(const std::string& name, const TryOne& try_one) {
   if (::testing::Test::HasFailure()) return;
   const std::int64_t step = TUTTI_EVERY_ALLOCATION ? 1 : std::max<std::int64_t>(1, count / kShortTrials);
   const std::int64_t tried = sweep_by(step, count, try_one);
-  std::printf("%s: %ld of %ld allocations failed\n", name.c_str(), static_cast<long>(tried), static_cast<long>(count));
+  std::printf("%s: %ld trials with a failed allocation; the first call made %ld\n", name.c_str(),
+              static_cast<long>(tried), static_cast<long>(count));
 }
 
 }  // namespace tutti::test
