@@ -125,6 +125,17 @@ a_failed_part_has_no_valid_row() {
   expect_line '^== good: has a valid row'
 }
 
+named_parts_write_rows_into_a_named_ledger() {
+  run_test --parts slow
+  [ ! -e build/ledger.tsv ] || fail 'a ledger was not asked for'
+  run_test --parts slow --ledger build/ledger.tsv
+  expect_status 0
+  expect_line '^== parts without a valid row in build/ledger.tsv: none$'
+  run_test --full
+  expect_status 0
+  expect_line '^== slow: has a valid row'
+}
+
 a_part_that_does_not_fit_is_not_begun() {
   echo 'full_parts=(good:1 slow:9)' >>scripts/testing/full.sh
   commit
