@@ -29,6 +29,8 @@ class Bootstrap {
   virtual bool hub_is_here() const = 0;
   // Drawn for this meeting: all its ranks have it, and nobody else.
   virtual Key key() const = 0;
+  // This rank's set-up has succeeded. Then rank 0 need not wait until the others have heard why it has not.
+  virtual void set_succeeded() = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;
 };

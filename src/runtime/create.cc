@@ -283,7 +283,9 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
                             detail::RankDevice::find(options.device));
   if (!fabric) return fabric.error();
   warn_of_store(*rendezvous, **fabric);
-  return first_communicator(*fabric, rank, ranks, gather);
+  auto communicator = first_communicator(*fabric, rank, ranks, gather);
+  if (communicator.ok() && bootstrap != nullptr) bootstrap->set_succeeded();
+  return communicator;
 }
 
 // One thread for each rank. A rank whose set-up throws has not come to all rounds, so the others are told.

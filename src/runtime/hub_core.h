@@ -25,7 +25,8 @@
 
 namespace tutti {
 
-// All of it belongs to the hub's thread, except for shortage(), leave() and ended_after_leave().
+// All of it belongs to the hub's thread, except for shortage(), set_succeeded(), leave() and
+// ended_after_leave().
 class RendezvousHub::Core {
  public:
   Core(std::vector<Listener> listeners, const HubOptions& options);
@@ -33,7 +34,8 @@ class RendezvousHub::Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   void run();
-  int shortage() const { return starved_; }  // any thread
+  int shortage() const { return starved_; }    // any thread
+  void set_succeeded() { succeeded_ = true; }  // the owner's thread, before leave()
   // Called by the owner's thread, one after the other: the owner leaves, and waits until run() has ended (true) or
   // need not be waited for.
   void leave() noexcept;
@@ -100,9 +102,10 @@ class RendezvousHub::Core {
   std::size_t joined_ = 0;  // have ever joined
   std::size_t alive_ = 0;   // of these, still connected
   std::optional<Error> failure_;
-  bool judged_ = false;           // whether all ranks encrypt, or none
-  std::atomic<int> starved_ = 0;  // an errno: why the system gave no descriptor for the last to come; 0: it did
-  bool late_ = false;             // its owner has left, and it stays for latecomers
+  bool judged_ = false;                  // whether all ranks encrypt, or none
+  std::atomic<int> starved_ = 0;         // an errno: why the system gave no descriptor for the last to come; 0: it did
+  std::atomic<bool> succeeded_ = false;  // the owner's set-up has
+  bool late_ = false;                    // its owner has left, and it stays for latecomers
   std::mutex going_;
   std::condition_variable gone_;
   bool may_go_ = false, ended_ = false;  // what let_owner_go() has said; under going_

@@ -41,6 +41,8 @@ RendezvousHub::RendezvousHub(std::shared_ptr<Core> core) : core_(std::move(core)
 
 int RendezvousHub::shortage() const { return core_->shortage(); }
 
+void RendezvousHub::set_succeeded() { core_->set_succeeded(); }
+
 RendezvousHub::~RendezvousHub() {
   if (!thread_.joinable()) return;
   core_->leave();

@@ -42,7 +42,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kRetryPause{50};
 constexpr milliseconds kFarewell{2000};   // for those who have not yet taken what was sent to them
-constexpr milliseconds kOwnerWaits{100};  // for them, after a set-up that has not failed
+constexpr milliseconds kOwnerWaits{100};  // for them, after a set-up that has succeeded
 constexpr milliseconds kLatecomers{200};  // who comes to a set-up that has failed is told so for at least this long
 constexpr std::size_t kMaxRefusals = 4;
 constexpr std::size_t kMaxStrangers = 256;  // connections that have not proved yet that they have the key
@@ -480,7 +480,7 @@ void RendezvousHub::Core::owner_left() {
   });
   release_.expires_after(kOwnerWaits);
   release_.async_wait([this](error_code cancelled) {
-    if (!cancelled && !failure_) let_owner_go(false);
+    if (!cancelled && succeeded_ && !failure_) let_owner_go(false);
   });
   stop_when_empty();
 }

@@ -78,14 +78,17 @@ class RendezvousHub {
   static Result<std::unique_ptr<RendezvousHub>> start(std::vector<Listener> listeners, const HubOptions& options);
   static Result<std::unique_ptr<RendezvousHub>> start(Listener listener, const HubOptions& options);
   // Ends the hub. Ranks that are still connected get at most 2 s to take what was sent to them. The destructor waits
-  // for that if the set-up has failed, because the process may end soon. After a successful one it waits for 0.1 s and
-  // leaves the rest to the hub's thread, so that a slow rank does not hold up rank 0.
+  // for that, because the process may end soon. After set_succeeded() it waits for 0.1 s and leaves the rest to the
+  // hub's thread, so that a slow rank does not hold up the owner, unless the set-up has failed for another rank.
   ~RendezvousHub();
   RendezvousHub(const RendezvousHub&) = delete;
   RendezvousHub& operator=(const RendezvousHub&) = delete;
 
   // Lets the hub run on by itself: its thread ends after the set-up, after a failed one, or when the patience is over.
   static void detach(std::unique_ptr<RendezvousHub> hub);
+
+  // The owner's set-up has succeeded.
+  void set_succeeded();
 
   // Why the hub cannot accept connections at the moment, as an errno: no descriptor is free, for example. 0: it can.
   int shortage() const;

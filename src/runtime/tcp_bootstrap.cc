@@ -67,6 +67,9 @@ class TcpBootstrap final : public Bootstrap {
   std::string local_address() const override { return local_address_; }
   bool hub_is_here() const override { return hub_ != nullptr || is_own_address(address_); }
   Key key() const override { return meeting_key_; }
+  void set_succeeded() override {
+    if (hub_ != nullptr) hub_->set_succeeded();
+  }
 
  private:
   using Line = detail::RankLine;

@@ -56,7 +56,6 @@ RendezvousOptions job(std::int32_t rank, std::int32_t size, std::uint16_t port) 
   return options;
 }
 
-// body(rank) in one thread for each.
 void on_ranks(const std::vector<std::int32_t>& ranks, const std::function<void(std::int32_t)>& body) {
   std::vector<std::thread> threads;
   for (const std::int32_t rank : ranks) threads.emplace_back([&body, rank] { body(rank); });
@@ -322,6 +321,7 @@ TEST(Hub, ARankThatLeavesBetweenRoundsIsNamed) {
       ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
       const auto start = Clock::now();
       if (rank == leaver) {
+        (*bootstrap)->set_succeeded();
         bootstrap->reset();
         left_after_ms = ms_since(start);
         return;
