@@ -16,7 +16,6 @@ namespace tutti {
 namespace {
 
 using cuda::Driver;
-using cuda::GpuInfo;
 using cuda::NvLink;
 using cuda::Nvml;
 
@@ -81,7 +80,7 @@ Result<GpuPath> ask_for_path(const Driver& driver, int from, int to) {
   return path;
 }
 
-NvLinks add_up(const GpuInfo& gpu, NvLink::Remote remote, std::string_view pci_id) {
+NvLinks add_up(const cuda::GpuInfo& gpu, NvLink::Remote remote, std::string_view pci_id) {
   NvLinks links;
   links.by_switch = remote == NvLink::Remote::kSwitch;
   for (const NvLink& link : gpu.links) {
@@ -93,7 +92,7 @@ NvLinks add_up(const GpuInfo& gpu, NvLink::Remote remote, std::string_view pci_i
 }
 
 // Whichever end tells of links between them, for either may leave the other's name out; else those to a switch.
-NvLinks links_between(const GpuInfo& one, const GpuInfo& other) {
+NvLinks links_between(const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
   const NvLinks there = add_up(one, NvLink::Remote::kGpu, other.pci_id);
   const NvLinks back = add_up(other, NvLink::Remote::kGpu, one.pci_id);
   if (there.count > 0 || back.count > 0) return there.count >= back.count ? there : back;
@@ -104,12 +103,12 @@ NvLinks links_between(const GpuInfo& one, const GpuInfo& other) {
 }
 
 // What NVML knows of each GPU of `topology`, found by its PCI id; nothing of one that it does not show.
-Result<std::vector<std::optional<GpuInfo>>> ask_nvml(const Nvml& nvml, const GpuTopology& topology) {
+Result<std::vector<std::optional<cuda::GpuInfo>>> ask_nvml(const Nvml& nvml, const GpuTopology& topology) {
   const Result<std::uint32_t> count = nvml.gpu_count();
   TUTTI_TRY(count);
-  std::vector<std::optional<GpuInfo>> known(topology.gpus.size());
+  std::vector<std::optional<cuda::GpuInfo>> known(topology.gpus.size());
   for (std::uint32_t index = 0; index < *count; ++index) {
-    Result<GpuInfo> info = nvml.gpu(index);
+    Result<cuda::GpuInfo> info = nvml.gpu(index);
     TUTTI_TRY(info);
     for (std::size_t i = 0; i < known.size(); ++i) {
       if (topology.gpus[i].pci_id == info->pci_id) known[i] = *info;
@@ -119,7 +118,7 @@ Result<std::vector<std::optional<GpuInfo>>> ask_nvml(const Nvml& nvml, const Gpu
 }
 
 // A switch alone does not say that its two links lead to one fabric: NVML's own word on the pair does.
-Result<NvLinks> links_of_pair(const Nvml& nvml, const GpuInfo& one, const GpuInfo& other) {
+Result<NvLinks> links_of_pair(const Nvml& nvml, const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
   const NvLinks links = links_between(one, other);
   if (!links.by_switch) return links;
   const Result<cuda::PeerReach> reach = nvml.reach(one.index, other.index);

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "tools/messages.h"
+#include "tools/common/messages.h"
 
 namespace tutti::train {
 namespace {

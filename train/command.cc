@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <map>
 
-#include "tools/validators.h"
+#include "tools/common/validators.h"
 
 namespace tutti::train {
 namespace {

@@ -13,7 +13,7 @@
 #include <random>
 #include <sstream>
 
-#include "tools/messages.h"
+#include "tools/common/messages.h"
 #include "train/models.h"
 
 namespace tutti::train {

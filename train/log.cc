@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "tools/messages.h"
+#include "tools/common/messages.h"
 #include "tutti/version.h"
 
 namespace tutti::train {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tools/messages.h"
+#include "tools/common/messages.h"
 #include "train/command.h"
 #include "train/data.h"
 #include "train/memory.h"

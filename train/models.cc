@@ -4,7 +4,7 @@
 #include <functional>
 #include <mutex>
 
-#include "tools/messages.h"
+#include "tools/common/messages.h"
 #include "train/tensor_parallel.h"
 
 namespace tutti::train {

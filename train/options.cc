@@ -6,7 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "tools/messages.h"
+#include "tools/common/messages.h"
 
 namespace tutti::train {
 namespace {

@@ -14,8 +14,8 @@
 #include <system_error>
 #include <utility>
 
-#include "tools/file.h"
-#include "tools/svg_text.h"
+#include "tools/common/file.h"
+#include "tools/common/svg_text.h"
 #include "train/plot_parts.h"
 
 namespace tutti::train {

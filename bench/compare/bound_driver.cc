@@ -1,9 +1,10 @@
 // The machine's bound of an all-reduce within its memory, one JSON object a line on standard output:
 //   bound_driver RANKS BYTES...
 //
-// `bound_us` is what `tutti perf` prints as its bound (tools/bound.h). For at most kLineBytes it may be the smaller
-// `line_us`, the least exchange there can be: two threads, each on its own core, write number and payload into one
-// cache line of their own and wait for the other's. That needs no barrier, which the other has. compare.py runs it.
+// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). For at most kLineBytes it may be the smaller
+// `line_us`, the shortest exchange that is possible: two threads, each on its own core, write a number and the payload
+// into one cache line of their own and wait for the other's. Unlike the bound of `tutti perf` this needs no barrier.
+// compare.py runs this program.
 #include <pthread.h>
 #include <sched.h>
 
@@ -17,7 +18,7 @@
 #include <optional>
 #include <thread>
 
-#include "tools/bound.h"
+#include "tools/perf/bound.h"
 
 namespace {
 

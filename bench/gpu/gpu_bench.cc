@@ -17,8 +17,8 @@
 #include "bench/gpu/report.h"
 #include "cuda/driver.h"
 #include "kernels/device/device_image.h"
-#include "tools/exit_status.h"
-#include "tools/file.h"
+#include "tools/common/exit_status.h"
+#include "tools/common/file.h"
 #include "tutti/version.h"
 
 namespace tutti::bench {

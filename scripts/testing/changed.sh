@@ -23,7 +23,7 @@ tests_of() {
     include/nccl.h) folder=nccl ;;
     include/*) folder=runtime ;;
     scripts/rdma-vm) folder=rdma ;;
-    scripts/*) folder=tools ;;
+    scripts/*) folder=scripts ;;
     *.md) folder=tidy ;;
     *) folder=$1 ;;
   esac

@@ -6,7 +6,7 @@
 //   lost              a rank has ended: whoever is on its way to a meeting need not wait for it there
 //   over              all ranks have done all steps
 //
-// The other side is tools/elastic.cc.
+// The other side is tools/run/elastic.cc.
 #include "tutti/elastic.h"
 
 #include <fmt/format.h>

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "tools/doctor.h"
-#include "tools/recording.h"
-#include "tools/recording_trace.h"
-#include "tools/top.h"
+#include "tools/recorder/doctor.h"
+#include "tools/recorder/recording.h"
+#include "tools/recorder/top.h"
+#include "tools/recorder/trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tutti::tool;

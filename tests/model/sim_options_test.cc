@@ -1,15 +1,14 @@
 // The words of `tutti sim`, and what it tells.
-#include "tools/sim_options.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "tools/file.h"
-#include "tools/sim_report.h"
-#include "tools/sim_run.h"
-#include "tools/sim_svg.h"
+#include "tools/common/file.h"
+#include "tools/sim/options.h"
+#include "tools/sim/report.h"
+#include "tools/sim/run.h"
+#include "tools/sim/svg.h"
 #include "topology/xml.h"
 
 namespace tutti::tool {

@@ -14,9 +14,9 @@
 #include <string>
 #include <utility>
 
-#include "tools/exit_status.h"
-#include "tools/plan_command.h"
-#include "tools/verify_command.h"
+#include "tools/common/exit_status.h"
+#include "tools/plan/command.h"
+#include "tools/plan/verify_command.h"
 
 namespace tutti::tool {
 namespace {

@@ -30,38 +30,33 @@ constexpr auto kFolders = std::to_array<Folder>({
      " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels src/executor "},
     {"src/standalone", " kernels "},  // code of other projects' libraries, for the shared ones
     {"src/nccl", " include src/base src/cuda kernels src/runtime "},
-    {"tools", " include src/base src/cuda topology kernels "},
-    // tools: the bound; executor and runtime: what they add to the bytes
-    {"bench", " include src/base src/cuda src/plan src/algorithms src/executor src/runtime kernels transports tools "},
-    {"train", " include tools "},  // tools: the messages that all commands share, files, drawings
+    {"tools/common", " include src/base "},
+    {"tools/run", " include src/base tools/common "},
+    // The runtime knows which transports carry messages between machines.
+    {"tools/topo", " include src/base src/cuda topology kernels src/runtime tools/common "},
+    // Of the runtime: whether the GPUs carried a call out, and whether this process is a rank of somebody's job.
+    {"tools/perf", " include src/base src/cuda topology src/algorithms kernels src/runtime tools/common tools/run "},
+    {"tools/plan", " include src/base src/plan topology src/algorithms tools/common tools/perf "},
+    {"tools/sim", " include src/base src/plan topology src/algorithms src/model tools/common tools/topo tools/perf "},
+    {"tools/points", " include src/base src/plan topology src/algorithms src/model tools/common tools/sim "},
+    // Of the runtime: what it makes of predictions.
+    {"tools/tune",
+     " include src/base topology src/algorithms src/model kernels src/runtime tools/common tools/run tools/perf "
+     "tools/sim "},
+    {"tools/recorder", " include src/base tools/common "},
+    {"tools/train", " include topology tools/common tools/run "},
+    {"tools",
+     " include src/base tools/common tools/run tools/topo tools/perf tools/plan tools/sim tools/points tools/tune "
+     "tools/recorder tools/train "},
+    // The machine's own bound of tools/perf; executor and runtime: what they add to the bytes.
+    {"bench",
+     " include src/base src/cuda src/plan src/algorithms src/executor src/runtime kernels transports tools/common "
+     "tools/perf "},
+    {"train", " include tools/common "},  // messages, files, drawings
     {"examples", " include "},
     {"python", " include "},
     {"tests", "*"},
 });
-
-// The tool's commands that show, prove, simulate and choose plans work on plans themselves.
-constexpr std::array<std::string_view, 5> kPlanCommands = {"plan", "verify", "sim", "tune", "points"};
-constexpr std::string_view kPlanCommandsMayUse = " src/plan src/algorithms src/model ";
-
-// What `tutti perf` measures: that the GPUs carried a call out shows nowhere in the public API.
-constexpr std::string_view kMeasurement = "tools/perf_rank.cc";
-constexpr std::string_view kMeasurementMayUse = " src/runtime ";
-
-// Whether a process is a rank of somebody's job is the runtime's knowledge, and no function of the public API.
-constexpr std::string_view kJobCommand = "tools/perf_command.cc";
-constexpr std::string_view kJobCommandMayUse = " src/runtime ";
-
-// Nor is which algorithms a collective has, which `tutti perf` must know to refuse the others before it starts ranks.
-constexpr std::string_view kAlgorithmOption = "tools/perf_options.cc";
-constexpr std::string_view kAlgorithmOptionMayUse = " src/algorithms ";
-
-// Nor is what the runtime makes of predictions, which `tutti tune --explain` shows.
-constexpr std::string_view kExplanation = "tools/tune_explain.cc";
-constexpr std::string_view kExplanationMayUse = " src/runtime ";
-
-// Nor is what carries messages between machines, which `tutti topo --transports` lists.
-constexpr std::string_view kTransportList = "tools/topo_transports.cc";
-constexpr std::string_view kTransportListMayUse = " src/runtime ";
 
 const Folder* find_folder(std::string_view path) {
   const Folder* best = nullptr;
@@ -72,23 +67,9 @@ const Folder* find_folder(std::string_view path) {
   return best;
 }
 
-bool is_plan_command(std::string_view path) {
-  const std::string_view name = path.substr(path.rfind('/') + 1);
-  return path.starts_with("tools/") &&
-         std::any_of(kPlanCommands.begin(), kPlanCommands.end(),
-                     [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
-}
-
-bool may_include(std::string_view path, const Folder& from, const Folder& to) {
+bool may_include(const Folder& from, const Folder& to) {
   if (&from == &to || from.may_use == "*") return true;
-  const std::string word = " " + std::string(to.path) + " ";
-  return from.may_use.find(word) != std::string_view::npos ||
-         (is_plan_command(path) && kPlanCommandsMayUse.find(word) != std::string_view::npos) ||
-         (path == kJobCommand && kJobCommandMayUse.find(word) != std::string_view::npos) ||
-         (path == kMeasurement && kMeasurementMayUse.find(word) != std::string_view::npos) ||
-         (path == kTransportList && kTransportListMayUse.find(word) != std::string_view::npos) ||
-         (path == kExplanation && kExplanationMayUse.find(word) != std::string_view::npos) ||
-         (path == kAlgorithmOption && kAlgorithmOptionMayUse.find(word) != std::string_view::npos);
+  return from.may_use.find(" " + std::string(to.path) + " ") != std::string_view::npos;
 }
 
 void check_file(const std::string& path, const SourceFile& file, std::vector<Finding>& findings) {
@@ -103,7 +84,7 @@ void check_file(const std::string& path, const SourceFile& file, std::vector<Fin
       continue;
     }
     const Folder* to = find_folder(include.target);
-    if (to != nullptr && !may_include(path, *from, *to)) {
+    if (to != nullptr && !may_include(*from, *to)) {
       findings.push_back(
           {"layer", path, include.line,
            std::string(from->path) + " may not use " + std::string(to->path) + " (" + include.name + ")"});

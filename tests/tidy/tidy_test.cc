@@ -38,10 +38,10 @@ class Tidy : public testing::Test {
     write("kernels/reduce.h", "#pragma once\n");
     write("kernels/reduce.cc", "#include \"kernels/reduce.h\"\n");
     write("tools/main.cc", "#include \"tutti/tutti.h\"\n");
-    write("tools/verify_command.cc", "#include \"plan/plan.h\"\n");
+    write("tools/plan/verify_command.cc", "#include \"plan/plan.h\"\n");
     write("examples/hello.cc", "#include <tutti/tutti.h>\n#include <vector>\n");
     write("CMakeLists.txt",
-          "add(transports/wire.cc kernels/reduce.cc)\nadd(tools/main.cc tools/verify_command.cc)\n"
+          "add(transports/wire.cc kernels/reduce.cc)\nadd(tools/main.cc tools/plan/verify_command.cc)\n"
           "add(${PROJECT_SOURCE_DIR}/examples/hello.cc)\n");
   }
   void TearDown() override { fs::remove_all(root_); }

@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/run/elastic.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::chrono::milliseconds kRejoin{1000};
+
+void say(const Fd& rank, std::string_view word) {
+  ASSERT_EQ(::send(rank.get(), word.data(), word.size(), MSG_NOSIGNAL), static_cast<ssize_t>(word.size()));
+}
+
+// The first word of what the launcher has said; empty: nothing.
+std::string heard(const Fd& rank) {
+  std::array<char, 1024> bytes;
+  const ssize_t length = ::recv(rank.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  const std::string text(bytes.data(), length < 0 ? 0 : static_cast<std::size_t>(length));
+  return text.substr(0, text.find(' '));
+}
+
+class ElasticControlTest : public testing::Test {
+ protected:
+  Fd seat(std::size_t place) {
+    Result<Fd> end = control_.seat(place);
+    return end ? *std::move(end) : Fd();
+  }
+  void serve() { ASSERT_TRUE(control_.serve(now_, kRejoin).ok()); }
+
+  ElasticControl control_{2};
+  const std::chrono::steady_clock::time_point now_ = std::chrono::steady_clock::now();
+};
+
+TEST_F(ElasticControlTest, IsOverOnceAllAreThrough) {
+  const Fd first = seat(0);
+  const Fd second = seat(1);
+  say(first, "ready -1");
+  say(second, "ready -1");
+  serve();
+  EXPECT_EQ(heard(first), "go");
+  EXPECT_FALSE(control_.is_over());
+  say(first, "end 5");
+  serve();
+  EXPECT_FALSE(control_.is_over());
+  EXPECT_EQ(control_.missing(), std::vector<std::size_t>{1});
+  say(second, "end 5");
+  serve();
+  EXPECT_TRUE(control_.is_over());
+  EXPECT_EQ(heard(first), "over");
+  control_.ended(1);
+  serve();
+  EXPECT_TRUE(control_.is_over());
+}
+
+// Its socket ends before the launcher hears of its end: it is to be replaced, and the others to wait for that.
+TEST_F(ElasticControlTest, OneThatDiesBeforeTheEndIsAwaited) {
+  const Fd first = seat(0);
+  Fd second = seat(1);
+  say(first, "end 5");
+  say(second, "end 5");
+  second.reset();
+  serve();
+  EXPECT_FALSE(control_.is_over());
+  EXPECT_EQ(heard(first), "");
+  EXPECT_EQ(control_.missing(), std::vector<std::size_t>{1});
+  EXPECT_EQ(control_.deadline(), now_ + kRejoin);
+  control_.ended(1);
+  const Fd replacement = seat(1);
+  EXPECT_EQ(heard(first), "lost");
+  say(replacement, "ready -1");
+  serve();
+  EXPECT_FALSE(control_.is_over());
+  EXPECT_EQ(heard(first), "go");
+}
+
+TEST(ParseElastic, TakesTwoNumbers) {
+  std::int32_t ranks = 0;
+  ElasticBounds bounds;
+  ASSERT_TRUE(parse_elastic("2:4", ranks, bounds).ok());
+  EXPECT_EQ(ranks, 4);
+  EXPECT_EQ(bounds.least, 2);
+  EXPECT_TRUE(parse_elastic("1:4", ranks, bounds).ok());  // as many as were asked for
+  EXPECT_EQ(bounds.least, 1);
+}
+
+TEST(ParseElastic, WhatIsRefusedChangesNothing) {
+  for (const char* const text :
+       {"", "2", "2:", ":4", "0:4", "-1:4", "5:4", "2:4097", "2:4:", "2:4 ", "2:99999999999", "a:4", "2:3"}) {
+    std::int32_t ranks = std::string_view(text) == "2:3" ? 4 : 0;
+    const std::int32_t asked_for = ranks;
+    ElasticBounds bounds{.least = 7};
+    const Status read = parse_elastic(text, ranks, bounds);
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_NE(read.error().message.find("write MIN:MAX"), std::string::npos);
+    EXPECT_EQ(ranks, asked_for);
+    EXPECT_EQ(bounds.least, 7);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::tool

@@ -1,0 +1,203 @@
+#!/usr/bin/env bash
+# Ranks that others start find each other, one function for each promise: launchers_test.sh TUTTI PROMISE
+# The MPIs are real; torchrun, srun and Kubernetes are played by their environments. Status 77: a launcher is not here.
+set -u
+tutti=$1
+promise=$2
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../../support/patience.sh" "$tutti"
+# shellcheck source=tests/support/ports.sh
+. "$(dirname "$0")/../../support/ports.sh"
+limit_s=$(scaled 100) # of a job: an MPI's ranks may take turns of a core
+while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_')
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+echo 'leak:libpmix' >"$here/.suppressions" # where the leak check of a sanitizer build looks into the MPI's own library
+export LSAN_OPTIONS="suppressions=$here/.suppressions:print_suppressions=0"
+perf=("$tutti" perf all_reduce -b 64 -e 64 -n 2 -w 1)
+
+fail() {
+  echo "FAILED: $*"
+  for file in "$here"/*; do
+    if [ -f "$file" ]; then echo "--- ${file##*/}" && head -c 2000 "$file"; fi
+  done
+  exit 1
+}
+need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
+expect_one_report() { # expect_one_report RANKS: in $here/out, all right
+  [ "$(grep -c " perf all_reduce: $1 ranks" "$here/out")" = 1 ] || fail "not one report of $1 ranks"
+  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail 'no good verdict'
+}
+
+# play RANKS VARIABLES_OF_RANK: starts each rank with the words that VARIABLES_OF_RANK RANK prints in its environment;
+# their output together in $here/out and $here/err, their statuses in $statuses.
+play() {
+  local ranks=$1 variables_of=$2 rank pids=() pid
+  statuses=
+  for ((rank = ranks - 1; rank >= 0; rank--)); do
+    # shellcheck disable=SC2046
+    env $($variables_of "$rank") timeout "$limit_s" "${perf[@]}" >>"$here/out" 2>>"$here/err" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do
+    wait "$pid"
+    statuses+="$? "
+  done
+}
+expect_statuses() { [ "$statuses" = "$1" ] || fail "statuses are $statuses"; }
+
+mpirun_of_open_mpi() {
+  need mpirun.openmpi
+  local run
+  for run in 1 2 3; do
+    timeout "$limit_s" mpirun.openmpi -n 4 --oversubscribe "${perf[@]}" >"$here/out" 2>"$here/err" ||
+      fail "run $run: status $?"
+    expect_one_report 4
+  done
+}
+
+# Each rank believes to be alone on its machine, so they must meet through the launcher's store.
+mpirun_of_open_mpi_over_machines() {
+  need mpirun.openmpi
+  local run
+  for run in 1 2 3; do
+    timeout "$limit_s" mpirun.openmpi -n 3 --oversubscribe -x TUTTI_INTERFACE=lo \
+      env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "${perf[@]}" >"$here/out" 2>"$here/err" ||
+      fail "run $run: status $?"
+    expect_one_report 3
+  done
+}
+
+mpirun_of_mpich() {
+  need mpirun.mpich
+  local run
+  for run in $(seq 8); do # the end of a rank must not look like a crash to it, which it does now and then
+    timeout "$limit_s" mpirun.mpich -n 4 "${perf[@]}" >"$here/out" 2>"$here/err" || fail "run $run: status $?"
+    expect_one_report 4
+  done
+}
+
+jobs_at_the_same_time_stay_apart() {
+  need mpirun.mpich
+  need mpirun.openmpi
+  local job pids=() pid
+  for job in 1 2; do
+    timeout "$limit_s" mpirun.mpich -n 2 "${perf[@]}" >"$here/mpich$job" 2>&1 &
+    pids+=($!)
+    timeout "$limit_s" mpirun.openmpi -n 2 --oversubscribe "${perf[@]}" >"$here/openmpi$job" 2>&1 &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || fail "a job ends with status $?"; done
+  for job in mpich1 mpich2 openmpi1 openmpi2; do
+    cp "$here/$job" "$here/out"
+    expect_one_report 2
+  done
+}
+
+mpirun_of_mpich_over_machines() {
+  need mpirun.mpich
+  timeout "$limit_s" mpirun.mpich -n 3 -genv TUTTI_INTERFACE lo env MPI_LOCALNRANKS=1 MPI_LOCALRANKID=0 "${perf[@]}" \
+    >"$here/out" 2>"$here/err" || fail "status $?"
+  expect_one_report 3
+}
+
+ranks_asked_for_are_started_inside_a_job_too() {
+  need mpirun.mpich
+  timeout "$limit_s" mpirun.mpich -n 1 "${perf[@]}" --ranks 3 >"$here/out" 2>"$here/err" || fail "status $?"
+  expect_one_report 3
+}
+
+torchrun_variables() {
+  echo "RANK=$1 WORLD_SIZE=3 LOCAL_RANK=$1 LOCAL_WORLD_SIZE=3 GROUP_RANK=0 ROLE_RANK=$1 GROUP_WORLD_SIZE=1
+    ROLE_WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=$port TORCHELASTIC_RUN_ID=none
+    TORCHELASTIC_RESTART_COUNT=${restart:-0} TORCHELASTIC_MAX_RESTARTS=3 TORCHELASTIC_USE_AGENT_STORE=True"
+}
+
+# The agent's store listens on MASTER_PORT and says nothing that ranks could understand; a program of somebody else has
+# the next port.
+torchrun_with_its_agent_on_the_port() {
+  need perl
+  local agent restart port
+  port=$(free_port 9) # its own, and the eight that ranks try then
+  # shellcheck disable=SC2016
+  perl -MIO::Socket::INET -e '
+    my @sockets = map { IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $_, Listen => 50) }
+        $ARGV[0], $ARGV[0] + 1;
+    exit 1 if grep { !$_ } @sockets;
+    $| = 1;
+    print "ready\n";
+    while (my $one = $sockets[1]->accept()) { print $one "who are you?\n"; close($one); }' "$port" >"$here/port" &
+  agent=$!
+  wait_until [ -s "$here/port" ] || fail 'the agent never came'
+  for restart in 0 1; do
+    : >"$here/out"
+    play 3 torchrun_variables
+    expect_statuses '0 0 0 '
+    expect_one_report 3
+  done
+  kill $agent
+}
+
+srun_variables() {
+  echo "SLURM_PROCID=$1 SLURM_NTASKS=3 SLURM_LOCALID=$1 SLURM_NODEID=0 SLURM_JOB_ID=$$ SLURM_STEP_ID=0
+    SLURM_STEP_NUM_TASKS=3 SLURM_NNODES=1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n[07]"
+}
+srun_over_hosts_variables() {
+  echo "$(srun_variables "$1") SLURM_STEP_NUM_NODES=2 SLURM_NNODES=2 SLURM_STEP_NODELIST=localhost,n[07-08]
+    SLURM_STEP_ID=1"
+}
+srun_on_one_host_and_on_several() {
+  play 3 srun_variables
+  expect_statuses '0 0 0 '
+  expect_one_report 3
+  : >"$here/out"
+  play 3 srun_over_hosts_variables
+  expect_statuses '0 0 0 '
+  expect_one_report 3
+}
+
+kubernetes_variables() {
+  echo "RANK=$1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port PET_NNODES=2
+    PET_NPROC_PER_NODE=${per_node:-1} PET_NODE_RANK=$1"
+}
+kubernetes_with_one_rank_a_pod() {
+  local port
+  port=$(free_port)
+  play 2 kubernetes_variables
+  expect_statuses '0 0 '
+  expect_one_report 2
+  local per_node=8
+  play 2 kubernetes_variables
+  expect_statuses '1 1 '
+  grep -q 'PET_NPROC_PER_NODE=8 .*RANK counts nodes here' "$here/err" || fail 'the reason is missing'
+}
+
+contradictory_variables() { echo "$(srun_variables "$1") SLURM_STEP_NUM_TASKS=1"; }
+contradictions_are_told() {
+  play 2 contradictory_variables
+  grep -q 'SLURM_PROCID=1 and SLURM_STEP_NUM_TASKS=1 contradict each other' "$here/err" || fail 'the reason is missing'
+}
+
+unique_id_variables() { echo "TUTTI_RANK=$1 TUTTI_WORLD_SIZE=2 TUTTI_UNIQUE_ID=00ff"; }
+bad_unique_ids_are_told() {
+  play 2 unique_id_variables
+  expect_statuses '1 1 '
+  grep -q 'a unique id has 256 hexadecimal digits, not 4' "$here/err" || fail 'the reason is missing'
+}
+
+missing_rank_variables() { echo "$(srun_variables "$1") TUTTI_SETUP_TIMEOUT_MS=$limit_ms"; }
+a_missing_rank_is_named_to_all() {
+  # Both have to come within that time. A machine that is too busy for it gets more.
+  local limit_ms
+  for limit_ms in 700 3000 12000; do
+    : >"$here/err"
+    play 2 missing_rank_variables
+    expect_statuses '1 1 '
+    [ "$(grep -c "rank(s) 2 of 3 did not join within $limit_ms ms" "$here/err")" != 2 ] || return 0
+  done
+  fail 'not both were told'
+}
+
+"$promise"

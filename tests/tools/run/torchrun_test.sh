@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Ranks that PyTorch's torchrun starts find each other, one function for each promise: torchrun_test.sh TORCHRUN TUTTI
+# PROMISE. Status 77: there is no torchrun.
+set -u
+torchrun=$1
+tutti=$2
+promise=$3
+if [ ! -x "$torchrun" ] && ! torchrun=$(command -v torchrun); then
+  echo 'skipped: torch is not here; scripts/setup --python installs it'
+  exit 77
+fi
+variables='^(TUTTI|SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_'
+while read -r name; do unset "$name"; done < <(compgen -e | grep -E "$variables" | grep -v '^TUTTI_TEST_')
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+export OMP_NUM_THREADS=1 # it warns otherwise
+if [ "$promise" = two_machines_meet ] && [ -z "${MACHINES-}" ]; then
+  exec "$(dirname "$0")/../../machines/with_machines.sh" 2 "$0" "$@"
+fi
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../../support/patience.sh" "$tutti"
+# shellcheck source=tests/support/ports.sh
+. "$(dirname "$0")/../../support/ports.sh"
+perf=("$tutti" perf all_reduce -b 64 -e 64 -w 1)
+
+fail() {
+  echo "FAILED: $*"
+  for file in "$here"/*; do echo "--- ${file##*/}" && tail -c 4000 "$file"; done
+  exit 1
+}
+expect_one_report() { # expect_one_report RANKS FILE
+  [ "$(grep -c " perf all_reduce: $1 ranks" "$2")" = 1 ] || fail "not one report of $1 ranks in ${2##*/}"
+  grep -q '^# Out of bounds values : 0 OK$' "$2" || fail "no good verdict in ${2##*/}"
+}
+somebody_listens() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# Its agent's store owns MASTER_PORT while the ranks meet.
+starts_every_rank() {
+  local log port
+  port=$(free_port 9) # its own, and the eight that ranks try then
+  TUTTI_LOG=info timeout 120 "$torchrun" --master-port "$port" --nproc-per-node 4 --no-python "${perf[@]}" \
+    >"$here/out" 2>"$here/err" || fail "status $?"
+  expect_one_report 4 "$here/out"
+  log="torchrun: rank 3 (RANK), 4 ranks (WORLD_SIZE), local rank 3 (LOCAL_RANK), .*ports $((port + 1)) to $((port + 8))"
+  grep -q "$log" "$here/err" || fail 'rank 3 was not found by its variables'
+}
+
+jobs_at_the_same_time_stay_apart() {
+  local job pids=() ports
+  # Next to each other: each job's first port for Tutti is taken, by the other job's store or ranks. The second job's
+  # store comes first: torchrun does not look for another port.
+  ports=$(free_port 10)
+  for job in 1 0; do
+    timeout 120 "$torchrun" --master-port $((ports + job)) --nproc-per-node $((2 + job)) --no-python "${perf[@]}" \
+      >"$here/out$job" 2>"$here/err$job" &
+    pids[job]=$!
+    if [ "$job" = 1 ]; then wait_until somebody_listens $((ports + 1)) || fail 'no store of job 1'; fi
+  done
+  for job in 0 1; do wait "${pids[job]}" || fail "job $job ends with status $?"; done
+  expect_one_report 2 "$here/out0"
+  expect_one_report 3 "$here/out1"
+}
+
+# The words of a rank that works until the job's heading is in the file $OUT, and then is killed.
+# shellcheck disable=SC2016
+until_killed='"$@" -n 10000000 &
+  until grep -q " perf all_reduce: . ranks" "$OUT"; do sleep 0.05; done
+  kill -9 $! $$'
+
+# Three lives: rank 2 fails before it joins (the others wait for it), then in the middle of its work, then not.
+restarts_find_each_other_anew() {
+  cat >"$here/life" <<LIFE
+#!/bin/bash
+if [ "\$RANK" = 2 ]; then
+  case \$TORCHELASTIC_RESTART_COUNT in
+    0) sleep 0.5 && exit 9 ;;
+    1) $until_killed ;;
+  esac
+elif [ "\$TORCHELASTIC_RESTART_COUNT" = 1 ]; then
+  exec "\$@" -n 10000000
+fi
+exec "\$@"
+LIFE
+  chmod +x "$here/life"
+  OUT=$here/out timeout 150 "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 4 --max-restarts 2 --no-python \
+    "$here/life" "${perf[@]}" >"$here/out" 2>"$here/err" || fail "status $?"
+  # The second life prints its heading too, the first does not come that far.
+  [ "$(grep -c ' perf all_reduce: 4 ranks' "$here/out")" = 2 ] || fail 'there were not two lives with a heading'
+  [ "$(grep -c '^# Out of bounds values : 0 OK$' "$here/out")" = 1 ] || fail 'not one good verdict'
+}
+
+a_failing_rank_fails_the_job() {
+  local status=0
+  # shellcheck disable=SC2016
+  OUT=$here/out timeout 120 "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 3 --no-python \
+    bash -c 'if [ "$RANK" = 1 ]; then '"$until_killed"'; fi; exec "$@" -n 10000000' rank "${perf[@]}" \
+    >"$here/out" 2>"$here/err" || status=$?
+  [ "$status" = 1 ] || fail "status $status"
+  # That the ranks had met; what the survivors say is cut short now and then by their agent's SIGTERM.
+  grep -q ' perf all_reduce: 3 ranks' "$here/out" || fail 'the job was not under way'
+  # The agent names whom it sees end first: the killed rank, or one that has just told of its death.
+  grep -qE 'exitcode: -9\) local_rank: 1 |rank 1 is gone' "$here/err" || fail 'something else has failed'
+}
+
+# One agent on each of two machines, two ranks each.
+two_machines_meet() {
+  local names node pids=()
+  read -r -a names <<<"$MACHINES"
+  for node in 1 0; do
+    ip netns exec "${names[node]}" env TUTTI_INTERFACE=eth0 GLOO_SOCKET_IFNAME=eth0 TUTTI_LOG=info \
+      timeout 120 "$torchrun" --nnodes 2 --node-rank $node --master-addr 10.77.0.1 --master-port 29500 \
+      --nproc-per-node 2 --no-python "${perf[@]}" >"$here/out$node" 2>"$here/err$node" &
+    pids+=($!)
+  done
+  for node in 0 1; do wait "${pids[node]}" || fail "an agent ends with status $?"; done
+  expect_one_report 4 "$here/out0"
+  grep -q 'rank 3 of 4, transport mixed; on this machine: 2 of the 4 ranks, itself included' "$here/err1" ||
+    fail 'rank 3 is elsewhere'
+}
+
+"$promise"

@@ -1,0 +1,217 @@
+#include "tools/plan/command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "algorithms/algorithms.h"
+#include "base/assert.h"
+#include "plan/collective.h"
+#include "plan/json.h"
+#include "plan/limits.h"
+#include "plan/svg.h"
+#include "plan/text.h"
+#include "plan/verify.h"
+#include "tools/common/exit_status.h"
+#include "tools/common/file.h"
+#include "tools/common/messages.h"
+#include "tools/common/validators.h"
+#include "tools/plan/export.h"
+#include "tutti/plan.h"
+
+namespace tutti::tool {
+namespace {
+
+// The whole plan is written out to be proved: at most this many ranks. A ring of so many has 2 million steps.
+constexpr std::uint32_t kMaxProvedRanks = 1024;
+// With more ranks than this the proof leaves windows out: vector clocks cost ranks times messages.
+constexpr std::uint32_t kMaxWindowRanks = 256;
+
+struct PlanOptions {
+  std::string collective;
+  std::string algorithm;
+  std::uint32_t ranks = 0;
+  std::uint32_t root = 0;
+  std::uint32_t nodes = 1;
+  std::optional<std::uint32_t> rank;
+  bool quiet = false;
+  std::string svg_path;
+  std::string json_path;
+  ExportOptions exported;
+};
+
+int fail(const Error& error) { return report("plan", error); }
+
+Result<VerifyReport> prove(const Plan& plan) {
+  if (plan.ranks.size() <= kMaxWindowRanks) return verify_all(plan);
+  VerifyReport sum;
+  for (const bool in_place : {false, true}) {
+    const Result<VerifyReport> report = verify(plan, {.in_place = in_place});
+    if (!report.ok()) return report.error();
+    sum.steps += report->steps;
+    sum.messages += report->messages;
+    sum.race_checks += report->race_checks;
+  }
+  return sum;
+}
+
+// Prints the steps of one rank or of all, rank by rank.
+void print_steps(const Generator& generator, const PlanOptions& options) {
+  std::fputs(to_text(generator.shape).c_str(), stdout);
+  const std::uint32_t first = options.rank.value_or(0);
+  const std::uint32_t last = options.rank ? *options.rank + 1 : options.ranks;
+  for (std::uint32_t rank = first; rank < last && std::ferror(stdout) == 0; ++rank) {
+    std::fputs(to_text(generator.build(generator.shape, rank), rank).c_str(), stdout);
+  }
+}
+
+Status draw(const Plan& plan, const std::string& path) {
+  const Result<std::string> svg = to_svg(plan);
+  if (!svg.ok()) return svg.error();
+  return write_file(path, *svg);
+}
+
+// A file that could not be read back is not written.
+Status write_json(const Plan& plan, const PlanOptions& options) {
+  const auto refuse = [&](const std::string& reason) {
+    return Error{
+        .code = ErrorCode::kUnsupported,
+        .message = fmt::format("{} is not written, since it could not be read back: {}", options.json_path, reason)};
+  };
+  if (const Status fits = check_limits(plan); !fits.ok()) return refuse(fits.error().message);
+  const std::string text = to_json({.plan = plan, .name = options.algorithm});
+  if (text.size() > PlanLimits::kJsonBytes) {
+    return refuse(
+        fmt::format("the plan is too large: {} bytes of text, at most {} are taken; take fewer ranks, or "
+                    "build it with PlanBuilder",
+                    text.size(), PlanLimits::kJsonBytes));
+  }
+  return write_file(options.json_path, text);
+}
+
+Status write_files(const Plan& plan, const PlanOptions& options) {
+  if (!options.svg_path.empty()) TUTTI_TRY(draw(plan, options.svg_path));
+  if (!options.json_path.empty()) TUTTI_TRY(write_json(plan, options));
+  return export_plan(plan, options.exported);
+}
+
+void print_proof(const VerifyReport& report, const PlanShape& shape) {
+  fmt::print(
+      "proved: result, no deadlock, no race, {}, over 2 tiles and 2 calls: {} steps, {} messages, {} race checks\n",
+      shape.collective.ranks <= kMaxWindowRanks ? proved_ways(shape.windows_in_place)
+                                                : "staged, in place and out of place",
+      report.steps, report.messages, report.race_checks);
+}
+
+// What can be said of a plan of too many ranks to be written out: one rank's steps.
+int print_unproved(const Generator& generator, const PlanOptions& options) {
+  if (!options.rank || !options.svg_path.empty() || !options.json_path.empty() || options.exported.wanted()) {
+    fmt::print(stderr,
+               "tutti plan: {} ranks are too many to print, prove, draw or write as a whole (at most {}); choose one "
+               "with --rank\n",
+               options.ranks, kMaxProvedRanks);
+    return kExitUsage;
+  }
+  print_steps(generator, options);
+  fmt::print("not proved: plans of more than {} ranks are not written out as a whole\n", kMaxProvedRanks);
+  return kExitSuccess;
+}
+
+int run_plan(const PlanOptions& options) {
+  if (options.rank && *options.rank >= options.ranks) {
+    return fail(wrong_option("--rank", not_a_number(std::to_string(*options.rank), 0, options.ranks - 1)));
+  }
+  if (const Status asked = check_export(options.exported); !asked.ok()) return fail(asked.error());
+  const CollectiveKind kind = *parse_collective(options.collective);
+  if (!has_root(kind) && options.root > 0) return report_usage("plan", options.collective + " has no root");
+  if (options.root >= options.ranks) {
+    return fail(wrong_option("--root", not_a_number(std::to_string(options.root), 0, options.ranks - 1)));
+  }
+  if (options.nodes == 0 || options.nodes > options.ranks) {
+    return fail(wrong_option("--nodes", not_a_number(std::to_string(options.nodes), 1, options.ranks)));
+  }
+  const Result<Generator> generator = find_generator({.kind = kind,
+                                                      .ranks = options.ranks,
+                                                      .root = options.root,
+                                                      .nodes = nodes_of_equal_size(options.ranks, options.nodes)},
+                                                     *parse_algorithm(options.algorithm));
+  if (!generator.ok()) return fail(generator.error());
+  if (options.ranks > kMaxProvedRanks) return print_unproved(*generator, options);
+  const Plan plan = build_plan(*generator);
+  // First, so that a failure costs no proof and is not lost behind pages of steps.
+  if (const Status written = write_files(plan, options); !written.ok()) return fail(written.error());
+  const Result<VerifyReport> report = prove(plan);
+  if (!options.quiet) print_steps(*generator, options);
+  if (!report.ok()) return fail(report.error());
+  print_proof(*report, plan.shape);
+  return kExitSuccess;
+}
+
+}  // namespace
+
+std::string_view proved_ways(bool windows_in_place) {
+  return windows_in_place ? "staged and through windows, in place and out of place"
+                          : "staged in place and out of place, through windows out of place (calls in place use none)";
+}
+
+std::vector<std::string> planned_collectives() {
+  std::vector<std::string> names;
+  for (const CollectiveKind kind : all_collectives()) {
+    if (!algorithms_of(kind).empty()) names.emplace_back(to_string(kind));
+  }
+  return names;
+}
+
+std::string check_algorithm(const std::string& name) {
+  std::vector<std::string_view> known;
+  for (const Algorithm each : all_algorithms()) {
+    const bool planned = std::any_of(all_collectives().begin(), all_collectives().end(), [&](CollectiveKind kind) {
+      const std::vector<Algorithm> algorithms = algorithms_of(kind);
+      return std::find(algorithms.begin(), algorithms.end(), each) != algorithms.end();
+    });
+    if (!planned) continue;
+    if (name == to_string(each)) return {};
+    known.push_back(to_string(each));
+  }
+  return not_one_of(name, known);
+}
+
+std::vector<std::uint32_t> nodes_of_equal_size(std::uint32_t ranks, std::uint32_t machines) {
+  std::vector<std::uint32_t> nodes;
+  if (machines <= 1) return nodes;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    nodes.push_back(static_cast<std::uint32_t>(std::uint64_t{rank} * machines / ranks));
+  }
+  return nodes;
+}
+
+void add_plan_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("plan", "Print, prove and draw the plan of a collective");
+  const auto options = std::make_shared<PlanOptions>();  // shared with the callback, which outlives this function
+  command->add_option("collective", options->collective, "The collective")
+      ->required()
+      ->check(name_in(planned_collectives()));
+  command->add_option("--algorithm", options->algorithm, "One that has a plan for it, see docs/algorithms.md")
+      ->required()
+      ->check(check_algorithm);
+  command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(number_in(1u, 1u << 24));
+  command->add_option("--root", options->root, "Root of a collective that has one; default 0");
+  command->add_option("--nodes", options->nodes,
+                      "Machines that the ranks stand on, side by side, equally many on each");
+  CLI::Option* rank = command->add_option("--rank", options->rank, "Print this rank's steps only");
+  command->add_flag("--quiet", options->quiet, "Print the proof, and no steps")->excludes(rank);
+  command->add_option("--svg", options->svg_path, "Draw the plan into this file");
+  command->add_option("--json", options->json_path, "Write the plan into this file, for tutti verify --plan");
+  add_export_options(*command, options->exported);
+  command->callback([options, &exit_code] {
+    exit_code = run_plan(*options);
+    if (!output_was_taken("plan")) exit_code = kExitFailure;
+  });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,97 @@
+#include "tools/plan/export.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "base/assert.h"
+#include "plan/chakra.h"
+#include "plan/collective.h"
+#include "plan/goal.h"
+#include "plan/operations.h"
+#include "tools/common/file.h"
+#include "tools/common/messages.h"
+#include "tools/perf/options.h"
+
+namespace tutti::tool {
+namespace {
+
+Error invalid(std::string message) {
+  return {.code = ErrorCode::kInvalidArgument, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
+}
+
+// A buffer's longest row of blocks: what "bytes" are of.
+std::uint32_t most_blocks(const Collective& collective) {
+  return std::max(
+      {1u, input_blocks(collective, collective.root).count, output_blocks(collective, collective.root).count});
+}
+
+Status write_goal(const CallOperations& call, std::uint32_t ranks, const std::string& path) {
+  std::string text = goal_header(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) text += to_goal(rank, call.of_rank(rank));
+  return write_file(path, text);
+}
+
+Status write_chakra(const CallOperations& call, std::uint32_t ranks, const std::string& folder) {
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  if (failure) {
+    return cannot_write(folder, failure.value());
+  }
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    TUTTI_TRY(write_file(fmt::format("{}/plan.{}.et", folder, rank), to_chakra(rank, call.of_rank(rank))));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_export_options(CLI::App& command, ExportOptions& options) {
+  command.add_option("--goal", options.goal_path, "Write the plan as GOAL, for LogGOPSim; takes --bytes");
+  command.add_option("--chakra", options.chakra_folder,
+                     "Write the plan as Chakra traces, plan.RANK.et in this folder, for ASTRA-sim; takes --bytes");
+  command.add_option("--bytes", options.bytes, "Of the message, all its blocks: 8, 4K, 64M, 1G");
+  command.add_option("--element-bytes", options.element_bytes, "Of one element; default 4");
+  command.add_option("--slot-bytes", options.slot_bytes, "The longest message of a connection; default 512K");
+}
+
+Status check_export(const ExportOptions& options) {
+  for (const auto& [name, text] : {std::pair{"--bytes", options.bytes},
+                                   {"--element-bytes", options.element_bytes},
+                                   {"--slot-bytes", options.slot_bytes}}) {
+    if (!text.empty() && !parse_size(text)) return wrong_option(name, not_a_size(text));
+  }
+  if (!options.wanted()) {
+    return options.bytes.empty() ? Status() : invalid("--bytes is for --goal and --chakra; a plan alone has no size");
+  }
+  if (options.bytes.empty()) return invalid("--goal and --chakra write a call of some size; say it by --bytes");
+  const std::uint64_t element_bytes = *parse_size(options.element_bytes);
+  const std::uint64_t slot_bytes = *parse_size(options.slot_bytes);
+  if (element_bytes == 0 || element_bytes > 64) {
+    return wrong_option("--element-bytes", not_a_number(options.element_bytes, 1, 64));
+  }
+  if (slot_bytes == 0 || slot_bytes % 64 != 0) {
+    return invalid(fmt::format("--slot-bytes {}: a multiple of 64", options.slot_bytes));
+  }
+  return {};
+}
+
+Status export_plan(const Plan& plan, const ExportOptions& options) {
+  if (!options.wanted()) return {};
+  TUTTI_TRY(check_export(options));
+  const std::uint64_t element_bytes = *parse_size(options.element_bytes);
+  const std::uint32_t ranks = plan.shape.collective.ranks;
+  const CallSize size{.count = *parse_size(options.bytes) / element_bytes / most_blocks(plan.shape.collective),
+                      .element_bytes = element_bytes,
+                      .max_chunk_bytes = *parse_size(options.slot_bytes)};
+  const Result<CallOperations> call = CallOperations::create(plan, size);
+  if (!call.ok()) return call.error();
+  if (!options.goal_path.empty()) TUTTI_TRY(write_goal(*call, ranks, options.goal_path));
+  if (!options.chakra_folder.empty()) TUTTI_TRY(write_chakra(*call, ranks, options.chakra_folder));
+  return {};
+}
+
+}  // namespace tutti::tool

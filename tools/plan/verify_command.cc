@@ -1,0 +1,383 @@
+#include "tools/plan/verify_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "base/byte_text.h"
+#include "base/printable.h"
+#include "plan/collective.h"
+#include "plan/limits.h"
+#include "plan/mutate.h"
+#include "plan/verify.h"
+#include "tools/common/exit_status.h"
+#include "tools/common/file.h"
+#include "tools/common/messages.h"
+#include "tools/common/validators.h"
+#include "tools/plan/command.h"
+#include "topology/memory.h"
+#include "tutti/plan.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::uint32_t kMaxRanks = 4096;         // of one plan; a ring of so many has 34 million steps
+constexpr std::uint32_t kFullRanks = 256;         // beyond: staged, in place, one tile and call
+constexpr std::uint64_t kMostSteps = 70'000'000;  // of one plan
+constexpr std::uint64_t kStepBytes = 80;          // a run with a plan of kMostSteps takes up to 5.6 GB, measured
+// Of one plan beyond kFullRanks whose races only vector clocks can judge: words joined, some 10^9 a second.
+constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 32;
+constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
+constexpr std::uint32_t kMutatedVariants = 4;  // up to here with every root and all shapes of machines, else the first
+constexpr std::uint32_t kMostMutatedRanks = 12;  // with --mutations: every rank count up to here
+constexpr std::size_t kShownMisses = 10;
+
+struct VerifyCommand {
+  std::string ranks = "2..64";
+  std::string collective;  // empty: all of them
+  std::string algorithm;
+  bool more_mutations = false;
+  std::string plan_path;
+};
+
+// A line that is drawn over and over on a terminal; nothing where standard error is none.
+class ProgressBar {
+ public:
+  explicit ProgressBar(double total) : total_(total), shown_(isatty(STDERR_FILENO) == 1) {}
+  ~ProgressBar() { clear(); }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void advance(double work, const std::string& what) {
+    done_ += work;
+    const int percent = static_cast<int>(100 * done_ / total_);
+    if (!shown_ || percent == percent_) return;
+    percent_ = percent;
+    const auto filled = static_cast<std::size_t>(percent * kWidth / 100);
+    fmt::print(stderr, "\r[{:<{}}] {:3}% {:<28}", std::string(filled, '#'), kWidth, percent, what);
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (shown_ && percent_ >= 0) fmt::print(stderr, "\r{:{}}\r", "", kWidth + 40);
+    percent_ = -1;
+  }
+
+ private:
+  static constexpr int kWidth = 40;
+  double total_;
+  double done_ = 0;
+  int percent_ = -1;
+  bool shown_;
+};
+
+struct Outcome {
+  // Available memory, measured once at the start: freed memory stays with this process, and a later measurement would
+  // count it as used.
+  std::uint64_t memory_bytes = 0;
+  std::string_view memory_limit;
+  std::uint64_t plans = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t skipped = 0;
+  std::uint64_t sampled = 0;     // of more than kFullRanks
+  std::uint64_t races_open = 0;  // of these: proved but for races
+  VerifyReport counts;
+  MutationCount mutations;
+};
+
+double work_of(std::uint32_t ranks) { return static_cast<double>(ranks) * ranks; }
+
+// One algorithm of one collective.
+struct Subject {
+  CollectiveKind kind;
+  Algorithm algorithm;
+
+  std::string name() const { return fmt::format("{} {}", to_string(kind), to_string(algorithm)); }
+};
+
+std::vector<Subject> subjects_of(const VerifyCommand& command) {
+  std::vector<Subject> subjects;
+  for (const CollectiveKind kind : all_collectives()) {
+    if (!command.collective.empty() && command.collective != to_string(kind)) continue;
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      if (!command.algorithm.empty() && command.algorithm != to_string(algorithm)) continue;
+      subjects.push_back({.kind = kind, .algorithm = algorithm});
+    }
+  }
+  return subjects;
+}
+
+// Roots: the first rank, one in the middle and the last.
+std::vector<std::uint32_t> roots_of(CollectiveKind kind, std::uint32_t ranks) {
+  if (!has_root(kind)) return {0};
+  if (ranks > kFullRanks) return {ranks / 2};
+  std::vector<std::uint32_t> roots{0, ranks / 2, ranks - 1};
+  roots.erase(std::unique(roots.begin(), roots.end()), roots.end());
+  return roots;
+}
+
+// Machines: all ranks on one; half of them on each of two; two thirds on the first.
+std::vector<std::vector<std::uint32_t>> machines_of(std::uint32_t ranks) {
+  std::vector<std::vector<std::uint32_t>> shapes{{}};
+  if (ranks < 2) return shapes;
+  shapes.push_back(nodes_of_equal_size(ranks, 2));
+  std::vector<std::uint32_t> uneven(ranks, 1);
+  std::fill_n(uneven.begin(), (2 * ranks + 2) / 3, 0);
+  if (uneven.back() == 1) shapes.push_back(std::move(uneven));
+  return shapes;
+}
+
+std::string describe(const Subject& subject, const Collective& collective) {
+  std::string text = fmt::format("{}, {} ranks", subject.name(), collective.ranks);
+  if (has_root(subject.kind)) text += fmt::format(", root {}", collective.root);
+  if (!collective.nodes.empty()) {
+    const auto first = std::count(collective.nodes.begin(), collective.nodes.end(), collective.nodes.front());
+    text += fmt::format(", the first {} on a machine of their own", first);
+  }
+  return text;
+}
+
+// Steps of all ranks together, taken to be about as many as those of the first.
+std::uint64_t steps_of(const Generator& generator) {
+  std::uint64_t steps = 0;
+  for (const Channel& channel : generator.build(generator.shape, 0).channels) steps += channel.steps.size();
+  return steps * generator.shape.collective.ranks;
+}
+
+std::uint64_t channels_of(const Plan& plan) {
+  std::uint64_t channels = 0;
+  for (const RankPlan& rank : plan.ranks) channels += rank.channels.size();
+  return channels;
+}
+
+// Beyond kFullRanks the four ways of memory would take hours: what is left is the result, in place, and races where
+// each rank's own order or vector clocks of a bounded size show that there are none.
+Result<VerifyReport> prove_or_sample(const Plan& plan) {
+  if (plan.ranks.size() <= kFullRanks) return verify_all(plan);
+  const auto sampled = verify(plan, {.in_place = true, .own_order_only = true, .tiles = 1, .calls = 1});
+  if (!sampled.ok() || sampled->race_free) return sampled;
+  const std::uint64_t joins = sampled->steps + 2 * sampled->messages;
+  if (joins * channels_of(plan) > kMostClockWords) return sampled;
+  auto clocked = verify(plan, {.in_place = true, .tiles = 1, .calls = 1});
+  return !clocked.ok() && clocked.error().code == ErrorCode::kUnsupported ? sampled : clocked;
+}
+
+// Why the plan is not built; empty: it is.
+std::string too_large(const Generator& generator, const Outcome& outcome) {
+  const std::uint64_t steps = steps_of(generator);
+  if (steps > kMostSteps) return fmt::format("has about {} steps, more than {}", steps, kMostSteps);
+  const std::uint64_t needed = steps * kStepBytes;
+  if (needed <= outcome.memory_bytes) return {};
+  return fmt::format("has about {} steps, which need {} of memory, and {} are available ({})", steps,
+                     text_of_bytes(needed), text_of_bytes(outcome.memory_bytes), outcome.memory_limit);
+}
+
+// Calls `visit` with every different plan for so many ranks: of roots, and of machines where the plan depends on them.
+// Counts what there is no plan for and tells of the first.
+void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar, Outcome& outcome,
+                   const std::function<void(const Plan& plan, const std::string& name)>& visit) {
+  for (const std::uint32_t root : roots_of(subject.kind, ranks)) {
+    Plan on_one;
+    for (const std::vector<std::uint32_t>& nodes : machines_of(ranks)) {
+      const Collective collective{.kind = subject.kind, .ranks = ranks, .root = root, .nodes = nodes};
+      const Result<Generator> generator = find_generator(collective, subject.algorithm);
+      if (!generator.ok()) {
+        if (outcome.skipped++ > 0) return;
+        bar.clear();
+        fmt::print("skipped: {}\n", generator.error().message);
+        return;
+      }
+      if (const std::string why = ranks > kFullRanks ? too_large(*generator, outcome) : ""; !why.empty()) {
+        ++outcome.skipped;
+        bar.clear();
+        fmt::print("left out: {} {}\n", describe(subject, collective), why);
+        continue;
+      }
+      Plan plan = build_plan(*generator);
+      if (!nodes.empty() && plan.ranks == on_one.ranks) break;  // machines make no difference to it
+      visit(plan, describe(subject, collective));
+      if (nodes.empty()) on_one = std::move(plan);
+    }
+  }
+}
+
+void prove_range(const Subject& subject, RankRange range, ProgressBar& bar, Outcome& outcome) {
+  for (std::uint32_t ranks = range.first; ranks <= range.last; ++ranks) {
+    bar.advance(work_of(ranks), fmt::format("{}, {} ranks", subject.name(), ranks));
+    for_each_plan(subject, ranks, bar, outcome, [&](const Plan& plan, const std::string& name) {
+      const Result<VerifyReport> report = prove_or_sample(plan);
+      ++outcome.plans;
+      if (!report.ok()) {
+        ++outcome.failed;
+        bar.clear();
+        fmt::print("NOT proved: {}: {}\n", name, to_string(report.error()));
+        return;
+      }
+      if (ranks > kFullRanks) ++outcome.sampled;
+      if (!report->race_free) {
+        ++outcome.races_open;
+        bar.clear();
+        fmt::print("races left out: {}: its order takes more vector clocks than are tried\n", name);
+      }
+      outcome.counts.steps += report->steps;
+      outcome.counts.messages += report->messages;
+      outcome.counts.race_checks += report->race_checks;
+    });
+  }
+}
+
+void count_mutants(const Subject& subject, const VerifyCommand& command, ProgressBar& bar, Outcome& outcome) {
+  std::vector<std::uint32_t> counts(std::begin(kMutatedRanks), std::end(kMutatedRanks));
+  if (command.more_mutations) {
+    counts.clear();
+    for (std::uint32_t ranks = 1; ranks <= kMostMutatedRanks; ++ranks) counts.push_back(ranks);
+  }
+  for (const std::uint32_t ranks : counts) {
+    bar.advance(0, fmt::format("{}, mutations", subject.name()));
+    for_each_plan(subject, ranks, bar, outcome, [&](const Plan& plan, const std::string& name) {
+      if (!verify_all(plan).ok()) {
+        ++outcome.failed;
+        fmt::print("NOT proved: {}, so its mutations say nothing\n", name);
+        return;
+      }
+      const Collective& collective = plan.shape.collective;
+      if (ranks > kMutatedVariants && (collective.root > 0 || !collective.nodes.empty())) return;
+      MutationCount count = count_mutations(plan);
+      for (std::string& missed : count.missed_names) missed = fmt::format("{}: {}", name, missed);
+      outcome.mutations += count;
+    });
+  }
+}
+
+int report_outcome(const Outcome& outcome, const std::vector<Subject>& subjects, RankRange range, double seconds) {
+  const MutationCount& mutations = outcome.mutations;
+  for (std::size_t i = 0; i < mutations.missed_names.size() && i < kShownMisses; ++i) {
+    fmt::print("missed: {}\n", mutations.missed_names[i]);
+  }
+  const bool good = outcome.failed == 0 && mutations.missed == 0 && outcome.plans > 0;
+  if (outcome.failed > 0) fmt::print("FAILED: {} of {} plans were not proved\n", outcome.failed, outcome.plans);
+  std::set<CollectiveKind> kinds;
+  std::set<Algorithm> algorithms;
+  for (const Subject& subject : subjects) {
+    kinds.insert(subject.kind);
+    algorithms.insert(subject.algorithm);
+  }
+  fmt::print(
+      "{} {} plans ({} {}, {} {}, ranks {}..{}): {} steps, {} messages, {} race checks in {:.1f} s; "
+      "mutations: tried {}, refused {}, harmless {}, missed {}\n",
+      good ? "proved" : "FAILED; proved", outcome.plans - outcome.failed, kinds.size(),
+      kinds.size() == 1 ? "collective" : "collectives", algorithms.size(),
+      algorithms.size() == 1 ? "algorithm" : "algorithms", range.first, range.last, outcome.counts.steps,
+      outcome.counts.messages, outcome.counts.race_checks, seconds, mutations.tried, mutations.refused,
+      mutations.harmless, mutations.missed);
+  if (range.last > kFullRanks) {
+    fmt::print(
+        "plans of more than {} ranks: result and no deadlock, staged, in place, 1 tile and 1 call; no race in "
+        "{} of {}; {} left out\n",
+        kFullRanks, outcome.sampled - outcome.races_open, outcome.sampled, outcome.skipped);
+  }
+  return good ? kExitSuccess : kExitFailure;
+}
+
+int run_verify(const VerifyCommand& command) {
+  const RankRange range = *parse_rank_range(command.ranks);
+  const std::vector<Subject> subjects = subjects_of(command);
+  if (subjects.empty()) {
+    fmt::print(stderr, "tutti verify: no plan of {} is called {}\n", command.collective, command.algorithm);
+    return kExitUsage;
+  }
+  double work = 0;
+  for (std::uint32_t ranks = range.first; ranks <= range.last; ++ranks) work += work_of(ranks);
+  ProgressBar bar(work * static_cast<double>(subjects.size()));
+  const AvailableMemory memory = available_memory();
+  Outcome outcome;
+  outcome.memory_bytes = memory.bytes();
+  outcome.memory_limit = memory.limit();
+  const auto start = std::chrono::steady_clock::now();
+  for (const Subject& subject : subjects) {
+    prove_range(subject, range, bar, outcome);
+    count_mutants(subject, command, bar, outcome);
+  }
+  bar.clear();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return report_outcome(outcome, subjects, range, seconds.count());
+}
+
+// A plan of the user's own, from a file.
+int verify_file(const std::string& path) {
+  const Result<std::string> text = read_file(path, PlanLimits::kJsonBytes + 1);
+  if (!text.ok()) return report("verify", text.error());
+  const Result<UserPlan> plan = UserPlan::parse_json(*text);
+  if (!plan.ok()) return report("verify", wrong_content(fmt::format("{}: {}", path, plan.error().message)));
+  const PlanDescription& what = plan->description();
+  const PlanProof& proof = plan->proof();
+  fmt::print(
+      "proved {}{}{} of {} {}: result, no deadlock, no race, {}, over 2 tiles and 2 calls: {} steps, {} messages, {} "
+      "race checks; digest {:08x}\n",
+      what.name, what.name.empty() ? "" : ", ", to_string(what.collective), what.ranks,
+      what.ranks == 1 ? "rank" : "ranks", proved_ways(proof.windows_in_place), proof.steps, proof.messages,
+      proof.race_checks, plan->digest());
+  return kExitSuccess;
+}
+
+bool parse_number(std::string_view text, std::uint32_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+std::string check_rank_range(const std::string& text) {
+  const std::optional<RankRange> range = parse_rank_range(text);
+  if (!range) return fmt::format("\"{}\" is not a number of ranks (8) or a range (2..64)", printable(text));
+  if (range->last > kMaxRanks) return not_a_number(std::to_string(range->last), 1, kMaxRanks);
+  return {};
+}
+
+}  // namespace
+
+std::optional<RankRange> parse_rank_range(const std::string& text) {
+  const std::size_t dots = text.find("..");
+  const std::string_view whole = text;
+  RankRange range;
+  if (!parse_number(whole.substr(0, dots), range.first)) return std::nullopt;
+  range.last = range.first;
+  if (dots != std::string::npos && !parse_number(whole.substr(dots + 2), range.last)) return std::nullopt;
+  if (range.first == 0 || range.last < range.first) return std::nullopt;
+  return range;
+}
+
+void add_verify_command(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("verify", "Prove every algorithm of every collective, and test the verifier by mutations");
+  const auto options = std::make_shared<VerifyCommand>();  // shared with the callback, which outlives this function
+  CLI::Option* ranks = command->add_option("--ranks", options->ranks, "Rank counts to prove: A..B or A")
+                           ->capture_default_str()
+                           ->check(check_rank_range);
+  CLI::Option* collective = command->add_option("--collective", options->collective, "Only this one; default all")
+                                ->check(name_in(planned_collectives()));
+  CLI::Option* algorithm =
+      command->add_option("--algorithm", options->algorithm, "Only this one; default all")->check(check_algorithm);
+  CLI::Option* mutations = command->add_flag(
+      "--mutations", options->more_mutations,
+      fmt::format("Mutate the plans of every rank count up to {} (some seconds) instead of {}; --ranks makes no "
+                  "difference to this",
+                  kMostMutatedRanks, fmt::join(kMutatedRanks, ", ")));
+  command->add_option("--plan", options->plan_path, "Prove the plan in this file instead, see docs/plan-json.md")
+      ->excludes(ranks, collective, algorithm, mutations);
+  command->callback([options, &exit_code] {
+    exit_code = options->plan_path.empty() ? run_verify(*options) : verify_file(options->plan_path);
+    if (!output_was_taken("verify")) exit_code = kExitFailure;
+  });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,164 @@
+#include "tools/recorder/commands.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/config.h"
+#include "base/recording.h"
+#include "tools/common/exit_status.h"
+#include "tools/common/file.h"
+#include "tools/common/messages.h"
+#include "tools/common/validators.h"
+#include "tools/recorder/doctor.h"
+#include "tools/recorder/recording.h"
+#include "tools/recorder/top.h"
+#include "tools/recorder/trace.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::size_t kMostTroubles = 3;  // lines about files that nobody has named
+
+struct Choice {
+  std::string folder;  // empty: where ranks of this user leave them
+  std::string job;     // 8 hexadecimal digits; empty: all, or the newest
+};
+
+struct TopCommand {
+  Choice choice;
+  bool once = false;
+  std::int64_t interval_ms = 1000;
+};
+
+struct DoctorCommand {
+  Choice choice;
+  std::vector<std::string> files;
+  std::string trace;
+};
+
+void add_choice(CLI::App& command, Choice& choice) {
+  command.add_option("--job", choice.job, "the job by its number, 8 hexadecimal digits")
+      ->check([](const std::string& job) {
+        const bool right = job.size() == 8 && job.find_first_not_of("0123456789abcdef") == std::string::npos;
+        return right ? std::string()
+                     : fmt::format("\"{}\" is not a job; give 8 hexadecimal digits, as `tutti top` shows them", job);
+      });
+  command.add_option("--dir", choice.folder,
+                     "the folder of the recordings (default: TUTTI_RECORD_DIR, or where ranks put them)");
+}
+
+Result<std::vector<std::string>> folders_of(const Choice& choice) {
+  if (!choice.folder.empty()) return std::vector<std::string>{choice.folder};
+  const auto config = parse_config(environment_variables());
+  if (!config) return config.error();
+  return recording::folders(config->record_dir, process_environment());
+}
+
+// Of the job that is asked for, by its number.
+std::vector<Recording> of_job(std::vector<Recording> all, const std::string& job) {
+  std::erase_if(all, [&](const Recording& one) { return fmt::format("{:08x}", one.job) != job; });
+  return all;
+}
+
+std::string newest_job(const std::vector<Recording>& all) {
+  const auto newest = std::max_element(all.begin(), all.end(),
+                                       [](const Recording& a, const Recording& b) { return a.made_ns < b.made_ns; });
+  return fmt::format("{:08x}", newest->job);
+}
+
+int run_top(const TopCommand& command) {
+  const auto folders = folders_of(command.choice);
+  if (!folders) return report("top", folders.error());
+  const bool clears = !command.once && isatty(STDOUT_FILENO) == 1;
+  while (true) {
+    std::vector<std::string> troubles;
+    std::vector<Recording> recordings = read_recordings(*folders, troubles);
+    if (!command.choice.job.empty()) recordings = of_job(std::move(recordings), command.choice.job);
+    std::string table = top_table(recordings, recording::unix_ns());
+    const bool nothing = table.empty();
+    if (nothing) table = fmt::format("no job runs here that has recordings in {}\n", fmt::join(*folders, ", "));
+    fmt::print("{}{}", clears ? "\033[H\033[2J" : "", table);
+    if (!output_was_taken("top")) return kExitFailure;
+    if (command.once) return nothing ? kExitFailure : kExitSuccess;
+    std::this_thread::sleep_for(std::chrono::milliseconds(command.interval_ms));
+  }
+}
+
+// The files that are named, all those of the job that is named, or those of the newest job.
+Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
+  std::vector<Recording> recordings;
+  for (const std::string& path : command.files) {
+    auto read = read_recording(path);
+    if (!read) return read.error();
+    recordings.push_back(*std::move(read));
+  }
+  if (!command.files.empty()) {
+    sort_recordings(recordings);
+    return command.choice.job.empty() ? recordings : of_job(std::move(recordings), command.choice.job);
+  }
+  auto folders = folders_of(command.choice);
+  if (!folders) return folders.error();
+  std::vector<std::string> troubles;
+  recordings = read_recordings(*folders, troubles);
+  const std::size_t told = troubles.size() <= kMostTroubles ? troubles.size() : kMostTroubles - 1;
+  for (std::size_t i = 0; i < told; ++i) fmt::print(stderr, "tutti doctor: {}\n", troubles[i]);
+  if (told < troubles.size()) {  // what is left of processes that were killed while they began
+    fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", troubles.size() - told);
+  }
+  if (!recordings.empty()) {
+    const std::string job = command.choice.job.empty() ? newest_job(recordings) : command.choice.job;
+    recordings = of_job(std::move(recordings), job);
+  }
+  if (recordings.empty()) {
+    return Error{
+        ErrorCode::kSystem, ErrorScope::kCall, -1,
+        fmt::format("no recordings{} in {}: name the files, or their folder with --dir",
+                    command.choice.job.empty() ? "" : " of job " + command.choice.job, fmt::join(*folders, ", "))};
+  }
+  return recordings;
+}
+
+int run_doctor(const DoctorCommand& command) {
+  const auto recordings = read_for_doctor(command);
+  if (!recordings) return report("doctor", recordings.error());
+  const std::int64_t now_ns = recording::unix_ns();
+  fmt::print("{}", doctor_report(*recordings, now_ns));
+  if (!output_was_taken("doctor")) return kExitFailure;
+  if (command.trace.empty()) return kExitSuccess;
+  const Status written = write_file(command.trace, chrome_trace(*recordings, now_ns));
+  return written.ok() ? kExitSuccess : report("doctor", written.error());
+}
+
+}  // namespace
+
+void add_top_command(CLI::App& app, int& exit_status) {
+  auto command = std::make_shared<TopCommand>();  // shared with the callback, which outlives this function
+  CLI::App* top = app.add_subcommand("top", "Show the ranks of the jobs that run on this machine, live");
+  add_choice(*top, command->choice);
+  top->add_flag("--once", command->once, "print one table and end; status 1 where nothing runs");
+  top->add_option("--interval-ms", command->interval_ms, "between two tables, 100 to 60000")
+      ->check(number_in(100, 60'000));
+  top->callback([command, &exit_status] { exit_status = run_top(*command); });
+}
+
+void add_doctor_command(CLI::App& app, int& exit_status) {
+  auto command = std::make_shared<DoctorCommand>();  // shared with the callback, which outlives this function
+  CLI::App* doctor = app.add_subcommand("doctor", "Say what happened to a job that hangs or died, and who is to blame");
+  doctor->add_option("files", command->files, "recordings, of one job or several (default: all of the newest job)");
+  add_choice(*doctor, command->choice);
+  doctor->add_option("--trace", command->trace, "also write a trace for Perfetto (ui.perfetto.dev) into this file");
+  doctor->callback([command, &exit_status] { exit_status = run_doctor(*command); });
+}
+
+}  // namespace tutti::tool

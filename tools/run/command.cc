@@ -1,0 +1,92 @@
+#include "tools/run/command.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tools/common/exit_status.h"
+#include "tools/common/messages.h"
+#include "tools/common/validators.h"
+#include "tools/run/elastic.h"
+#include "tools/run/launch.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr double kMaxTimeoutS = 1e8;
+
+struct RunOptions {
+  std::int32_t ranks = 0;
+  std::int64_t grace_ms = 2000;
+  double timeout_s = 0;
+  bool no_prefix = false;
+  std::string elastic;  // "MIN:MAX"
+  ElasticBounds bounds;
+  double rejoin_s = 60;
+};
+
+int run(RunOptions options, const std::vector<std::string>& program) {
+  if (!options.elastic.empty()) {
+    const Status read = parse_elastic(options.elastic, options.ranks, options.bounds);
+    if (!read) {
+      return report_usage("run", read.error().message);
+    }
+  }
+  if (options.ranks == 0) {
+    return report_usage("run", "how many ranks? Write -n N or --elastic MIN:MAX");
+  }
+  options.bounds.rejoin = std::chrono::milliseconds(std::int64_t(options.rejoin_s * 1000));
+  if (program.empty()) {
+    return report_usage("run", fmt::format("no program; write `tutti run -n {} -- PROGRAM ARGS...`", options.ranks));
+  }
+  const Result<int> status =
+      launch({.name = "tutti run",
+              .command = program,
+              .ranks = options.ranks,
+              .grace = std::chrono::milliseconds(options.grace_ms),
+              .timeout = std::chrono::milliseconds(std::int64_t(options.timeout_s * 1000)),
+              .prefix = options.no_prefix ? Prefix::kNone : Prefix::kAll,
+              .elastic = options.elastic.empty() ? std::nullopt : std::optional(options.bounds)});
+  if (status) return *status;
+  fmt::print(stderr, "tutti run: {}\n", status.error().message);
+  return kExitFailure;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_status) {
+  auto options = std::make_shared<RunOptions>();  // shared with the callback, which outlives this call
+  CLI::App* command = app.add_subcommand("run", "Start the ranks of a job here: tutti run -n N -- PROGRAM ARGS...");
+  command->footer(
+      "Each line of the ranks' output gets \"[rank] \" in front. When a rank fails the others get the grace period, "
+      "then\n"
+      "SIGTERM, then after 1 s SIGKILL. Exit status: that of the first rank that failed, 128 + N for signal N; 124 "
+      "after\n"
+      "--timeout-s; 127 or 126 where PROGRAM can't be found or executed.");
+  command->add_option("-n,--ranks", options->ranks, "Number of ranks")->check(number_in(1, kMaxLocalRanks));
+  command->add_option("--elastic", options->elastic,
+                      "MIN:MAX: start MAX ranks, replace those that die, go on while MIN live (docs/elastic.md)");
+  command->add_option("--max-restarts", options->bounds.restarts, "Dead ranks that are replaced, with --elastic")
+      ->check(number_in(0, 1'000'000))
+      ->capture_default_str();
+  command
+      ->add_option("--rejoin-s", options->rejoin_s,
+                   "With --elastic: seconds after which a rank that lives and does not come to the others is replaced")
+      ->check(number_in(0.01, kMaxTimeoutS))
+      ->capture_default_str();
+  command
+      ->add_option("--grace-ms", options->grace_ms, "What the other ranks get after a first failure, in milliseconds")
+      ->check(number_in(std::int64_t{0}, std::int64_t{3'600'000}))
+      ->capture_default_str();
+  command->add_option("--timeout-s", options->timeout_s, "End the job after so many seconds; 0: never")
+      ->check(number_in(0.0, kMaxTimeoutS));
+  command->add_flag("--no-prefix", options->no_prefix, "Pass the ranks' lines on as they are");
+  command->callback([options, program = std::move(program), &exit_status] { exit_status = run(*options, program); });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,21 @@
+#include "tools/sim/parameters.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "tools/common/file.h"
+#include "tools/common/messages.h"
+
+namespace tutti::tool {
+
+Result<Parameters> read_parameters(const std::string& path) {
+  // One byte more than is taken tells the parser that the file is too long.
+  const Result<std::string> text = read_file(path, kMostParameterBytes + 1);
+  if (!text) return text.error();
+  Result<Parameters> parameters = parse_parameters(*text);
+  if (parameters) return parameters;
+  return wrong_content(fmt::format("{}: {}", path, parameters.error().message));
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,396 @@
+// Column generation: the linear program knows the tours that were worth it so far; its prices go to cheapest_tour(),
+// and a tour that costs less than 1 at these prices joins. There is none when the optimum is reached.
+#include "tools/topo/packing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+#include "base/assert.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kTiny = 1e-9;      // of prices and pivots, which are about 1
+constexpr double kAccuracy = 1e-7;  // of the optimum
+constexpr double kMaxLoads = 1024;  // of one resource by all tours
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// The revised simplex method with an explicit inverse. Ties among leaving rows go to the lexicographically smallest row
+// of the inverse, so that no basis comes twice. Rows are resources, scaled to a capacity of 1.
+class Master {
+ public:
+  explicit Master(const std::vector<double>& capacity) : capacity_(capacity), rows_(capacity.size()) {
+    inverse_.assign(rows_ * rows_, 0);
+    for (std::size_t row = 0; row < rows_; ++row) inverse_[row * rows_ + row] = 1;
+    value_.assign(rows_, 1);
+    basis_.assign(rows_, kSlack);
+  }
+
+  // Per unit of capacity: what one more of it would bring.
+  std::vector<double> prices() const {
+    std::vector<double> prices(rows_, 0);
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (basis_[row] == kSlack) continue;
+      for (std::size_t i = 0; i < rows_; ++i) prices[i] += inverse_[row * rows_ + i];
+    }
+    for (std::size_t i = 0; i < rows_; ++i) prices[i] /= capacity_[i];
+    return prices;
+  }
+
+  void enter(Tour tour, const std::vector<std::uint32_t>& loads) {
+    std::vector<double> column(rows_, 0);
+    for (std::uint32_t resource : loads) column[resource] += 1 / capacity_[resource];
+    const std::size_t row = pivot(column);
+    basis_[row] = static_cast<std::int32_t>(tours_.size());
+    tours_.push_back(std::move(tour));
+  }
+
+  // A resource whose price is negative has too much asked of it: gives back some of its capacity. False: there is none.
+  bool enter_slack(const std::vector<double>& prices) {
+    std::size_t lowest = 0;
+    for (std::size_t i = 0; i < rows_; ++i) {
+      if (prices[i] * capacity_[i] < prices[lowest] * capacity_[lowest]) lowest = i;
+    }
+    if (prices[lowest] * capacity_[lowest] >= -kTiny * scale()) return false;
+    std::vector<double> column(rows_, 0);
+    column[lowest] = 1;
+    const std::size_t row = pivot(column);
+    basis_[row] = kSlack;
+    return true;
+  }
+
+  double total() const {
+    double sum = 0;
+    for (std::size_t row = 0; row < rows_; ++row) sum += basis_[row] == kSlack ? 0 : value_[row];
+    return sum;
+  }
+
+  std::vector<std::pair<double, Tour>> shares() const {
+    std::vector<std::pair<double, Tour>> shares;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (basis_[row] == kSlack || value_[row] <= kTiny * scale()) continue;
+      shares.emplace_back(value_[row], tours_[static_cast<std::size_t>(basis_[row])]);
+    }
+    return shares;
+  }
+
+ private:
+  static constexpr std::int32_t kSlack = -1;
+
+  double scale() const { return std::max(1.0, total()); }
+
+  // Puts the column into the basis; gives the row that it took.
+  std::size_t pivot(const std::vector<double>& column) {
+    std::vector<double> change(rows_, 0);  // inverse * column
+    for (std::size_t row = 0; row < rows_; ++row) {
+      for (std::size_t i = 0; i < rows_; ++i) change[row] += inverse_[row * rows_ + i] * column[i];
+    }
+    const std::size_t leaving = ratio_test(change);
+    const double by = change[leaving];
+    for (std::size_t i = 0; i < rows_; ++i) inverse_[leaving * rows_ + i] /= by;
+    value_[leaving] /= by;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (row == leaving || change[row] == 0) continue;
+      for (std::size_t i = 0; i < rows_; ++i) {
+        inverse_[row * rows_ + i] -= change[row] * inverse_[leaving * rows_ + i];
+      }
+      value_[row] = std::max(0.0, value_[row] - change[row] * value_[leaving]);
+    }
+    return leaving;
+  }
+
+  std::size_t ratio_test(const std::vector<double>& change) const {
+    const double largest = *std::max_element(change.begin(), change.end());
+    TUTTI_ASSERT(largest > 0, "a tour without loads");
+    std::size_t leaving = rows_;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (change[row] <= kTiny * largest) continue;
+      if (leaving == rows_ || goes_before(row, leaving, change)) leaving = row;
+    }
+    return leaving;
+  }
+
+  bool goes_before(std::size_t a, std::size_t b, const std::vector<double>& change) const {
+    const double first = value_[a] / change[a], second = value_[b] / change[b];
+    if (std::abs(first - second) > kTiny * std::max(first, second)) return first < second;
+    for (std::size_t i = 0; i < rows_; ++i) {
+      const double left = inverse_[a * rows_ + i] / change[a], right = inverse_[b * rows_ + i] / change[b];
+      if (std::abs(left - right) > kTiny * std::max(std::abs(left), std::abs(right))) return left < right;
+    }
+    return false;
+  }
+
+  const std::vector<double>& capacity_;
+  std::size_t rows_;
+  std::vector<double> inverse_;      // [row * rows_ + i]
+  std::vector<double> value_;        // [row]: of what is in the basis there
+  std::vector<std::int32_t> basis_;  // [row]: index into tours_, or kSlack
+  std::vector<Tour> tours_;
+};
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// Keeps the least bound: capacities at prices where the cheapest tour costs 1.
+void note_bound(const TourProblem& problem, const std::vector<double>& prices, double cheapest, Packing& packing) {
+  if (!(cheapest > 0)) return;
+  const double bound = dot(prices, problem.capacity) / cheapest;
+  if (!packing.prices.empty() && bound >= packing.bound) return;
+  packing.bound = bound;
+  packing.prices = prices;
+  for (double& price : packing.prices) price /= cheapest;
+}
+
+bool may_search_all(const TourProblem& problem, const PackingLimits& limits, const Packing& packing) {
+  if (problem.places > kMaxExactPlaces) return false;
+  const std::uint64_t sets = 1ull << (problem.places - 1);
+  return packing.steps + problem.doors.size() * problem.places * problem.places * sets <= limits.max_steps;
+}
+
+// A tour that costs less than 1, or else the proof that there is none, as far as the limits let it.
+std::optional<Tour> next_tour(const TourProblem& problem, const PackingLimits& limits,
+                              const std::vector<double>& prices, double total, Packing& packing) {
+  PricedTour cheap = cheap_tour(problem, prices, packing.steps);
+  if (cheap.price < 1 - 1e-6) return std::move(cheap.tour);
+  note_bound(problem, prices, least_price(problem, prices), packing);
+  packing.proven = total >= packing.bound * (1 - kAccuracy);
+  if (packing.proven || !may_search_all(problem, limits, packing)) return std::nullopt;
+  PricedTour cheapest = cheapest_tour(problem, prices, packing.steps);
+  note_bound(problem, prices, cheapest.price, packing);
+  packing.proven = total >= packing.bound * (1 - kAccuracy);
+  if (packing.proven || cheapest.price >= 1 - kTiny) return std::nullopt;
+  return std::move(cheapest.tour);
+}
+
+// Before the first tour all prices are 0, and any would do: one over wide links. Nothing: there is none, or none known.
+std::optional<Tour> first_tour(const TourProblem& problem, const PackingLimits& limits, Packing& packing) {
+  std::vector<double> prices;
+  for (double capacity : problem.capacity) prices.push_back(1 / capacity);
+  PricedTour cheap = cheap_tour(problem, prices, packing.steps);
+  if (cheap.price < kInfinite) return std::move(cheap.tour);
+  if (!may_search_all(problem, limits, packing)) return std::nullopt;
+  PricedTour cheapest = cheapest_tour(problem, prices, packing.steps);
+  if (cheapest.price < kInfinite) return std::move(cheapest.tour);
+  packing.proven = true;
+  packing.bound = 0;
+  return std::nullopt;
+}
+
+// What can be said without the linear program: all tours together have no more than the links that lead to and from one
+// place.
+void note_cuts(const TourProblem& problem, double total, Packing& packing) {
+  for (std::uint32_t place = 0; place < problem.places; ++place) {
+    std::vector<double> prices(problem.capacity.size(), 0);
+    const auto price_first = [&](const Leg& leg) {
+      if (!leg.resources.empty()) prices[leg.resources.front()] = 1;
+    };
+    const auto price_last = [&](const Leg& leg) {
+      if (!leg.resources.empty()) prices[leg.resources.back()] = 1;
+    };
+    for (std::uint32_t other = 0; other < problem.places; ++other) {
+      if (other == place) continue;
+      price_first(problem.leg(place, other));
+      price_last(problem.leg(other, place));
+    }
+    for (const Door& door : problem.doors) price_last(door.legs[place]);
+    for (const Exit& exit : problem.exits) price_first(exit.legs[place]);
+    const double least = least_price(problem, prices);
+    if (least < kInfinite) note_bound(problem, prices, least, packing);
+  }
+  packing.proven = total >= packing.bound * (1 - kAccuracy);
+}
+
+// Solves the linear program, as far as the limits let it; gives its tours and their shares.
+std::vector<std::pair<double, Tour>> solve(const TourProblem& problem, const PackingLimits& limits, Packing& packing) {
+  packing.bound = kInfinite;
+  Master master(problem.capacity);
+  std::optional<Tour> next = first_tour(problem, limits, packing);
+  const std::uint64_t pivot_steps = problem.capacity.size() * problem.capacity.size();
+  for (bool first = true; next && (first || packing.steps <= limits.max_steps); first = false) {
+    const std::vector<std::uint32_t> loads = loads_of(problem, *next);
+    master.enter(std::move(*next), loads);
+    std::vector<double> prices = master.prices();
+    packing.steps += pivot_steps;
+    while (packing.steps <= limits.max_steps && master.enter_slack(prices)) {
+      prices = master.prices();
+      packing.steps += pivot_steps;
+    }
+    for (double& price : prices) price = std::max(price, 0.0);
+    next = next_tour(problem, limits, prices, master.total(), packing);
+  }
+  if (!packing.proven) note_cuts(problem, master.total(), packing);
+  return master.shares();
+}
+
+void take(const TourProblem& problem, std::vector<Tour> tours, Packing& packing) {
+  packing.tours = std::move(tours);
+  packing.share = even_share(problem, packing.tours);
+  packing.total = packing.share * static_cast<double>(packing.tours.size());
+}
+
+// The linear program's tours cut to equal shares: each is there as often as a share fits into its own, the largest
+// first, as many as may be. The best of the shares that a tour's own holds a whole number of times.
+void take_rounded(const TourProblem& problem, std::vector<std::pair<double, Tour>> shares, std::uint32_t max_tours,
+                  Packing& packing) {
+  std::stable_sort(shares.begin(), shares.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& [own, unused] : shares) {
+    for (std::uint32_t times = 1; times <= max_tours; ++times) {
+      const double share = own / times;
+      std::vector<Tour> tours;
+      for (const auto& [other, tour] : shares) {
+        const double fits = std::min(other / share * (1 + 1e-6), static_cast<double>(max_tours - tours.size()));
+        tours.insert(tours.end(), static_cast<std::size_t>(fits), tour);
+      }
+      const double total = even_share(problem, tours) * static_cast<double>(tours.size());
+      const double before = packing.total * (tours.size() < packing.tours.size() ? 1 - kAccuracy : 1 + kAccuracy);
+      if (total > before) take(problem, std::move(tours), packing);
+    }
+  }
+  TUTTI_ASSERT(packing.total > 0);
+}
+
+// A number of tours and what they should have together.
+struct Aim {
+  double total = 0;
+  std::uint32_t count = 0;
+};
+
+// Shares are limited by some resource that they fill: a capacity over a whole number. All that may be better than what
+// there is, or as good, the best first, then the fewest tours.
+std::vector<Aim> aims_above(const TourProblem& problem, std::uint32_t max_tours, const Packing& packing) {
+  std::vector<double> capacities = problem.capacity;
+  std::sort(capacities.begin(), capacities.end());
+  capacities.erase(std::unique(capacities.begin(), capacities.end()), capacities.end());
+  std::vector<Aim> aims;
+  for (std::uint32_t count = 1; count <= max_tours; ++count) {
+    const double least = packing.total * (count <= packing.tours.size() ? 1 - kAccuracy : 1 + kAccuracy);
+    for (double capacity : capacities) {
+      const double fewest = std::ceil(count * capacity / packing.bound * (1 - 1e-6));
+      for (double loads = std::max(1.0, fewest); count * capacity / loads > least && loads <= kMaxLoads; ++loads) {
+        aims.push_back({count * capacity / loads, count});
+      }
+    }
+  }
+  const double least_difference = packing.total * kAccuracy;
+  std::sort(aims.begin(), aims.end(), [least_difference](const Aim& a, const Aim& b) {
+    const double first = std::round(a.total / least_difference), second = std::round(b.total / least_difference);
+    return first != second ? first > second : a.count < b.count;
+  });
+  return aims;
+}
+
+// Adds to `steps` what it takes.
+void share_evenly(const TourProblem& problem, const std::vector<std::pair<double, Tour>>& shares,
+                  const PackingLimits& limits, Packing& packing, std::uint64_t& steps) {
+  take_rounded(problem, shares, limits.max_tours, packing);
+  std::uint64_t tried = 0;
+  Aim last;
+  for (const Aim& aim : aims_above(problem, limits.max_tours, packing)) {
+    if (tried >= limits.max_even_steps) break;
+    if (aim.count == last.count && aim.total >= last.total * (1 - kAccuracy)) continue;
+    last = aim;
+    std::optional<std::vector<Tour>> even =
+        even_tours(problem, aim.count, aim.total, packing.prices, limits.max_even_steps / 4, tried);
+    if (!even) continue;
+    take(problem, std::move(*even), packing);
+    break;
+  }
+  steps += tried;
+}
+
+// The types that there are among the legs, the nearest first.
+std::vector<PathType> types_of(const std::vector<const std::vector<Leg>*>& all) {
+  std::vector<PathType> types;
+  for (const std::vector<Leg>* legs : all) {
+    for (const Leg& leg : *legs) {
+      if (leg.possible()) types.push_back(leg.type);
+    }
+  }
+  std::sort(types.begin(), types.end());
+  types.erase(std::unique(types.begin(), types.end()), types.end());
+  return types;
+}
+
+// The farthest types that tours may have, between places and to the outside: all but the last pair, which is no limit.
+std::vector<std::pair<PathType, PathType>> kinds_of(const TourProblem& problem) {
+  std::vector<const std::vector<Leg>*> outside;
+  for (const Door& door : problem.doors) outside.push_back(&door.legs);
+  for (const Exit& exit : problem.exits) outside.push_back(&exit.legs);
+  std::vector<std::pair<PathType, PathType>> kinds;
+  std::vector<PathType> between = types_of({&problem.between});
+  if (between.empty()) between = {PathType::kLoc};  // one place
+  for (PathType inner : between) {
+    if (problem.closed) {
+      kinds.emplace_back(inner, inner);
+      continue;
+    }
+    for (PathType outer : types_of(outside)) kinds.emplace_back(inner, outer);
+  }
+  if (!kinds.empty()) kinds.pop_back();
+  return kinds;
+}
+
+TourProblem without_farther(TourProblem problem, PathType between, PathType outside) {
+  const auto cut = [](std::vector<Leg>& legs, PathType farthest) {
+    for (Leg& leg : legs) {
+      if (leg.type > farthest) leg = {};
+    }
+  };
+  cut(problem.between, between);
+  for (Door& door : problem.doors) cut(door.legs, outside);
+  for (Exit& exit : problem.exits) cut(exit.legs, outside);
+  return problem;
+}
+
+}  // namespace
+
+double even_share(const TourProblem& problem, const std::vector<Tour>& tours) {
+  std::vector<double> load(problem.capacity.size(), 0);
+  for (const Tour& tour : tours) {
+    for (std::uint32_t resource : loads_of(problem, tour)) load[resource] += 1;
+  }
+  double share = kInfinite;
+  for (std::size_t i = 0; i < load.size(); ++i) {
+    if (load[i] > 0) share = std::min(share, problem.capacity[i] / load[i]);
+  }
+  return share;
+}
+
+Packing best_packing(const TourProblem& problem, const PackingLimits& limits) {
+  Packing whole;
+  const std::vector<std::pair<double, Tour>> shares = solve(problem, limits, whole);
+  if (shares.empty()) return whole;
+  std::vector<Packing> found;
+  double most = 0;
+  for (const auto& [between, outside] : kinds_of(problem)) {
+    if (limits.nearness <= 0 || whole.steps > 4 * limits.max_steps) break;
+    Packing packing;
+    const TourProblem nearer = without_farther(problem, between, outside);
+    const std::vector<std::pair<double, Tour>> some = solve(nearer, limits, packing);
+    whole.steps += packing.steps;
+    if (some.empty() || packing.bound < most * (1 - limits.nearness)) continue;
+    share_evenly(nearer, some, limits, packing, whole.steps);
+    most = std::max(most, packing.total);
+    found.push_back(std::move(packing));
+    if (most >= whole.bound * (1 - limits.nearness)) break;
+  }
+  if (found.empty() || most < whole.bound * (1 - limits.nearness)) {
+    found.emplace_back(whole);
+    share_evenly(problem, shares, limits, found.back(), whole.steps);
+    most = std::max(most, found.back().total);
+  }
+  for (Packing& packing : found) {
+    if (packing.total < most * (1 - limits.nearness)) continue;
+    whole.tours = std::move(packing.tours);
+    whole.share = packing.share;
+    whole.total = packing.total;
+    break;
+  }
+  return whole;
+}
+
+}  // namespace tutti

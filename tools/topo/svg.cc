@@ -1,0 +1,402 @@
+#include "tools/topo/svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "tools/common/svg_text.h"
+#include "tools/topo/graph.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::uint32_t kNone = ~0U;
+
+// Lengths in pixels.
+constexpr double kMargin = 28;
+constexpr double kColumn = 84;  // of one GPU or NIC
+constexpr double kBox = 72;
+constexpr double kBar = 30;
+constexpr double kCpuBar = 44;
+constexpr double kGap = 34;  // between levels: a link and its bandwidth
+constexpr double kLeaf = 58;
+constexpr double kTitle = 74;
+constexpr double kSwitchGap = 46;
+
+constexpr auto kRingColours = std::to_array<std::string_view>(
+    {"#d1495b", "#00798c", "#edae49", "#6a4c93", "#2e933c", "#c8553d", "#30638e", "#8d6a9f"});
+
+struct Colours {
+  std::string_view fill, line;
+};
+Colours colours_of(NodeKind kind) {
+  switch (kind) {
+    case NodeKind::kCpu: return {"#dbe7f3", "#3d6690"};
+    case NodeKind::kPci: return {"#eceff1", "#78868e"};
+    case NodeKind::kGpu: return {"#dff0d8", "#4c8a3f"};
+    case NodeKind::kNvSwitch: return {"#d3eeec", "#1c8580"};
+    case NodeKind::kNic: return {"#fdebd0", "#c27a1a"};
+  }
+  return {"#ffffff", "#000000"};
+}
+
+constexpr std::string_view kNvLinkColour = "#1c8580";
+constexpr std::string_view kPciColour = "#78868e";
+constexpr std::string_view kCpuColour = "#3d6690";
+
+// Wider for more bandwidth: twice as wide for sixteen times as much.
+double width_of(double gbytes_per_s) { return std::clamp(1.1 * std::pow(std::max(gbytes_per_s, 0.1), 0.25), 0.8, 6.0); }
+
+struct Place {
+  double x = 0, y = 0, width = 0, height = 0;
+  std::size_t level = 0;
+  bool leaf = false;
+
+  double middle() const { return x + width / 2; }
+  double bottom() const { return y + height; }
+};
+
+class Drawing {
+ public:
+  Drawing(const Graph& graph, const Routes& routes)
+      : graph_(graph), routes_(routes), places_(graph.nodes.size()), link_to_(graph.nodes.size(), kNone) {
+    children_.resize(graph.nodes.size());
+    for (std::uint32_t i = 0; i < graph.links.size(); ++i) {
+      const GraphLink& link = graph.links[i];
+      const bool tree = link.kind == LinkKind::kPci && graph.nodes[link.to].kind != NodeKind::kCpu;
+      if (!tree || link_to_[link.to] != kNone) continue;
+      link_to_[link.to] = i;
+      children_[link.from].push_back(link.to);
+    }
+  }
+
+  std::string draw() {
+    lay_out();
+    draw_cpu_links();
+    for (std::uint32_t node = 0; node < graph_.nodes.size(); ++node) {
+      if (link_to_[node] != kNone) draw_up_link(node);
+    }
+    draw_other_links();
+    for (std::uint32_t node = 0; node < graph_.nodes.size(); ++node) draw_node(node);
+    draw_routes();
+    return finish();
+  }
+
+ private:
+  NodeKind kind(std::uint32_t node) const { return graph_.nodes[node].kind; }
+
+  // Columns from left to right, one for each part without others beneath; the others span theirs.
+  void lay_out() {
+    double x = kMargin;
+    for (const std::uint32_t cpu : nodes_of(graph_, NodeKind::kCpu)) {
+      const double begin = x;
+      place(cpu, 0, x);
+      x = std::max(x, begin + 2 * kColumn);  // a CPU's words need room
+      places_[cpu].width = x - begin - (kColumn - kBox);
+      places_[cpu].leaf = false;
+      x += kColumn / 2;
+    }
+    right_ = std::max(x - kColumn / 2, kMargin + 6 * kColumn);
+    top_ = kTitle + (nodes_of(graph_, NodeKind::kCpu).size() > 2 ? 44 : 0);
+    const double leaf_y = top_ + kCpuBar + kGap + static_cast<double>(deepest_) * (kBar + kGap);
+    for (std::uint32_t node = 0; node < graph_.nodes.size(); ++node) {
+      Place& place = places_[node];
+      place.height = place.leaf ? kLeaf : kind(node) == NodeKind::kCpu ? kCpuBar : kBar;
+      place.y = place.leaf ? leaf_y : place.level == 0 ? top_ : top_ + kCpuBar + kGap + level_y(place.level - 1);
+    }
+    bottom_ = leaf_y + kLeaf;
+    place_switches();
+  }
+
+  static double level_y(std::size_t level) { return static_cast<double>(level) * (kBar + kGap); }
+
+  // A tree of PCI is kMaxXmlDepth deep at most.
+  void place(std::uint32_t node, std::size_t level, double& x) {
+    Place& mine = places_[node];
+    mine.level = level;
+    mine.x = x;
+    if (children_[node].empty()) {
+      mine.leaf = level > 0;
+      x += kColumn;
+    } else if (level > 0) {
+      deepest_ = std::max(deepest_, level);
+    }
+    for (const std::uint32_t child : children_[node]) place(child, level + 1, x);
+    places_[node].width = std::max(x - places_[node].x - (kColumn - kBox), kBox);
+  }
+
+  void place_switches() {
+    const std::vector<std::uint32_t> switches = nodes_of(graph_, NodeKind::kNvSwitch);
+    const std::vector<std::uint32_t> gpus = nodes_of(graph_, NodeKind::kGpu);
+    if (switches.empty() || gpus.empty()) return;
+    double left = right_;
+    double right = kMargin;
+    for (const std::uint32_t gpu : gpus) {
+      left = std::min(left, places_[gpu].x);
+      right = std::max(right, places_[gpu].x + places_[gpu].width);
+    }
+    for (const std::uint32_t node : switches) {
+      places_[node] = {left, bottom_ + kSwitchGap, right - left, kBar, 0, false};
+      bottom_ += kSwitchGap + kBar;
+    }
+  }
+
+  void draw_cpu_links() {
+    for (const GraphLink& link : graph_.links) {
+      if (link.kind != LinkKind::kCpu) continue;
+      const Place& a = places_[std::min(link.from, link.to)];
+      const Place& b = places_[std::max(link.from, link.to)];
+      const std::string label = number_text(link.gbytes_per_s);
+      const bool neighbours = b.x - (a.x + a.width) < kColumn;
+      if (neighbours) {
+        const double y = a.y + kCpuBar / 2;
+        body_.line(a.x + a.width, y, b.x, y, kCpuColour, width_of(link.gbytes_per_s));
+        body_.text((a.x + a.width + b.x) / 2, y - 7, label, {.size = 10, .colour = kCpuColour});
+        continue;
+      }
+      const double rise = std::min(20 + (b.middle() - a.middle()) / 40, 56.0);
+      body_.path(fmt::format("M{:.1f} {:.1f} Q{:.1f} {:.1f} {:.1f} {:.1f}", a.middle(), a.y,
+                             (a.middle() + b.middle()) / 2, a.y - 2 * rise, b.middle(), b.y),
+                 kCpuColour, width_of(link.gbytes_per_s));
+      body_.text((a.middle() + b.middle()) / 2, a.y - rise - 3, label, {.size = 10, .colour = kCpuColour});
+    }
+  }
+
+  void draw_up_link(std::uint32_t node) {
+    const GraphLink& link = graph_.links[link_to_[node]];
+    const Place& above = places_[link.from];
+    const Place& mine = places_[node];
+    const double x = mine.middle();
+    body_.line(x, above.bottom(), x, mine.y, kPciColour, width_of(link.gbytes_per_s));
+    body_.text(x + 5, mine.y - 9, number_text(link.gbytes_per_s), {.size = 10, .colour = "#5b676e", .anchor = "start"});
+  }
+
+  void draw_other_links() {
+    std::size_t arcs = 0;
+    double deepest = 0;
+    for (std::uint32_t i = 0; i < graph_.links.size(); ++i) {
+      const GraphLink& link = graph_.links[i];
+      const bool nvlink = link.kind == LinkKind::kNvLink || link.kind == LinkKind::kXgmi;
+      if (link.kind == LinkKind::kC2c) draw_c2c(link);
+      if (link.kind == LinkKind::kPci && link_to_[link.to] != i) draw_pcilink(link);
+      if (!nvlink) continue;
+      if (kind(link.from) == NodeKind::kGpu && kind(link.to) == NodeKind::kGpu) {
+        deepest = std::max(deepest, draw_arc(link));
+        ++arcs;
+      } else {
+        draw_to_switch(link);
+      }
+    }
+    if (arcs == 0) return;
+    bottom_ += deepest + 22;
+    body_.text(kMargin, bottom_ - 4, arc_legend(), {.size = 11, .colour = kNvLinkColour, .anchor = "start"});
+  }
+
+  // The bandwidths of links between GPUs, as they are too many for a label at each.
+  std::string arc_legend() const {
+    std::vector<std::pair<double, std::string>> kinds;
+    for (const GraphLink& link : graph_.links) {
+      const bool nvlink = link.kind == LinkKind::kNvLink || link.kind == LinkKind::kXgmi;
+      if (!nvlink || kind(link.from) != NodeKind::kGpu || kind(link.to) != NodeKind::kGpu) continue;
+      const std::string words =
+          fmt::format("{} x {}: {} GB/s", to_string(link.kind), link.count, number_text(link.gbytes_per_s));
+      const bool known = std::any_of(kinds.begin(), kinds.end(), [&](const auto& one) { return one.second == words; });
+      if (!known) kinds.emplace_back(link.gbytes_per_s, words);
+    }
+    std::sort(kinds.begin(), kinds.end());
+    std::string legend;
+    for (const auto& one : kinds) legend += (legend.empty() ? "" : ";  ") + one.second;
+    return legend;
+  }
+
+  // Below the GPUs; returns how deep it reaches.
+  double draw_arc(const GraphLink& link) {
+    const Place& a = places_[link.from];
+    const Place& b = places_[link.to];
+    const double depth = 14 + std::abs(a.middle() - b.middle()) / 9;
+    const double y = std::max(a.bottom(), b.bottom());
+    body_.path(fmt::format("M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}", a.middle(), y, a.middle(),
+                           y + depth * 4 / 3, b.middle(), y + depth * 4 / 3, b.middle(), y),
+               kNvLinkColour, 0.6 * width_of(link.gbytes_per_s) * std::sqrt(link.count), 0.75);
+    return depth;
+  }
+
+  void draw_to_switch(const GraphLink& link) {
+    const bool down = places_[link.from].y < places_[link.to].y;
+    const std::uint32_t upper = down ? link.from : link.to;
+    const Place& end = places_[down ? link.to : link.from];
+    const double x = places_[upper].middle();
+    body_.line(x, places_[upper].bottom(), x, end.y, kNvLinkColour, width_of(link.gbytes_per_s));
+    const double y = (places_[upper].bottom() + end.y) / 2;
+    body_.text(x + 6, y - 1, number_text(link.gbytes_per_s), {.size = 10, .colour = kNvLinkColour, .anchor = "start"});
+    body_.text(x + 6, y + 11, fmt::format("x {}", link.count), {.size = 9, .colour = kNvLinkColour, .anchor = "start"});
+  }
+
+  void draw_c2c(const GraphLink& link) {
+    const Place& cpu = places_[link.from];
+    const Place& gpu = places_[link.to];
+    const double x = gpu.x + 9;
+    body_.line(x, cpu.bottom(), x, gpu.y, kNvLinkColour, width_of(link.gbytes_per_s));
+    body_.text(x - 4, gpu.y - 22, number_text(link.gbytes_per_s),
+               {.size = 10, .colour = kNvLinkColour, .anchor = "end"});
+  }
+
+  void draw_pcilink(const GraphLink& link) {
+    const Place& a = places_[link.from].x < places_[link.to].x ? places_[link.from] : places_[link.to];
+    const Place& b = &a == &places_[link.from] ? places_[link.to] : places_[link.from];
+    const double y = a.y + a.height / 2;
+    body_.line(a.x + a.width, y, b.x, b.y + b.height / 2, kPciColour, width_of(link.gbytes_per_s), "5 3");
+  }
+
+  void draw_node(std::uint32_t index) {
+    const GraphNode& node = graph_.nodes[index];
+    const Place& at = places_[index];
+    if (at.width == 0) return;
+    const auto [fill, line] = colours_of(node.kind);
+    body_.box(at.x, at.y, at.width, at.height, fill, line);
+    const double x = at.middle();
+    const std::size_t room = static_cast<std::size_t>(at.width / 6);
+    if (at.leaf) return draw_leaf(node, at);
+    const std::string detail = description(node);
+    const bool tall = at.height >= kCpuBar && !detail.empty();
+    const bool narrow = at.width < 1.5 * kColumn && node.kind == NodeKind::kPci;
+    const std::string name = narrow ? short_bus_id(node) : node.name;
+    body_.text(x, at.y + (tall ? 19 : at.height / 2 + 4), cut(name, room),
+               {.size = narrow ? 11.0 : 12.0, .bold = true});
+    if (tall) body_.text(x, at.y + 35, cut(detail, room), {.size = 10, .colour = "#44515a"});
+  }
+
+  static std::string short_bus_id(const GraphNode& node) {
+    const std::string& bus = node.pci.bus_id;
+    return bus.starts_with("0000:") ? bus.substr(5) : bus;
+  }
+
+  void draw_leaf(const GraphNode& node, const Place& at) {
+    const double x = at.middle();
+    const std::string_view bus = node.pci.bus_id;
+    std::string what;
+    if (node.kind == NodeKind::kNic && node.nic.megabits_per_s > 0) {
+      what = number_text(node.nic.megabits_per_s / 1'000) + " Gbit/s";
+    } else if (node.kind == NodeKind::kGpu) {
+      what = !node.gpu.gcn.empty()     ? "gcn " + node.gpu.gcn
+             : node.gpu.capability > 0 ? fmt::format("sm_{}", node.gpu.capability)
+                                       : std::string();
+    }
+    const bool named_by_bus = !bus.empty() && node.name.ends_with(bus);
+    const std::string name = named_by_bus ? node.name.substr(0, node.name.find(' ')) : node.name;
+    body_.text(x, at.y + 19, cut(name, 11), {.size = 12, .bold = true});
+    body_.text(x, at.y + 34, cut(what, 12), {.size = 10, .colour = "#44515a"});
+    body_.text(x, at.y + 49, short_bus_id(node), {.size = 9, .colour = "#78868e"});
+  }
+
+  // One row for each route: the GPUs in its order. Trees stand beside the rings.
+  void draw_routes() {
+    constexpr std::size_t kMostDrawn = 16;
+    constexpr double kBetween = 60;
+    const auto rings = std::min(routes_.rings.size(), kMostDrawn);
+    const auto trees = std::min(routes_.trees.size(), kMostDrawn);
+    const double top = bottom_;
+    left_ = kMargin;
+    if (rings > 0) {
+      draw_heading(fmt::format("Rings: {} of {} GB/s each, {} GB/s in all", routes_.rings.size(),
+                               number_text(routes_.rings.front().gbytes_per_s),
+                               number_text(routes_.ring_gbytes_per_s)));
+    }
+    for (std::size_t i = 0; i < rings; ++i) {
+      const Ring& ring = routes_.rings[i];
+      draw_route(i, ring.gpus, nic_name(ring.nic_in), nic_name(ring.nic_out), true);
+    }
+    if (trees == 0) return;
+    const double end = bottom_;
+    if (rings > 0) left_ = std::max(routes_right_, left_ + 4 * kColumn) + kBetween;
+    bottom_ = rings > 0 ? top : end;
+    draw_heading(fmt::format("Trees, this machine's part: {} chains of {} GB/s each, {} GB/s in all",
+                             routes_.trees.size(), number_text(routes_.trees.front().gbytes_per_s),
+                             number_text(routes_.tree_gbytes_per_s)));
+    right_ = std::max(right_, left_ + 6 * kColumn);  // the heading
+    for (std::size_t i = 0; i < trees; ++i) {
+      draw_route(i, routes_.trees[i].chain, nic_name(routes_.trees[i].nic), "", false);
+    }
+    bottom_ = std::max(bottom_, end);
+  }
+
+  std::string nic_name(const std::optional<std::uint32_t>& nic) const {
+    const std::vector<std::uint32_t> nics = nodes_of(graph_, NodeKind::kNic);
+    return nic && *nic < nics.size() ? graph_.nodes[nics[*nic]].name : std::string();
+  }
+
+  void draw_heading(const std::string& words) {
+    bottom_ += 42;
+    body_.text(left_, bottom_, words, {.size = 13, .bold = true, .anchor = "start"});
+    bottom_ += 12;
+  }
+
+  void draw_route(std::size_t number, const std::vector<std::uint32_t>& gpus, const std::string& from,
+                  const std::string& to, bool closed) {
+    constexpr double kStep = 52;
+    constexpr double kRadius = 12;
+    const std::string_view colour = kRingColours[number % kRingColours.size()];
+    const std::vector<std::uint32_t> nodes =
+        nodes_of(graph_, nodes_of(graph_, NodeKind::kGpu).empty() ? NodeKind::kCpu : NodeKind::kGpu);
+    const double y = bottom_ + 18;
+    double x = left_ + 14 + (from.empty() ? 0 : 70);
+    if (!from.empty()) {
+      body_.text(left_, y + 4, cut(from, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
+      body_.arrow(x - 28, y, x - kRadius, y, colour);
+    }
+    const double first = x;
+    for (std::size_t i = 0; i < gpus.size(); ++i, x += kStep) {
+      if (i > 0) body_.arrow(x - kStep + kRadius, y, x - kRadius, y, colour);
+      const GraphNode& node = graph_.nodes[nodes[gpus[i]]];
+      const std::int32_t shown = node.kind == NodeKind::kGpu ? node.gpu.device : node.numa;
+      body_.chip(x, y, kRadius, fmt::format("{}", shown), colour);
+    }
+    const double last = x - kStep;
+    routes_right_ = std::max(routes_right_, x + (to.empty() ? 0 : 50));
+    right_ = std::max(right_, routes_right_ - kStep + kRadius);
+    if (!to.empty()) {
+      body_.arrow(last + kRadius, y, last + 28, y, colour);
+      body_.text(last + 34, y + 4, cut(to, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
+    } else if (closed && gpus.size() > 2) {
+      body_.path(fmt::format("M{:.1f} {:.1f} v6 q0 6 -6 6 H{:.1f} q-6 0 -6 -6 v-3", last, y + kRadius, first + 6),
+                 colour, 1.4);
+    }
+    bottom_ += closed && to.empty() ? 46 : 34;
+  }
+
+  std::string finish() const {
+    SvgText page;
+    const double width = right_ + kMargin;
+    const std::string name = graph_.name.empty() ? "machine" : graph_.name;
+    page.text(kMargin, 34, name, {.size = 18, .bold = true, .anchor = "start"});
+    page.text(kMargin, 54, parts_text(graph_) + "; numbers at links are GB/s in each direction",
+              {.size = 11, .colour = "#5b676e", .anchor = "start"});
+    return svg_document(width, bottom_ + kMargin, page.body() + body_.body());
+  }
+
+  const Graph& graph_;
+  const Routes& routes_;
+  std::vector<Place> places_;
+  std::vector<std::uint32_t> link_to_;
+  std::vector<std::vector<std::uint32_t>> children_;
+  SvgText body_;
+  std::size_t deepest_ = 0;
+  double top_ = 0, right_ = 0, bottom_ = 0;
+  double left_ = 0, routes_right_ = 0;  // of the column of routes
+};
+
+}  // namespace
+
+std::string graph_svg(const Graph& graph, const Routes& routes) {
+  if (graph.nodes.size() <= kMaxDrawnParts) return Drawing(graph, routes).draw();
+  SvgText page;
+  page.text(kMargin, 34, fmt::format("{} parts are too many for a drawing", graph.nodes.size()),
+            {.size = 14, .anchor = "start"});
+  return svg_document(600, 60, page.body());
+}
+
+}  // namespace tutti::tool

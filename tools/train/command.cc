@@ -1,0 +1,189 @@
+#include "tools/train/command.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tools/common/exit_status.h"
+#include "tools/common/messages.h"
+#include "tools/run/elastic.h"
+#include "tools/run/launch.h"
+#include "topology/memory.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::int32_t kDefaultRanks = 2;
+constexpr int kExitHopeless = 3;  // of tutti-train: what has failed would fail again
+constexpr std::int32_t kMostRestarts = 1'000'000;
+constexpr double kMostRejoinS = 1e8;
+
+int usage_error(const std::string& message) {
+  fmt::print(stderr, "tutti train: {}\nSee tutti train --help.\n", message);
+  return kExitUsage;
+}
+
+// The harness's program; empty: this build has none.
+std::string program() {
+  std::array<char, PATH_MAX> path = {};
+  if (::readlink("/proc/self/exe", path.data(), path.size() - 1) < 0) return {};
+  const std::string self = path.data();
+  const std::string harness = self.substr(0, self.rfind('/') + 1) + "tutti-train";
+  return ::access(harness.c_str(), X_OK) == 0 ? harness : std::string();
+}
+
+// The value behind "--name", "--name=" or, of short names, "-nVALUE"; taken out of `words`. The last one counts. Empty:
+// it has none.
+std::optional<std::string> take(std::vector<std::string>& words, const std::string& name) {
+  std::optional<std::string> value;
+  const bool is_long = name.starts_with("--");
+  for (std::size_t i = 0; i < words.size();) {
+    const bool alone = words[i] == name;
+    const std::string glued = is_long ? name + "=" : name;
+    if (!alone && !(words[i].starts_with(glued) && words[i].size() > glued.size())) {
+      ++i;
+      continue;
+    }
+    const bool has_next = i + 1 < words.size();
+    value = !alone ? words[i].substr(glued.size()) : has_next ? words[i + 1] : std::string();
+    const auto at = words.begin() + static_cast<std::ptrdiff_t>(i);
+    words.erase(at, at + (alone && has_next ? 2 : 1));
+  }
+  return value;
+}
+
+template <class Number>
+bool parse(const std::string& text, Number least, Number most, Number& value) {
+  const char* const end = text.data() + text.size();
+  const auto [last, wrong] = std::from_chars(text.data(), end, value);
+  return wrong == std::errc() && last == end && value >= least && value <= most;
+}
+
+struct Launch {
+  std::int32_t ranks = 0;
+  std::optional<ElasticBounds> elastic;
+};
+
+// What concerns the launch, taken out of `words`. An empty text: all is well.
+std::string take_launch(std::vector<std::string>& words, Launch& launch) {
+  for (const char* name : {"--ranks", "-n"}) {
+    const auto text = take(words, name);
+    if (text && !parse<std::int32_t>(*text, 1, kMaxLocalRanks, launch.ranks)) {
+      return fmt::format("{}: {}", name, not_a_number(*text, 1, kMaxLocalRanks));
+    }
+  }
+  const auto elastic = take(words, "--elastic");
+  const auto restarts = take(words, "--max-restarts");
+  const auto rejoin = take(words, "--rejoin-s");
+  if (!elastic) return restarts || rejoin ? "--max-restarts and --rejoin-s go with --elastic" : "";
+  launch.elastic.emplace();
+  launch.elastic->hopeless_status = kExitHopeless;
+  if (const Status parsed = parse_elastic(*elastic, launch.ranks, *launch.elastic); !parsed)
+    return parsed.error().message;
+  if (restarts && !parse<std::int32_t>(*restarts, 0, kMostRestarts, launch.elastic->restarts)) {
+    return "--max-restarts: " + not_a_number(*restarts, 0, kMostRestarts);
+  }
+  double rejoin_s = 60;
+  if (rejoin && !parse(*rejoin, 0.01, kMostRejoinS, rejoin_s))
+    return "--rejoin-s: " + not_a_number(*rejoin, 0.01, kMostRejoinS);
+  launch.elastic->rejoin = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * rejoin_s));
+  return {};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (std::string& word : words) result.push_back(word.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// Becomes that program; comes back where that fails.
+int become(std::vector<std::string> command) {
+  ::execv(command.front().c_str(), pointers(command).data());
+  fmt::print(stderr, "tutti train: {} cannot be started: {}\n", command.front(), std::strerror(errno));
+  return kExitFailure;
+}
+
+// Its exit status.
+int wait_for(const std::vector<std::string>& command) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(become(command));
+  int status = 0;
+  while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (pid < 0) fmt::print(stderr, "tutti train: no process can be started: {}\n", std::strerror(errno));
+  if (pid > 0 && WIFSIGNALED(status)) {
+    fmt::print(stderr, "tutti train: {} was ended by signal {}\n", command.front(), WTERMSIG(status));
+  }
+  return pid > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailure;
+}
+
+bool is_rank() { return ::getenv("TUTTI_RANK") != nullptr; }
+
+int run_train(std::vector<std::string> words) {
+  std::vector<std::string> command = {program()};
+  if (command.front().empty()) {
+    fmt::print(
+        stderr,
+        "tutti train: this build has no training harness: it needs libtorch. `scripts/setup --train` installs it "
+        "(libtorch-dev), then build again\n");
+    return kExitFailure;
+  }
+  ::setenv("OMP_WAIT_POLICY", "passive", 0);  // threads that wait give their core to other ranks'
+  const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  const bool is_plot = !words.empty() && words.front() == "plot";
+  const auto is_elastic = [](const std::string& word) { return word == "--elastic" || word.starts_with("--elastic="); };
+  if (is_rank() && std::any_of(words.begin(), words.end(), is_elastic)) {
+    return usage_error("--elastic is for `tutti train` or `tutti run`, which start the ranks; this is one of them");
+  }
+  if (is_plot || words.empty() || std::any_of(words.begin(), words.end(), is_help) || is_rank()) {
+    command.insert(command.end(), words.begin(), words.end());
+    return become(command);
+  }
+  Launch launch_how;
+  if (const std::string trouble = take_launch(words, launch_how); !trouble.empty()) return usage_error(trouble);
+  if (const std::optional<int> status = report_environment("train")) return *status;
+  if (launch_how.ranks == 0) launch_how.ranks = kDefaultRanks;
+  command.insert(command.end(), words.begin(), words.end());
+  command.push_back(fmt::format("--ranks={}", launch_how.ranks));
+  if (launch_how.elastic) command.emplace_back("--elastic-rank");
+  if (::isatty(STDERR_FILENO) == 1) command.emplace_back("--terminal");
+  std::vector<std::string> check = command;
+  check.emplace_back("--check");
+  check.push_back(fmt::format("--memory-bytes={}", available_memory().shared_bytes()));
+  if (const int status = wait_for(check); status != kExitSuccess) return status;
+  const Result<int> status = launch({.name = "tutti train",
+                                     .command = std::move(command),
+                                     .ranks = launch_how.ranks,
+                                     .prefix = Prefix::kNone,
+                                     .elastic = launch_how.elastic});
+  if (status) return launch_how.elastic && *status == kExitHopeless ? kExitFailure : *status;
+  fmt::print(stderr, "tutti train: {}\n", status.error().message);
+  return kExitFailure;
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status) {
+  CLI::App* command = app.add_subcommand("train", "Train a reference model on the ranks of a job, by any strategy");
+  command->set_help_flag();  // tutti-train has it
+  command->allow_extras();
+  command->prefix_command();
+  if (!arguments.empty()) arguments.erase(arguments.begin());  // the word "train"
+  command->callback([arguments = std::move(arguments), &exit_status] { exit_status = run_train(arguments); });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,406 @@
+#include "tools/tune/command.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/config.h"
+#include "model/calibration.h"
+#include "model/fit.h"
+#include "tools/common/exit_status.h"
+#include "tools/common/file.h"
+#include "tools/common/messages.h"
+#include "tools/common/system_error.h"
+#include "tools/common/validators.h"
+#include "tools/run/launch.h"
+#include "tools/tune/explain.h"
+#include "tools/tune/measure.h"
+#include "tools/tune/regret.h"
+#include "topology/cluster.h"
+#include "topology/host.h"
+#include "tutti/communicator.h"
+
+namespace tutti::tool {
+namespace {
+
+struct TuneArguments {
+  std::vector<std::string> explain{};  // a collective and a size
+  std::string shape{};
+  std::string xml{};
+  std::string parameters_path{};
+  std::uint32_t nodes = 1;
+  bool print = false;
+  std::string part{};  // of a rank that this command has started
+  bool regret = false;
+  std::string collectives = "all_reduce";
+  std::string sizes = "8,64,512,4K,32K,256K,2M,16M,64M";
+  std::string ranks{};
+  std::string transports = "shm,tcp";
+  std::string memory = "plain";
+  std::string csv_path;
+  std::int64_t rounds = 5;
+  double point_s = 1;
+};
+
+constexpr std::uint32_t kMostCrowd = 16;  // ranks that share cores for a measurement
+constexpr std::chrono::milliseconds kPartTimeout{30'000};
+
+int usage_error(const std::string& message) { return report_usage("tune", message); }
+
+int failure(const Error& error) { return report("tune", error); }
+
+// The collectives that have algorithms, by name; the fault of one that is not among them.
+Error wrong_collective(std::string_view option, std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const CollectiveKind kind : all_collectives()) known.push_back(to_string(kind));
+  return wrong_option(option, not_one_of(name, known));
+}
+
+std::vector<std::string> split(std::string_view text) {
+  std::vector<std::string> words;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    words.emplace_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return words;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Result<RegretOptions> regret_options(const TuneArguments& given) {
+  const auto wrong = [](std::string message) {
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)};
+  };
+  RegretOptions options;
+  options.kinds.clear();
+  for (const std::string& name : split(given.collectives)) {
+    const auto collective = parse_perf_collective(name);
+    if (!collective || is_exchange(*collective)) return wrong_collective("--collectives", name);
+    options.kinds.push_back(collective->kind);
+  }
+  for (const std::string& text : split(given.sizes)) {
+    const auto bytes = parse_size(text);
+    if (!bytes) return wrong_option("--sizes", not_a_size(text));
+    if (*bytes > std::uint64_t{1} << 32) return wrong(fmt::format("--sizes: {} is more than 4G", text));
+    options.sizes.push_back(*bytes);
+  }
+  constexpr std::array<std::string_view, 2> kMemories = {"plain", "registered"};
+  if (given.memory != "plain" && given.memory != "registered") {
+    return wrong_option("--memory", not_one_of(given.memory, kMemories));
+  }
+  options.memory = given.memory == "plain" ? MemoryKind::kPlain : MemoryKind::kRegistered;
+  if (given.rounds < 1 || given.rounds > 1000) {
+    return wrong_option("--rounds", not_a_number(std::to_string(given.rounds), 1, 1000));
+  }
+  options.rounds = given.rounds;
+  options.point_s = given.point_s;
+  return options;
+}
+
+// "2-8" or "4".
+std::optional<std::pair<std::int32_t, std::int32_t>> parse_ranks(const std::string& text) {
+  int first = 0;
+  int last = 0;
+  int used = 0;  // all of the text, or it is something else
+  const bool range = std::sscanf(text.c_str(), "%d-%d%n", &first, &last, &used) == 2;
+  const bool number = !range && std::sscanf(text.c_str(), "%d%n", &first, &used) == 1;
+  if (number) last = first;
+  const bool whole = (range || number) && static_cast<std::size_t>(used) == text.size();
+  if (!whole || first < 2 || last < first || last > 256) return std::nullopt;
+  return std::pair(first, last);
+}
+
+// As one rank of a job that this command has started: TUTTI_TUNE_ROWS names the file for rank 0's rows.
+int run_regret_rank(const RegretOptions& options, const std::string& csv_path) {
+  auto communicator = Communicator::create({});
+  if (!communicator) return failure(communicator.error());
+  auto config = parse_config(environment_variables());
+  const bool tcp = config.ok() && config->transport == TransportPolicy::kTcp;
+  auto rows = measure_regret(**communicator, options, tcp ? "tcp" : "shm");
+  if (!rows) return failure(rows.error());
+  if ((*communicator)->rank() != 0) return kExitSuccess;
+  std::ofstream file(csv_path, std::ios::app);
+  file << to_csv(*rows);
+  return file.flush() ? kExitSuccess : failure(system_error("cannot write the rows", errno));
+}
+
+Result<std::vector<std::string>> own_command(const std::vector<std::string>& arguments) {
+  std::array<char, PATH_MAX> path = {};
+  if (::readlink("/proc/self/exe", path.data(), path.size() - 1) < 0) {
+    return system_error("cannot find this program's file", errno);
+  }
+  std::vector<std::string> command{path.data()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+// A file of this run only, removed at its end.
+class TemporaryFile {
+ public:
+  TemporaryFile() {
+    const int fd = ::mkstemp(path_.data());
+    if (fd >= 0) ::close(fd);
+    made_ = fd >= 0;
+  }
+  ~TemporaryFile() {
+    if (made_) ::unlink(path_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  bool made() const { return made_; }
+  const std::string& path() const { return path_; }
+  std::string text() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+ private:
+  std::string path_ = (std::filesystem::temp_directory_path() / "tutti-tune-XXXXXX").string();
+  bool made_ = false;
+};
+
+int run_regret(const TuneArguments& given, const std::vector<std::string>& arguments) {
+  auto options = regret_options(given);
+  if (!options) return usage_error(options.error().message);
+  const auto ranks = parse_ranks(given.ranks.empty() ? "2-8" : given.ranks);
+  if (!ranks) {
+    return usage_error(
+        fmt::format("--ranks: \"{}\" is not a number of ranks from 2 to 256 (8) or a range (2-8)", given.ranks));
+  }
+  if (process_environment().contains("TUTTI_RANK")) return run_regret_rank(*options, given.csv_path);
+  for (const std::string& transport : split(given.transports)) {
+    constexpr std::array<std::string_view, 2> kTransports = {"shm", "tcp"};
+    if (transport == "shm" || transport == "tcp") continue;
+    return failure(wrong_option("--transports", not_one_of(transport, kTransports)));
+  }
+  const Status writable = given.csv_path.empty() ? Status() : check_writable(given.csv_path);
+  if (!writable) return failure(writable.error());
+  const TemporaryFile rows_file;
+  if (!rows_file.made()) return failure(system_error("cannot make a temporary file", errno));
+  std::vector<std::string> extended = arguments;
+  extended.insert(extended.end(), {"--csv", rows_file.path()});
+  const auto command = own_command(extended);
+  if (!command) return failure(command.error());
+  for (const std::string& transport : split(given.transports)) {
+    ::setenv("TUTTI_TRANSPORT", transport.c_str(), 1);
+    for (std::int32_t p = ranks->first; p <= ranks->second; ++p) {
+      fmt::print(stderr, "{} ranks, {}\n", p, transport);
+      const auto status = launch({.name = "tutti tune", .command = *command, .ranks = p, .prefix = Prefix::kErrors});
+      if (!status) return failure(status.error());
+      if (*status != 0) return *status;
+    }
+  }
+  auto rows = parse_regret(rows_file.text());
+  if (!rows) return failure(rows.error());
+  if (!given.csv_path.empty()) {
+    if (const Status written = write_file(given.csv_path, to_csv(*rows)); !written) return failure(written.error());
+  }
+  fmt::print("{}", to_text(regret_of(*rows)));
+  return kExitSuccess;
+}
+
+int run_part(const std::string& name, const std::string& csv_path) {
+  const TunePart part = name == "memory" ? TunePart::kMemory : (name == "nic" ? TunePart::kNic : TunePart::kCrowd);
+  auto communicator = Communicator::create({});
+  if (!communicator) return failure(communicator.error());
+  auto measured = measure_part(**communicator, part);
+  if (!measured) return failure(measured.error());
+  if ((*communicator)->rank() != 0) return kExitSuccess;
+  std::ofstream file(csv_path, std::ios::app);
+  file << measurements_csv(*measured);
+  return file.flush() ? kExitSuccess : failure(system_error("cannot write the measurements", errno));
+}
+
+Result<Parameters> measure_machine(const Config& config, std::uint32_t cores) {
+  const TemporaryFile rows;
+  if (!rows.made()) return system_error("cannot make a temporary file", errno);
+  for (const TunePart part : {TunePart::kMemory, TunePart::kNic, TunePart::kCrowd}) {
+    ::setenv("TUTTI_TRANSPORT", part == TunePart::kNic ? "tcp" : "shm", 1);
+    auto command = own_command({"tune", "--part", std::string(to_string(part)), "--csv", rows.path()});
+    if (!command) return command.error();
+    const auto crowd = static_cast<std::int32_t>(std::min<std::uint32_t>(2 * cores, kMostCrowd));
+    const auto status = launch({.name = "tutti tune",
+                                .command = *std::move(command),
+                                .ranks = part == TunePart::kCrowd ? crowd : 2,
+                                .timeout = kPartTimeout,
+                                .prefix = Prefix::kErrors});
+    if (!status) return status.error();
+    if (*status != 0) {
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                   fmt::format("the ranks that measure \"{}\" ended with status {}", to_string(part), *status)};
+    }
+  }
+  auto measured = parse_measurements(rows.text());
+  if (!measured) return measured.error();
+  return fit_parameters(*measured, cores, config.slot_bytes_or(kSlotBytes));
+}
+
+std::string summary(const Parameters& p) {
+  const MessageCost& memory = p.cost(Level::kMemory, Protocol::kSimple);
+  const MessageCost& nic = p.cost(Level::kNic, Protocol::kSimple);
+  const MessageCost& window = p.cost(Level::kMemory, Protocol::kWindow);
+  return fmt::format(
+      "a message by memory   post {:.2f} us, latency {:.2f} us, {:.1f} GB/s\n"
+      "a message by TCP      post {:.2f} us, latency {:.2f} us, {:.1f} GB/s (loopback)\n"
+      "a slate               latency {:.2f} us\n"
+      "each other's memory   {:.1f} GB/s, by system calls {:.1f} GB/s\n"
+      "one rank              call {:.2f} us, sums {:.1f} GB/s, copies {:.1f} GB/s\n"
+      "cores                 {}, {:.2f} us from rank to rank\n",
+      memory.post_us, memory.latency_us, memory.gbytes_per_s, nic.post_us, nic.latency_us, nic.gbytes_per_s,
+      p.cost(Level::kMemory, Protocol::kLl).latency_us, window.gbytes_per_s, p.attach_gbytes_per_s, p.launch_us,
+      p.reduce_gbytes_per_s, p.copy_gbytes_per_s, p.cores, p.handover_us);
+}
+
+// Folders that the user names are the user's: a typo in one is not made a folder.
+Status check_folder(const std::string& tune_file) {
+  const std::filesystem::path folder = std::filesystem::path(tune_file).parent_path();
+  std::error_code unknown;
+  if (folder.empty() || std::filesystem::is_directory(folder, unknown)) return {};
+  return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
+               fmt::format("TUTTI_TUNE_FILE={}: there is no folder {}: make it, or name another file", tune_file,
+                           folder.string())};
+}
+
+int run_measure(const TuneArguments& given) {
+  auto config = parse_config(environment_variables());
+  if (!config) return failure(config.error());
+  const std::string path = calibration_path(config->tune_file, process_environment());
+  if (path.empty() && !given.print) {
+    return usage_error("there is no place for the file: set HOME, XDG_CACHE_HOME or TUTTI_TUNE_FILE, or give --print");
+  }
+  if (const Status there = check_folder(config->tune_file); !there) return usage_error(there.error().message);
+  ::unsetenv("TUTTI_TUNE");  // the ranks' algorithms are given
+  ::unsetenv("TUTTI_TUNE_FILE");
+  for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);  // the machine counts
+  const HostTopology host = discover_host();
+  auto parameters = measure_machine(*config, cores_of({host.cpus}, host.cpu_limit));
+  if (!parameters) return failure(parameters.error());
+  parameters->name = fmt::format("{} cores", parameters->cores);
+  parameters->source = fmt::format("tutti tune, {}", utc_now());
+  parameters->hardware = hardware_hash();
+  if (given.print) {
+    fmt::print("{}", to_json(*parameters));
+    return kExitSuccess;
+  }
+  if (const Status stored = store_calibration(path, *parameters); !stored) return failure(stored.error());
+  fmt::print("{}\nWritten to {}\n", summary(*parameters), path);
+  return kExitSuccess;
+}
+
+int run_explain(const TuneArguments& given) {
+  const auto kind = parse_collective(given.explain[0]);
+  const auto bytes = parse_size(given.explain[1]);
+  if (!kind || *kind == CollectiveKind::kSendReceive) {
+    return failure(wrong_collective("--explain", given.explain[0]));
+  }
+  if (!bytes) return failure(wrong_option("--explain", not_a_size(given.explain[1])));
+  ExplainOptions options{.kind = *kind,
+                         .bytes = *bytes,
+                         .machines = given.nodes,
+                         .tcp = given.transports == "tcp",
+                         .shape = given.shape,
+                         .xml_path = given.xml,
+                         .parameters_path = given.parameters_path};
+  if (!given.ranks.empty()) {
+    const auto ranks = parse_size(given.ranks);
+    if (!ranks || *ranks < 2 || *ranks > 65535) {
+      return failure(wrong_option("--ranks", not_a_number(given.ranks, 2, 65535)));
+    }
+    options.ranks = static_cast<std::uint32_t>(*ranks);
+  }
+  const auto text = explain(options);
+  if (!text) return failure(text.error());
+  fmt::print("{}", *text);
+  return kExitSuccess;
+}
+
+int run_tune(const TuneArguments& given, const std::vector<std::string>& arguments) {
+  if (given.regret) return run_regret(given, arguments);
+  if (!given.explain.empty()) return run_explain(given);
+  if (!given.part.empty()) return run_part(given.part, given.csv_path);
+  return run_measure(given);
+}
+
+// What is measured, explained or compared: of an option of another of these nothing would come.
+std::optional<std::string> contradiction(const CLI::App& command, const TuneArguments& given) {
+  constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
+      {"--print", "measure"},      {"--shape", "explain"},      {"--xml", "explain"},     {"--nodes", "explain"},
+      {"--ranks", "both"},         {"--parameters", "explain"}, {"--transports", "both"}, {"--sizes", "regret"},
+      {"--collectives", "regret"}, {"--memory", "regret"},      {"--rounds", "regret"},   {"--point-s", "regret"},
+      {"--csv", "regret"}};
+  if (!given.part.empty()) return std::nullopt;
+  const bool explain = !given.explain.empty();
+  if (explain && given.regret) return "--explain and --regret are two tasks: give one of them";
+  const std::string_view task = explain ? "explain" : (given.regret ? "regret" : "measure");
+  for (const auto& [option, its] : kOptions) {
+    if (command.count(std::string(option)) == 0 || its == task || (its == "both" && task != "measure")) continue;
+    if (its == "measure") return fmt::format("{} is of measuring: leave it out, or leave out --{}", option, task);
+    const std::string wants = its == "both" ? "--explain or --regret" : fmt::format("--{}", its);
+    return fmt::format("{} is of {}: {}", option, wants,
+                       task == "measure" ? fmt::format("give {} too", wants) : "leave it out");
+  }
+  if (!given.shape.empty() && !given.xml.empty()) return "--shape and --xml are two machines: leave one of them out";
+  if (explain && !(given.shape.empty() && given.xml.empty()) && command.count("--transports") > 0)
+    return "--transports is of this machine, and that of --shape or --xml has its own network: leave one of them out";
+  if (explain && command.count("--transports") > 0 && given.transports != "tcp" && given.transports != "shm")
+    return fmt::format("--transports: \"{}\" is not one of shm, tcp", given.transports);
+  return std::nullopt;
+}
+
+void add_options(CLI::App& command, TuneArguments& given) {
+  command.add_option("--explain", given.explain, "COLLECTIVE BYTES: what the tuner predicts, and what is chosen why")
+      ->expected(2);
+  command.add_option("--shape", given.shape, "Of --explain: a machine by name, as in tutti sim, in place of this one")
+      ->check(name_in(shape_names()));
+  command.add_option("--xml", given.xml, "Of --explain: the machine in this file, as in tutti sim");
+  command.add_option("--nodes", given.nodes, "Of --explain: how many machines")
+      ->capture_default_str()
+      ->check(number_in(1u, kMaxMachines));
+  command.add_option("--parameters", given.parameters_path, "Of --explain: a file of costs in place of the measured");
+  command.add_flag("--print", given.print, "Print the measured costs as JSON, and keep nothing");
+  command.add_option("--part", given.part)->group("");  // what this command starts its ranks with
+  command.add_flag("--regret", given.regret, "Run every algorithm and compare the library's choice with the best");
+  command.add_option("--collectives", given.collectives, "Of --regret: which, by commas")->capture_default_str();
+  command.add_option("--sizes", given.sizes, "Of --regret: messages, by commas")->capture_default_str();
+  command.add_option("--ranks", given.ranks,
+                     "Of --regret: how many, or a range (default 2-8); of --explain: how many (2)");
+  command
+      .add_option("--transports", given.transports,
+                  "Of --regret: shm, tcp or both; of --explain: tcp in place of memory")
+      ->capture_default_str();
+  command.add_option("--memory", given.memory, "Of --regret: plain or registered")->capture_default_str();
+  command.add_option("--rounds", given.rounds, "Of --regret: at most, of all algorithms in turn")
+      ->capture_default_str();
+  command.add_option("--point-s", given.point_s, "Of --regret: seconds for each point, about")->capture_default_str();
+  command.add_option("--csv", given.csv_path, "Of --regret: write all rows to this file")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+}  // namespace
+
+void add_tune_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status) {
+  auto given = std::make_shared<TuneArguments>();  // shared with the callback, which outlives this call
+  CLI::App* command = app.add_subcommand("tune", "Measure this machine, and show what the tuner makes of it");
+  command->footer(
+      "Without an option it measures, in a few seconds, and keeps the result where communicators look for it.\n"
+      "Exit status: 0; 1 where something failed; 2 where the command line or a TUTTI_* variable is not understood.");
+  add_options(*command, *given);
+  command->callback([given, command, arguments = std::move(arguments), &exit_status] {
+    const auto wrong = contradiction(*command, *given);
+    exit_status = wrong ? usage_error(*wrong) : run_tune(*given, arguments);
+  });
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,146 @@
+#include "tools/tune/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "model/tuner.h"
+#include "runtime/choose.h"
+#include "runtime/tuning.h"
+#include "tools/sim/options.h"
+#include "tools/sim/parameters.h"
+#include "tools/sim/report.h"
+#include "tools/sim/run.h"
+#include "topology/host.h"
+
+namespace tutti::tool {
+namespace {
+
+constexpr std::uint32_t kMostExplained = 512;  // ranks: seconds of simulation
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
+
+std::string table(const std::vector<Prediction>& predictions, std::uint64_t slot_bytes, Algorithm chosen) {
+  std::string text = fmt::format("  {:<20} {:<9} {:>9} {:>13} {:>13} {:>13}\n", "algorithm", "by", "chunk",
+                                 "latency us", "bytes us", "total us");
+  for (const Prediction& one : predictions) {
+    const std::uint64_t chunk = one.contender.chunk_bytes > 0 ? one.contender.chunk_bytes : slot_bytes;
+    text += fmt::format("{} {:<20} {:<9} {:>9} {:>13.2f} {:>13.2f} {:>13.2f}\n",
+                        one.contender.algorithm == chosen ? '*' : ' ', to_string(one.contender.algorithm),
+                        to_string(one.contender.way),
+                        one.contender.way == Way::kByMessages ? fmt::format("{}", chunk) : "-", one.latency_us,
+                        one.bandwidth_us, one.total_us());
+  }
+  return text;
+}
+
+std::vector<std::uint32_t> dealt(std::uint32_t ranks, std::uint32_t machines) {
+  std::vector<std::uint32_t> nodes;
+  for (std::uint32_t rank = 0; rank < ranks && machines > 1; ++rank) nodes.push_back(rank / (ranks / machines));
+  return nodes;
+}
+
+std::string heading(const ExplainOptions& options, const Collective& collective, const std::string& where,
+                    const Parameters& parameters) {
+  return fmt::format("{} of {} bytes a block, {} ranks on {} machine{}: {}\ncosts: {}{}\n\n", to_string(options.kind),
+                     options.bytes, collective.ranks, options.machines, options.machines == 1 ? "" : "s", where,
+                     parameters.name, parameters.source.empty() ? "" : ", " + parameters.source);
+}
+
+// Why the runtime's choice there is a rule of thumb; empty where it would predict.
+std::string why_by_thumb(const SimTask& task) {
+  if (!nodes_of(task.cluster.machine, NodeKind::kGpu).empty()) return "calls that GPUs carry out are not predicted";
+  if (task.collective.ranks > kMostTunedRanks)
+    return fmt::format("more than {} ranks are not predicted", kMostTunedRanks);
+  return task.cluster.machines == 1 ? "all ranks share memory" : "";
+}
+
+// What `tutti sim` says of that shape, by the same functions, and what the runtime would take.
+Result<std::string> explain_shape(const ExplainOptions& options) {
+  SimArguments arguments{.collective = std::string(to_string(options.kind)),
+                         .shape = options.shape,
+                         .xml_path = options.xml_path,
+                         .machines = options.machines,
+                         .ranks = options.ranks / options.machines,
+                         .bytes = "1G",
+                         .parameters_path = options.parameters_path};
+  Result<SimTask> task = resolve(arguments);
+  if (!task) return task.error();
+  const Collective& collective = task->collective;
+  if (collective.ranks > kMostExplained) {
+    return invalid(
+        fmt::format("{} ranks: at most {} are explained; tutti sim takes more", collective.ranks, kMostExplained));
+  }
+  const bool blocks = task->block_bytes != task->bytes;
+  arguments.bytes = std::to_string(blocks ? options.bytes * collective.ranks : options.bytes);
+  task = resolve(arguments);
+  if (!task) return task.error();
+  const auto network = Network::create(task->cluster);
+  if (!network) return network.error();
+  const auto report = run_sim_task(*task, *network);
+  if (!report) return report.error();
+  const detail::Choice choice{.bytes = options.bytes, .attached = task->cluster.machines == 1};
+  const std::string why = why_by_thumb(*task);
+  const std::string runtime =
+      why.empty()
+          ? "it predicts by its own costs: run tutti tune --explain there"
+          : fmt::format("{}, by rule of thumb: {}", to_string(detail::choose_algorithm(task->collective, choice)), why);
+  return fmt::format("{}\nSimulated, as by tutti sim: {} is the quickest.\nThe runtime's choice there: {}.\n",
+                     to_text(*task, *report), name_of(report->rows.front()), runtime);
+}
+
+Result<std::string> explain_here(const ExplainOptions& options) {
+  auto config = parse_config(environment_variables());
+  if (!config) return config.error();
+  if (const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes)); !rules) return rules.error();
+  const HostTopology host = discover_host();
+  auto tuning = detail::own_tuning(*config, host.cpu_limit, Log(LogLevel::kWarn, -1));
+  if (!options.parameters_path.empty()) {
+    auto loaded = read_parameters(options.parameters_path);
+    if (!loaded) return loaded.error();
+    tuning.parameters = *std::move(loaded);
+    tuning.parameters.cores = host.cpu_limit;
+  }
+  const std::uint32_t ranks = options.ranks == 0 ? 2 * options.machines : options.ranks;
+  Collective collective{.kind = options.kind, .ranks = ranks};
+  collective.nodes = dealt(ranks, options.machines);
+  const bool alone = options.machines == 1 && !options.tcp;
+  detail::Chooser chooser({.tuning = std::make_shared<const detail::Tuning>(tuning),  // shared as in a fabric
+                           .ranks = ranks,
+                           .nodes = collective.nodes,
+                           .cores = cores_of({host.cpus}, 0),
+                           .memory = !options.tcp,
+                           .slates = alone,
+                           .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
+                           .slots = config->slots,
+                           .slot_bytes = config->slot_bytes_or(kSlotBytes)});
+  const detail::Choice choice{.bytes = options.bytes, .attached = true};
+  const auto decision = chooser.explain(collective, choice);
+  const std::uint64_t decided_as = detail::Chooser::decided_as(options.bytes);
+  std::string text = heading(options, collective, options.tcp ? "this one, by TCP" : "this one", tuning.parameters);
+  if (!tuning.measured && options.parameters_path.empty())
+    text += "This machine has not been measured: run tutti tune.\n\n";
+  if (decision.predictions.empty()) text += "The tuner predicts nothing for these ranks and costs.\n";
+  if (decided_as != options.bytes) text += fmt::format("Decided and predicted as a call of {} bytes.\n\n", decided_as);
+  const std::string chunk = decision.chunk_bytes > 0 ? fmt::format(" in chunks of {}", decision.chunk_bytes) : "";
+  text += "What the runtime predicts and chooses for host memory; calls that GPUs carry out go by rules of thumb.\n\n";
+  return text + table(decision.predictions, config->slot_bytes_or(kSlotBytes), decision.algorithm) +
+         fmt::format("\n{}{}: {}\n", to_string(decision.algorithm), chunk, decision.reason);
+}
+
+}  // namespace
+
+Result<std::string> explain(const ExplainOptions& options) {
+  if (options.machines == 0 || options.ranks % options.machines != 0) {
+    return invalid(fmt::format("{} ranks cannot be dealt to {} machines equally", options.ranks, options.machines));
+  }
+  return options.shape.empty() && options.xml_path.empty() ? explain_here(options) : explain_shape(options);
+}
+
+}  // namespace tutti::tool
