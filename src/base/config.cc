@@ -203,13 +203,6 @@ Status set_device_protocol(Config& config, std::string_view name, std::string_vi
   return {};
 }
 
-// Known here, so that it is no misspelling; of Tutti only `tutti topo` takes it, from process_environment().
-Status check_topo_file(Config&, std::string_view name, std::string_view value) {
-  constexpr std::size_t kLongestPath = 4096;
-  if (value.empty() || value.size() > kLongestPath) return bad_value(name, value, "the path of a topology file");
-  return {};
-}
-
 const std::map<std::string, Variable, std::less<>>& all_variables() {
   constexpr std::int64_t kDayMs = 86'400'000;
   // Never destroyed: communicators may still be made, in threads, while the process ends.
@@ -252,7 +245,6 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_DEVICE_SLOT_BYTES", integer(&Config::device_slot_bytes, 4096, 16 << 20, 4096)},
       {"TUTTI_DEVICE_COPIES", integer(&Config::device_copies, 0, 1 << 30)},
       {"TUTTI_DEVICE_PROTOCOL", {set_device_protocol, word(&Config::device_protocol, kProtocols)}},
-      {"TUTTI_TOPO_FILE", {check_topo_file, [](const Config&) { return ConfigValue{}; }}},
       {"TUTTI_TUNE", text(&Config::tune, 1024)},
       {"TUTTI_TUNE_FILE", text(&Config::tune_file, 4096)},
       {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},

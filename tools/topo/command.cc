@@ -11,18 +11,17 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "base/config.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/device/device_image.h"
 #include "tools/common/exit_status.h"
 #include "tools/common/file.h"
 #include "tools/common/messages.h"
-#include "tools/common/validators.h"
 #include "tools/topo/graph.h"
 #include "tools/topo/report.h"
 #include "tools/topo/routes.h"
 #include "tools/topo/svg.h"
 #include "tools/topo/transports.h"
+#include "tools/common/validators.h"
 #include "topology/cluster.h"
 #include "topology/discover.h"
 #include "topology/xml.h"
@@ -30,8 +29,6 @@
 
 namespace tutti::tool {
 namespace {
-
-constexpr std::string_view kFileVariable = "TUTTI_TOPO_FILE";
 
 struct TopoOptions {
   bool as_json = false;
@@ -102,11 +99,7 @@ Result<Shown> show(const TopoOptions& options) {
     shown.cluster = *std::move(cluster);
     return shown;
   }
-  const Environment environment = process_environment();
-  const auto named = environment.find(kFileVariable);
-  if (!options.xml.empty()) return show_file(options.xml);
-  if (named != environment.end() && !named->second.empty()) return show_file(named->second);
-  return show_this_machine();
+  return options.xml.empty() ? show_this_machine() : show_file(options.xml);
 }
 
 void find_all_routes(Shown& shown) {
@@ -213,10 +206,8 @@ void add_topo_command(CLI::App& app, int& exit_status) {
       "topo", "What a machine is: processors, GPUs, NICs, how they are connected, and the rings and trees on it");
   command->footer(
       "Numbers of GPUs are the CUDA driver's: CUDA_VISIBLE_DEVICES counts. Without a driver or a GPU it says why and\n"
-      "shows the rest. TUTTI_TOPO_FILE names a file as --xml does. Exit status: 0; 1 where the driver or NVML fails, "
-      "or\n"
-      "the file is wrong, with line and cause; 2 for what is not understood, such as an unknown shape. docs/topo.md "
-      "has examples.");
+      "shows the rest. Exit status: 0; 1 if the driver or NVML fails or the file is wrong, with line and cause; 2 for\n"
+      "an option that is not understood, for example an unknown shape. docs/topo.md has examples.");
   command->add_flag("--json", options->as_json, "One JSON object instead of text; docs/topo-json.md has its fields");
   CLI::Option* xml = command->add_option("--xml", options->xml, "Show the machine in this file in NCCL's XML format");
   CLI::Option* shape =
