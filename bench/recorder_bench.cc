@@ -16,7 +16,7 @@
 
 #include "base/config.h"
 #include "base/recording.h"
-#include "runtime/recorder.h"
+#include "job/recorder.h"
 
 namespace tutti {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "algorithms/algorithms.h"
 #include "base/clock.h"
+#include "communicator/communicator_impl.h"
 #include "executor/bytes.h"
-#include "runtime/communicator_impl.h"
 #include "transports/shm/shm_transport.h"
 
 namespace tutti {

@@ -21,7 +21,7 @@ tests_of() {
     tests/*) return 0 ;;
     src/*) folder=${1#src/} ;;
     include/nccl.h) folder=nccl ;;
-    include/*) folder=runtime ;;
+    include/*) folder=communicator ;;
     scripts/rdma-vm) folder=rdma ;;
     scripts/*) folder=scripts ;;
     *.md) folder=tidy ;;

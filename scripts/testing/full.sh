@@ -4,7 +4,7 @@
 
 # Name and budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 whole:30 left:15 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30 reliability:30
-  torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_runtime:30 tsan_rest:30 fuzz_long:25 plans:15
+  torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30 fuzz_long:25 plans:15
   matrix:30 format:2 lint:30)
 
 part_quick() {
@@ -49,13 +49,18 @@ part_rdma_asan() { prepare_rdma && build asan tests_rdma && run_ctest asan -R '^
 part_asan_whole() { build asan && run_ctest asan -j "$(cores)" -LE "long|$not_sanitized"; }
 # Without the emulator, which runs fibers of one thread and takes this sanitizer minutes a test: tests/device_double
 # runs the same code among threads.
-part_tsan_runtime() { build tsan && run_ctest tsan/tests/runtime -LE "long|$not_sanitized|emulated"; }
+tsan_calls=' bootstrap job membership engine selection communicator '
+part_tsan_calls() {
+  local folder
+  build tsan || return 1
+  for folder in $tsan_calls; do run_ctest "tsan/tests/$folder" -LE "long|$not_sanitized|emulated"; done
+}
 part_tsan_rest() {
   local folder
   build tsan || return 1
   for folder in tests/*/CMakeLists.txt; do
     folder=${folder%/CMakeLists.txt}
-    [ "$folder" != tests/runtime ] || continue
+    [[ $tsan_calls != *" ${folder#tests/} "* ]] || continue
     if ctest --test-dir "build/tsan/$folder" -N -LE "long|$not_sanitized|emulated" | grep '^  Test ' >/dev/null; then
       run_ctest "tsan/$folder" -j "$(cores)" -LE "long|$not_sanitized|emulated"
     fi

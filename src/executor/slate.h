@@ -3,7 +3,7 @@
 // line each way where the value fits into one.
 //
 // It stands for the one-shot and direct plans of the same collective and gives the same bits: sums in rank order, in
-// one go (tests/runtime/slates_test.cc compares the two).
+// one go (tests/communicator/slates_test.cc compares the two).
 #pragma once
 
 #include <cstddef>

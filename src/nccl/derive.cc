@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "communicator/create.h"
 #include "nccl/api.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
 #include "nccl/init.h"
-#include "runtime/create.h"
 
 namespace tutti::nccl {
 namespace {

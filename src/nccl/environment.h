@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "runtime/interfaces.h"
+#include "bootstrap/interfaces.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/interfaces.h"
+#include "bootstrap/interfaces.h"
 #include "tutti/result.h"
 
 namespace tutti::nccl {

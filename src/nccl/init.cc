@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "base/config.h"
+#include "bootstrap/interfaces.h"
+#include "bootstrap/launcher.h"
+#include "bootstrap/unique_id_parts.h"
+#include "communicator/create.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
-#include "runtime/create.h"
-#include "runtime/interfaces.h"
-#include "runtime/launcher.h"
 
 namespace tutti::nccl {
 namespace {

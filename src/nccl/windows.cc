@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "communicator/receiver_look.h"
 #include "nccl/streams.h"
-#include "runtime/receiver_look.h"
 #include "tutti/group.h"
 
 namespace tutti::nccl {

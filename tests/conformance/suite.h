@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/support.h"
+#include "communicator/support.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {

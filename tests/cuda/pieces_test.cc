@@ -1,6 +1,6 @@
-// Calls that go in pieces (src/runtime/pieces.h), over the double of the CUDA driver: the bits of whole calls, copies
+// Calls that go in pieces (src/engine/pieces.h), over the double of the CUDA driver: the bits of whole calls, copies
 // out before later copies in, failures in the midst of a call, captured calls.
-#include "runtime/pieces.h"
+#include "engine/pieces.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "communicator/support.h"
 #include "cuda/driver.h"
 #include "cuda/resources.h"
 #include "fake_cuda/control.h"
-#include "runtime/support.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {

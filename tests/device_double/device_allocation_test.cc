@@ -14,8 +14,8 @@
 
 #include "base/assert.h"
 #include "device_double/jobs_support.h"
-#include "runtime/allocation_sweep.h"
-#include "runtime/pieces.h"
+#include "engine/pieces.h"
+#include "support/allocation_sweep.h"
 
 namespace tutti::testing {
 namespace {

@@ -1,5 +1,5 @@
 // Several communicators on the same GPUs, whose calls come to each GPU in another order.
-#include "runtime/device_room.h"
+#include "device/native/device_room.h"
 
 #include <chrono>
 #include <vector>

@@ -1,5 +1,5 @@
 // Binding a plan to connections, and one rank's execution driven by hand. What whole groups of ranks compute is tested
-// in tests/runtime.
+// in tests/communicator.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "communicator/communicator_impl.h"
 #include "faults/tcp_network.h"
-#include "runtime/communicator_impl.h"
 #include "transports/sim/sim_world.h"
 
 namespace tutti::faults {

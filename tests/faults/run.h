@@ -11,7 +11,7 @@
 
 #include "faults/scenario.h"
 #include "faults/survivors.h"
-#include "runtime/prover.h"
+#include "job/prover.h"
 
 namespace tutti::faults {
 

@@ -10,7 +10,7 @@
 #include "faults/scenario.h"
 #include "faults/sim_exchange.h"
 #include "faults/tcp_network.h"
-#include "runtime/fabric.h"
+#include "job/fabric.h"
 #include "tutti/communicator.h"
 
 namespace tutti::faults {

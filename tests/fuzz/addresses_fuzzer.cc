@@ -1,6 +1,6 @@
 // What ranks tell each other of where they are, as text: unique ids, TCP and Unix addresses, lists of RDMA ports. What
 // is read prints to a text that is read as the same.
-#include "runtime/unique_id_parts.h"
+#include "bootstrap/unique_id_parts.h"
 #include "support.h"
 #include "transports/shm/unix_address.h"
 #include "transports/tcp/wire.h"

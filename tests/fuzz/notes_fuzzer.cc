@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/council.h"
-#include "runtime/mail.h"
+#include "membership/council.h"
+#include "membership/mail.h"
 #include "support.h"
 #include "transports/rdma/introductions.h"
 

@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/pmi.h"
+#include "bootstrap/pmi.h"
 #include "support.h"
 
 namespace {

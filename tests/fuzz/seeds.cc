@@ -10,12 +10,12 @@
 #include <string_view>
 
 #include "algorithms/algorithms.h"
+#include "bootstrap/bootstrap_wire.h"
+#include "job/recorder.h"
+#include "membership/mail.h"
 #include "model/parameters.h"
 #include "plan/json.h"
-#include "runtime/bootstrap_wire.h"
-#include "runtime/mail.h"
-#include "runtime/recorder.h"
-#include "runtime/tuning.h"
+#include "selection/tuning.h"
 #include "topology/cluster.h"
 #include "topology/xml.h"
 #include "transports/shm/unix_address.h"

@@ -1,6 +1,6 @@
 // The words of set-up (runtime/bootstrap_wire.h): hello, challenge, answer, welcome, failures, rounds, seals. What is
 // read is what stands there; what was written is read back; no altered frame passes its seal.
-#include "runtime/bootstrap_wire.h"
+#include "bootstrap/bootstrap_wire.h"
 #include "support.h"
 
 namespace {

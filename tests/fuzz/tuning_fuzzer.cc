@@ -1,5 +1,5 @@
 // Costs and rules: files of parameters, TUTTI_TUNE, and what rank 0 tells the others of both (runtime/tuning.h).
-#include "runtime/tuning.h"
+#include "selection/tuning.h"
 #include "support.h"
 
 namespace {

@@ -10,9 +10,9 @@
 
 #include "bench/gpu/gpu.h"
 #include "conformance/suite.h"
+#include "device/native/device_calls.h"
 #include "fake_cuda/control.h"
 #include "kernels/device/device_image.h"
-#include "runtime/device_calls.h"
 
 namespace tutti::test {
 

@@ -321,7 +321,7 @@ int first_byte_of_address(const std::vector<std::pair<const char*, const char*>>
     for (const auto& [name, value] : environment) setenv(name, value, 1);
     ncclUniqueId id;
     if (ncclGetUniqueId(&id) != ncclSuccess || id.internal[9] != 4) _exit(0);
-    _exit(static_cast<unsigned char>(id.internal[12]));  // src/runtime/unique_id_parts.h
+    _exit(static_cast<unsigned char>(id.internal[12]));  // src/bootstrap/unique_id_parts.h
   }
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);

@@ -36,8 +36,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/failing_allocations.h"
-#include "runtime/failing_calls.h"
+#include "support/failing_allocations.h"
+#include "support/failing_calls.h"
 #include "tutti/tutti.h"
 
 namespace {

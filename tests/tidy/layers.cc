@@ -26,32 +26,39 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"transports", " include src/base "},  // never plan
     {"kernels", " include src/base "},     // never transports
     {"src/executor", " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels "},
-    {"src/runtime",
-     " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels src/executor "},
+    {"src/bootstrap", " include src/base transports "},
+    {"src/job", " include src/base src/plan topology transports src/bootstrap "},
+    {"src/membership", " include src/base transports src/bootstrap src/job "},
+    {"src/engine", " include src/base src/plan transports src/executor src/job "},
+    {"src/device", " include src/base src/cuda src/plan transports kernels src/executor src/job src/engine "},
+    {"src/selection", " include src/base src/plan src/algorithms src/model transports src/executor "},
+    {"src/communicator",
+     " include src/base src/plan topology src/algorithms transports src/executor src/bootstrap src/job src/membership "
+     "src/engine src/device src/selection "},
     {"src/standalone", " kernels "},  // code of other projects' libraries, for the shared ones
-    {"src/nccl", " include src/base src/cuda kernels src/runtime "},
+    {"src/nccl", " include src/base src/cuda kernels src/bootstrap src/communicator "},
     {"tools/common", " include src/base "},
     {"tools/run", " include src/base tools/common "},
-    // The runtime knows which transports carry messages between machines.
-    {"tools/topo", " include src/base src/cuda topology kernels src/runtime tools/common "},
-    // Of the runtime: whether the GPUs carried a call out, and whether this process is a rank of somebody's job.
-    {"tools/perf", " include src/base src/cuda topology src/algorithms kernels src/runtime tools/common tools/run "},
+    // job: which transports carry messages between machines
+    {"tools/topo", " include src/base src/cuda topology kernels src/job tools/common "},
+    // bootstrap: whether this process is a rank of a job; device: whether the GPUs carried a call out
+    {"tools/perf",
+     " include src/base src/cuda topology src/algorithms kernels src/bootstrap src/device tools/common tools/run "},
     {"tools/plan", " include src/base src/plan topology src/algorithms tools/common tools/perf "},
     {"tools/sim", " include src/base src/plan topology src/algorithms src/model tools/common tools/topo tools/perf "},
     {"tools/points", " include src/base src/plan topology src/algorithms src/model tools/common tools/sim "},
-    // Of the runtime: what it makes of predictions.
     {"tools/tune",
-     " include src/base topology src/algorithms src/model kernels src/runtime tools/common tools/run tools/perf "
+     " include src/base topology src/algorithms src/model kernels src/selection tools/common tools/run tools/perf "
      "tools/sim "},
     {"tools/recorder", " include src/base tools/common "},
     {"tools/train", " include topology tools/common tools/run "},
     {"tools",
      " include src/base tools/common tools/run tools/topo tools/perf tools/plan tools/sim tools/points tools/tune "
      "tools/recorder tools/train "},
-    // The machine's own bound of tools/perf; executor and runtime: what they add to the bytes.
+    // tools/perf: the machine's own bound; the others: what they add to the time that the bytes take
     {"bench",
-     " include src/base src/cuda src/plan src/algorithms src/executor src/runtime kernels transports tools/common "
-     "tools/perf "},
+     " include src/base src/cuda src/plan src/algorithms src/executor src/job src/communicator kernels transports "
+     "tools/common tools/perf "},
     {"train", " include tools/common "},  // messages, files, drawings
     {"examples", " include "},
     {"python", " include "},
@@ -122,6 +129,21 @@ class CycleSearch {
 };
 
 }  // namespace
+
+bool may_use(std::string_view user, std::string_view used) {
+  const auto has = [](std::string_view path, const Folder& folder) {  // files of the folder are under the path
+    const bool is_under = folder.path.starts_with(path) &&
+                          (folder.path.size() == path.size() || folder.path.substr(path.size()).starts_with('/'));
+    return is_under || find_folder(std::string(path) + "/") == &folder;
+  };
+  for (const Folder& from : kFolders) {
+    if (!has(user, from)) continue;
+    for (const Folder& to : kFolders) {
+      if (has(used, to) && may_include(from, to)) return true;
+    }
+  }
+  return false;
+}
 
 void check_layers(const SourceTree& tree, std::vector<Finding>& findings) {
   CycleSearch cycles(tree, findings);

@@ -35,9 +35,11 @@ class Tests:
             return True
         if any(f"tutti_encrypted_test({name.removesuffix('_encrypted')} " in text for text in self.lists):
             return name.endswith("_encrypted")
-        # A list of CMake has such a name as a whole, or its halves: `script_tests(folder name...)` or `folder.${each}`.
-        folder, _, rest = name.partition(".")
-        halves = re.compile(rf"\({folder}\s|\b{folder}\.\$") if folder.isidentifier() and rest.strip("*") else None
+        # A list of CMake has such a name as a whole, or its halves: `script_tests([folder] script name...)` or
+        # `script.${each}`.
+        script, _, rest = name.partition(".")
+        pattern = rf"\((\w+ )?{script}\s|\b{script}\.\$"
+        halves = re.compile(pattern) if script.isidentifier() and rest.strip("*") else None
         return any(fnmatch.filter(WORD.findall(text), name) or
                    (halves and halves.search(text) and fnmatch.filter(WORD.findall(text), rest)) for text in self.lists)
 

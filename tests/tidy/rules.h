@@ -1,6 +1,7 @@
 // The rules, one function for each group; tidy.h says what they hold.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "source_tree.h"
@@ -8,7 +9,11 @@
 
 namespace tutti::tidy {
 
+// Whether some file under the folder `user` may include files under the folder `used`, by the table in layers.cc.
+bool may_use(std::string_view user, std::string_view used);
+
 void check_layers(const SourceTree& tree, std::vector<Finding>& findings);     // layer, include, cycle
+void check_targets(const SourceTree& tree, std::vector<Finding>& findings);    // target
 void check_functions(const SourceTree& tree, std::vector<Finding>& findings);  // function-length
 void check_usage(const SourceTree& tree, std::vector<Finding>& findings);      // unused
 void check_text(const SourceTree& tree, std::vector<Finding>& findings);       // the others

@@ -11,6 +11,7 @@ std::vector<Finding> check_tree(const std::filesystem::path& root) {
   const SourceTree tree = read_tree(root);
   std::vector<Finding> findings;
   check_layers(tree, findings);
+  check_targets(tree, findings);
   check_functions(tree, findings);
   check_usage(tree, findings);
   check_text(tree, findings);

@@ -3,6 +3,7 @@
 //   layer            an include that the order of the folders forbids
 //   include          a quoted include that names no file of the tree
 //   cycle            headers that include each other
+//   target           a link between CMake's libraries that the order of the folders forbids, or one that is missing
 //   file-length      more than 500 lines
 //   line-width       more than 120 columns
 //   function-length  more than 70 lines

@@ -33,7 +33,7 @@ class Tidy : public testing::Test {
     write("src/base/CMakeLists.txt", "tutti_library(base SOURCES units.cc)\n");
     write("src/plan/plan.h", "#pragma once\n#include \"base/units.h\"\n#include \"tutti/tutti.h\"\n");
     write("src/plan/plan.cc", "#include \"plan/plan.h\"\n");
-    write("src/plan/CMakeLists.txt", "tutti_library(plan\n  SOURCES plan.cc)\n");
+    write("src/plan/CMakeLists.txt", "tutti_library(plan\n  SOURCES plan.cc PUBLIC tutti::base)\n");
     write("transports/wire.cc", "#include \"base/units.h\"\n");
     write("kernels/reduce.h", "#pragma once\n");
     write("kernels/reduce.cc", "#include \"kernels/reduce.h\"\n");
@@ -76,6 +76,23 @@ TEST_F(Tidy, RefusesTransportsThatKnowKernelsAndKernelsThatKnowTransports) {
   append("transports/wire.cc", "#include \"kernels/reduce.h\"\n");
   append("kernels/reduce.cc", "#include \"transports/wire.h\"\n");
   EXPECT_EQ(findings(), "layer kernels/reduce.cc:2\nlayer transports/wire.cc:2");
+}
+
+TEST_F(Tidy, RefusesALinkToAHigherFolder) {
+  write("src/base/CMakeLists.txt", "tutti_library(base\n  SOURCES units.cc\n  PUBLIC tutti::plan)\n");
+  write("src/plan/CMakeLists.txt", "# nothing\ntutti_library(plan SOURCES plan.cc)\n");
+  EXPECT_EQ(findings(), "target src/base/CMakeLists.txt:1\ntarget src/plan/CMakeLists.txt:2")
+      << "and the other lacks one";
+}
+
+TEST_F(Tidy, RefusesLibrariesThatLinkEachOther) {
+  write("src/base/CMakeLists.txt", "tutti_library(base SOURCES units.cc PUBLIC tutti::plan)\n");
+  EXPECT_EQ(findings(), "target src/base/CMakeLists.txt:1\ntarget src/plan/CMakeLists.txt:1");
+}
+
+TEST_F(Tidy, RefusesAnIncludeOfALibraryThatIsNotLinked) {
+  write("src/plan/CMakeLists.txt", "tutti_library(plan\n  SOURCES plan.cc)\n");
+  EXPECT_EQ(findings(), "target src/plan/CMakeLists.txt:1");
 }
 
 TEST_F(Tidy, RefusesALowerFolderThatKnowsAHigherOne) {

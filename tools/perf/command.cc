@@ -18,8 +18,8 @@
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "bootstrap/launcher.h"
 #include "cuda/driver.h"
-#include "runtime/launcher.h"
 #include "tools/common/exit_status.h"
 #include "tools/common/file.h"
 #include "tools/common/messages.h"

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "runtime/device_calls.h"
+#include "device/native/device_calls.h"
 #include "tools/perf/bound.h"
 #include "tools/perf/buffer.h"
 #include "tools/perf/collective.h"

@@ -1,7 +1,7 @@
 // The launcher's side of an elastic job (tutti/elastic.h): it is the one place that knows who lives, and so it says
 // when ranks meet, where, and at which step they go on. Ranks speak with it by a socket of packets each; the words
-// stand in src/runtime/elastic.cc. A rank's place is its index among those that the job began with; a replacement takes
-// the place of the dead. For the launcher's thread.
+// stand in src/communicator/elastic.cc. A rank's place is its index among those that the job began with; a replacement
+// takes the place of the dead. For the launcher's thread.
 #pragma once
 
 #include <chrono>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "runtime/data_paths.h"
+#include "job/data_paths.h"
 
 namespace tutti::tool {
 namespace {

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/recorder.h"
+#include "job/recorder.h"
 #include "tools/recorder/doctor.h"
 #include "tools/recorder/top.h"
 #include "tools/recorder/trace.h"

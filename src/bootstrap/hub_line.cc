@@ -1,0 +1,112 @@
+#include "bootstrap/hub_line.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+namespace tutti::detail {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// What has ended well may still be in the loop's queue when another handler closes the line.
+std::function<void(error_code, std::size_t)> HubLine::told_while_open(Done done) {
+  return [self = shared_from_this(), done = std::move(done)](error_code error, std::size_t) {
+    if (self->socket.is_open()) done(error);
+  };
+}
+
+void HubLine::read(asio::mutable_buffer into, Done done) {
+  if (!socket.is_open()) return;
+  if (tls_ == nullptr) return asio::async_read(socket, into, told_while_open(std::move(done)));
+  into_ = into;
+  reading_ = {.moved = 0, .done = std::move(done)};
+  pump();
+}
+
+void HubLine::write(Done done) {
+  if (!socket.is_open()) return;
+  if (tls_ == nullptr) return asio::async_write(socket, next_bytes(), told_while_open(std::move(done)));
+  writing_ = {.moved = 0, .done = std::move(done)};
+  pump();
+}
+
+bool HubLine::encrypt(const Key& key) {
+  auto session = TlsSession::create({.end = TlsSession::End::kServer, .key = key});
+  error_code error;
+  socket.native_non_blocking(true, error);
+  if (!session || error) return false;
+  tls_ = std::move(*session);
+  return true;
+}
+
+void HubLine::close() {
+  error_code ignored;
+  socket.close(ignored);
+  reading_ = {};
+  writing_ = {};
+}
+
+void HubLine::finish(Pending& pending, error_code error) {
+  asio::post(socket.get_executor(), [self = shared_from_this(), done = std::move(pending.done), error] {
+    if (self->socket.is_open()) done(error);
+  });
+  pending = {};
+}
+
+void HubLine::pump_read() {
+  if (!reading_.done) return;
+  const asio::mutable_buffer rest = into_ + reading_.moved;
+  iovec part{.iov_base = rest.data(), .iov_len = rest.size()};
+  const Moved moved = rest.size() > 0 ? tls_->receive(socket.native_handle(), {&part, 1}) : Moved{};
+  reading_.moved += moved.bytes;
+  if (moved.ended) altered_ = is_tampering(moved.error);
+  if (moved.ended || reading_.moved == into_.size()) finish(reading_, moved.ended ? asio::error::eof : error_code());
+}
+
+void HubLine::pump_write() {
+  while (writing_.done) {
+    std::vector<iovec> parts;
+    std::size_t skip = writing_.moved;
+    for (const asio::const_buffer& buffer : next_bytes()) {
+      const std::size_t skipped = std::min(skip, buffer.size());
+      skip -= skipped;
+      const asio::const_buffer rest = buffer + skipped;
+      if (rest.size() > 0) parts.push_back({.iov_base = const_cast<void*>(rest.data()), .iov_len = rest.size()});
+    }
+    if (parts.empty()) return finish(writing_, {});
+    const Moved moved = tls_->send(socket.native_handle(), parts);
+    if (moved.ended) return finish(writing_, asio::error::eof);
+    if (moved.bytes == 0) return;
+    writing_.moved += moved.bytes;
+  }
+}
+
+// What can be done now, and waits for the rest. Writing may read a handshake's words, and more behind them; reading may
+// answer them: so each is tried again behind the other. Reading comes last: what writing has taken from the system
+// wakes nobody.
+void HubLine::pump() {
+  if (!socket.is_open()) return;
+  for (int turn = 0; turn < 2; ++turn) {
+    pump_read();
+    pump_write();
+  }
+  pump_read();
+  if (tls_->over()) pump_read();  // bytes, and the end right behind them
+  if (tls_->unsent()) tls_->advance(socket.native_handle());
+  const bool handshake = writing_.done && !tls_->established();
+  if (reading_.done || handshake) wait(tcp::socket::wait_read, waits_to_read_);
+  if (tls_->unsent() || (writing_.done && !handshake)) wait(tcp::socket::wait_write, waits_to_write_);
+}
+
+void HubLine::wait(tcp::socket::wait_type what, bool& waits) {
+  if (std::exchange(waits, true)) return;
+  socket.async_wait(what, [self = shared_from_this(), &waits](error_code error) {
+    waits = false;
+    if (!error) self->pump();
+  });
+}
+
+}  // namespace tutti::detail

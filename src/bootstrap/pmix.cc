@@ -1,0 +1,214 @@
+// The few prototypes are written out here, because the library is not needed to build Tutti. They are those of the PMIx
+// standard since its version 2 (libpmix.so.2); names and values were compared with the header of OpenPMIx 4.2.2.
+#include "bootstrap/pmix.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/key.h"
+#include "base/system_error.h"
+#include "base/thread.h"
+
+namespace tutti {
+namespace {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+struct Process {  // pmix_proc_t
+  std::array<char, 256> name_space{};
+  std::uint32_t rank = 0;
+};
+static_assert(sizeof(Process) == 260);
+
+struct Value {  // pmix_value_t, and room for what newer versions may add
+  std::uint16_t type = 0;
+  union {
+    const char* string;
+    std::array<std::uint64_t, 31> room;
+  } data{};
+};
+static_assert(offsetof(Value, data) == 8);
+
+constexpr std::uint16_t kString = 3;
+constexpr std::uint8_t kGlobal = 3;
+constexpr std::chrono::seconds kGoodbyePatience{3};  // OpenPMIx itself waits 2 s for the launcher
+constexpr int kOverAtOnce = -157;                    // PMIX_OPERATION_SUCCEEDED
+
+extern "C" {
+using Initialise = int (*)(Process*, void*, std::size_t);
+using Put = int (*)(std::uint8_t scope, const char* key, Value*);
+using Commit = int (*)();
+using OnFence = void (*)(int status, void* context);
+using Fence = int (*)(const Process*, std::size_t, const void*, std::size_t, OnFence, void* context);
+using OnValue = void (*)(int status, Value*, void* context);
+using Get = int (*)(const Process*, const char* key, const void*, std::size_t, OnValue, void* context);
+using Finalise = int (*)(const void*, std::size_t);
+}
+
+Error fail(ErrorCode code, const std::string& message) {
+  return {code, ErrorScope::kCommunicator, -1,
+          message + "; set TUTTI_ROOT=host:port, rank 0's, on all ranks (mpirun -x TUTTI_ROOT=...)"};
+}
+
+// One operation that the library's thread ends; shared by it and the waiting rank, whichever is last.
+struct Pending {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
+  int status = 0;
+  std::string text;  // an id, from which others can learn the job's key
+
+  // What is given to the library as context; taken back by its callback, which comes exactly once.
+  static void* context(const std::shared_ptr<Pending>& pending) {
+    return std::make_unique<std::shared_ptr<Pending>>(pending).release();
+  }
+  static void end(void* context, int status, const char* text) {
+    const std::unique_ptr<std::shared_ptr<Pending>> owner(static_cast<std::shared_ptr<Pending>*>(context));
+    (*owner)->finish(status, text);
+  }
+  void finish(int with_status, const char* with_text) {
+    const std::lock_guard lock(mutex);
+    status = with_status;
+    text = with_text;
+    done = true;
+    ended.notify_all();
+  }
+  ~Pending() { explicit_bzero(text.data(), text.size()); }
+  // The library has refused the operation, or it was over at once: there will be no callback.
+  static void refuse(void* context, int status) { end(context, status == kOverAtOnce ? 0 : status, ""); }
+
+  Status wait(TimePoint deadline, const char* what) {
+    std::unique_lock lock(mutex);
+    if (!ended.wait_until(lock, deadline, [this] { return done; })) {
+      return fail(ErrorCode::kTimeout,
+                  fmt::format("the launcher's {} (PMIx) did not end in time: is a rank missing?", what));
+    }
+    if (status != 0) return fail(ErrorCode::kSystem, fmt::format("the launcher's {} (PMIx) fails: {}", what, status));
+    return {};
+  }
+};
+
+// Runs a call of the library that has no limit of its own, in a thread, and waits for it until the deadline. A call
+// that hangs is left alone: it may use only what it owns and what lives as long as the process.
+Status call_limited(const char* what, TimePoint deadline, std::function<int()> call) {
+  const auto pending = std::make_shared<Pending>();  // shared with the thread, whichever is last
+  try {
+    start_thread([pending, call = std::move(call)] { pending->finish(call(), ""); }).detach();
+  } catch (const std::system_error& error) {
+    return fail(ErrorCode::kSystem, "for PMIx, " + words_of_unstarted_thread(error));
+  }
+  return pending->wait(deadline, what);
+}
+
+// The library, opened and initialised once in a process: it belongs to the process as the launcher sees it, and a rank
+// that ends without finalising counts as crashed. Never closed: its thread runs in it.
+struct Library {
+  std::mutex mutex;
+  pid_t pid = -1;  // initialised by this process; a forked child's exit is not the rank's
+  Process self;
+  bool hangs = false;  // a call of it did not end in time, and may hold its locks
+  int round = 0;       // names used so far, the same on all ranks: every rank takes part in every round
+  Put put = nullptr;
+  Commit commit = nullptr;
+  Fence fence = nullptr;
+  Get get = nullptr;
+  Finalise finalise = nullptr;
+
+  Status open(TimePoint deadline);
+  Status call(const char* what, TimePoint deadline, std::function<int()> function);
+};
+Library library;  // NOLINT: see above
+
+void say_goodbye() {
+  if (library.pid != getpid() || library.hangs) return;
+  const auto finalise = [] { return library.finalise(nullptr, 0); };
+  static_cast<void>(library.call("end", std::chrono::steady_clock::now() + kGoodbyePatience, finalise));
+}
+
+Status Library::call(const char* what, TimePoint deadline, std::function<int()> function) {
+  Status ended = call_limited(what, deadline, std::move(function));
+  hangs = hangs || (!ended.ok() && ended.error().code == ErrorCode::kTimeout);
+  return ended;
+}
+
+Status Library::open(TimePoint deadline) {
+  if (hangs) return fail(ErrorCode::kSystem, "the launcher's store (PMIx) did not answer an earlier set-up in time");
+  if (pid == getpid()) return {};
+  void* const handle = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    return fail(ErrorCode::kUnsupported, fmt::format("the ranks of this job are on several machines and the launcher's "
+                                                     "store cannot be used: {}",
+                                                     dlerror()));
+  }
+  const auto initialise = reinterpret_cast<Initialise>(dlsym(handle, "PMIx_Init"));
+  put = reinterpret_cast<Put>(dlsym(handle, "PMIx_Put"));
+  commit = reinterpret_cast<Commit>(dlsym(handle, "PMIx_Commit"));
+  fence = reinterpret_cast<Fence>(dlsym(handle, "PMIx_Fence_nb"));
+  get = reinterpret_cast<Get>(dlsym(handle, "PMIx_Get_nb"));
+  finalise = reinterpret_cast<Finalise>(dlsym(handle, "PMIx_Finalize"));
+  if (!initialise || !put || !commit || !fence || !get || !finalise) {
+    return fail(ErrorCode::kUnsupported, "libpmix.so.2 lacks a function of the PMIx standard");
+  }
+  TUTTI_TRY(call("start", deadline, [this, initialise] { return initialise(&self, nullptr, 0); }));
+  pid = getpid();
+  std::atexit(say_goodbye);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Result<std::string>()>& make,
+                                       TimePoint deadline) {
+  const std::lock_guard lock(library.mutex);
+  TUTTI_TRY(library.open(deadline));
+  const std::string key = fmt::format("tutti-{}", library.round++);
+  if (rank == 0) {
+    auto text = make();
+    if (!text) return text.error();
+    const WipesText wipes(*text);
+    const auto put = [key, secret = std::make_shared<const SecretText>(*text)] {  // shared with the thread
+      Value value;
+      value.type = kString;
+      value.data.string = secret->text.c_str();
+      return library.put(kGlobal, key.c_str(), &value);
+    };
+    TUTTI_TRY(library.call("store", deadline, put));
+  }
+  TUTTI_TRY(library.call("store", deadline, [] { return library.commit(); }));
+  const auto fenced = std::make_shared<Pending>();  // shared with the library
+  void* context = Pending::context(fenced);
+  int status = library.fence(
+      nullptr, 0, nullptr, 0, [](int result, void* given) { Pending::end(given, result, ""); }, context);
+  if (status != 0) Pending::refuse(context, status);
+  TUTTI_TRY(fenced->wait(deadline, "barrier"));
+  Process root = library.self;
+  root.rank = 0;
+  const auto got = std::make_shared<Pending>();  // shared with the library
+  context = Pending::context(got);
+  status = library.get(
+      &root, key.c_str(), nullptr, 0,
+      [](int result, Value* value, void* given) {
+        const bool there = result == 0 && value != nullptr && value->type == kString && value->data.string != nullptr;
+        Pending::end(given, result, there ? value->data.string : "");
+      },
+      context);
+  if (status != 0) Pending::refuse(context, status);
+  TUTTI_TRY(got->wait(deadline, "store"));
+  return got->text;
+}
+
+}  // namespace tutti

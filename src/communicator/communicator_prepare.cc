@@ -1,0 +1,169 @@
+// How a communicator makes operations of calls: arguments checked, the algorithm chosen, buffers staged, a long call
+// cut in pieces. Under the submission mutex.
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "communicator/communicator_impl.h"
+#include "engine/pieces.h"
+#include "selection/choose.h"
+
+namespace tutti::detail {
+namespace {
+
+CheckedCall part_of(const CheckedCall& whole, const Piece& piece) {
+  CheckedCall part = whole;  // the tag, too: that of the whole call says what the ranks must have alike
+  const std::size_t offset = piece.first * whole.call.element_bytes;
+  const std::size_t bytes = piece.count * whole.call.element_bytes;
+  part.call.lengths.count = piece.count;
+  if (whole.input_bytes > 0) {
+    part.call.input += offset;
+    part.input_bytes = bytes;
+  }
+  if (whole.output_bytes > 0) {
+    part.call.output += offset;
+    part.output_bytes = bytes;
+  }
+  return part;
+}
+
+}  // namespace
+
+// Null where the buffers are host memory.
+template <class Checked>
+Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, const CallOptions& options) {
+  const cuda::Driver* driver = cuda::Driver::loaded();
+  if (driver == nullptr) {
+    if (!options.stream) return std::shared_ptr<Gate>();
+    return invalid_argument("a stream was given, but this process has not loaded the CUDA driver: it cannot be one");
+  }
+  if (device_side_ == nullptr) device_side_ = std::make_unique<DeviceSide>(*driver, *world_.transport, world_.log);
+  auto staged = device_side_->stage(checked, options);
+  if (staged) return std::shared_ptr<Gate>(std::move(*staged));
+  if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
+  return staged.error();
+}
+
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const CollectiveCall& call,
+                                                                        const CallOptions& options) {
+  auto checked = check_call(call, options, caller());
+  if (!checked) return checked.error();
+  checked->collective.nodes = world_.nodes;
+  const std::uint64_t bytes = checked->call.tag.count / (call.variable ? ranks_ : 1) * checked->call.element_bytes;
+  const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
+  const bool may_be_direct = options.reduction.combine == nullptr && call.op != ReduceOp::kPreMulSum && !call.variable;
+  if (auto broken = engine_.broken()) return *broken;
+  const ChosenPlan* chosen = user_plans_.empty() && options.algorithm != Algorithm::kUser
+                                 ? nullptr
+                                 : find_user_plan(checked->collective, bytes, options.algorithm);
+  if (chosen == nullptr && options.algorithm == Algorithm::kUser) {
+    return invalid_argument(
+        fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
+  }
+  auto by_device = goes_by_device(options, *checked);
+  if (!by_device) return lose(by_device.error(), checked->call.tag);
+  Chosen taken{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
+  if (taken.algorithm == Algorithm::kAuto) {
+    taken = chooser_.choose(
+        checked->collective,
+        {.bytes = bytes, .in_rank_order = in_rank_order, .on_device = *by_device, .attached = may_be_direct});
+  }
+  const Algorithm algorithm = taken.algorithm;
+  if (*by_device) {
+    auto operation = prepare_on_device(*checked, options, algorithm, chosen);
+    if (!operation || *operation != nullptr) return operation;
+  }
+  auto plan = plan_for(checked->collective, algorithm, chosen);
+  if (!plan) return plan.error();
+  if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
+    return invalid_argument(
+        fmt::format("{} of {} ranks does not combine them in rank order, which this reduction needs",
+                    to_string(algorithm), ranks_));
+  }
+  checked->call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
+  if (chosen != nullptr) checked->call.tag.digest ^= chosen->plan.digest();
+  checked->call.tag.tile_bytes = tile_bytes_of(taken);
+  if (cutting_ == Cutting::kLongCalls && may_be_cut(checked->call.tag) && gives_same_in_pieces((*plan)->shape)) {
+    return make_pieces(*checked, options, **plan);
+  }
+  return make_operation(*std::move(checked), options, **plan, bytes);
+}
+
+// The first piece; it has the others.
+Result<std::shared_ptr<Operation>> CommunicatorImpl::make_pieces(const CheckedCall& whole, const CallOptions& options,
+                                                                 BoundPlan& plan) {
+  std::shared_ptr<Operation> head;
+  for (const Piece& piece : cut(whole.call.lengths.count, whole.call.element_bytes)) {
+    auto made = make_operation(part_of(whole, piece), options, plan, piece.count * whole.call.element_bytes);
+    if (!made) return made.error();
+    if (head == nullptr) {
+      head = std::move(*made);
+    } else {
+      (*made)->follows = true;
+      head->rest.push_back(std::move(*made));
+    }
+  }
+  return head;
+}
+
+// Of a call whose tag wants its number only. `bytes`: of one block.
+Result<std::shared_ptr<Operation>> CommunicatorImpl::make_operation(CheckedCall checked, const CallOptions& options,
+                                                                    BoundPlan& plan, std::uint64_t bytes) {
+  auto staged = staged_for(checked, options);
+  if (!staged) return staged.error();
+  auto operation = std::make_shared<Operation>();
+  const Algorithm algorithm{checked.call.tag.algorithm};
+  const bool may_be_short = algorithm != Algorithm::kUser && options.reduction.combine == nullptr &&
+                            checked.call.lengths.counts.empty() && world_.transport->slates() != nullptr;
+  operation->plan = &plan;
+  operation->by_slates = may_be_short && SlateRun::takes(checked.collective, algorithm, bytes);
+  operation->direct =
+      may_be_short && !operation->by_slates && DirectRun::takes(checked.collective, algorithm, checked.call.op);
+  ShortPlans& short_plans = short_plans_[static_cast<std::size_t>(checked.collective.kind)];
+  if (operation->by_slates) short_plans.by_slates = &plan;
+  if (operation->direct) short_plans.direct = &plan;
+  operation->timeout_ns = timeout_ns(options);
+  operation->gate = std::move(*staged);
+  operation->call = std::move(checked.call);
+  Call& made = operation->call;
+  made.input_window = world_.transport->find_window(made.input, checked.input_bytes);
+  // Peers that store straight into an output take its blocks to follow each other.
+  if (made.lengths.displacements.empty()) {
+    made.output_window = world_.transport->find_window(made.output, checked.output_bytes);
+  }
+  return operation;
+}
+
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExchange exchange,
+                                                                      const CallOptions& options) {
+  if (options.timeout.count() < 0)
+    return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
+  if (auto broken = engine_.broken()) return *broken;
+  auto staged = staged_for(exchange, options);
+  if (!staged) return staged.error();
+  for (Transfer& transfer : exchange.transfers) {
+    transfer.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
+  }
+  auto operation = std::make_shared<Operation>();
+  operation->timeout_ns = timeout_ns(options);
+  operation->gate = std::move(*staged);
+  if (!exchange.transfers.empty()) operation->call.tag = exchange.transfers.front().tag;
+  operation->transfers = std::move(exchange.transfers);
+  operation->own = std::move(exchange.own);
+  return operation;
+}
+
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_v_exchange(const CollectiveCall& call,
+                                                                        const CallOptions& options) {
+  auto checked = check_exchange(call, options, caller());
+  if (!checked) return checked.error();
+  return prepare_exchange(std::move(*checked), options);
+}
+
+Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare(const CollectiveCall& call, const CallOptions& options) {
+  return is_exchange(call) ? prepare_v_exchange(call, options) : prepare_collective(call, options);
+}
+
+}  // namespace tutti::detail

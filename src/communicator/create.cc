@@ -1,0 +1,447 @@
+// Makes the first communicators of a job: of one rank of several processes, or of all ranks in this process.
+#include "communicator/create.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <condition_variable>
+#include <cstdint>
+#include <future>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/config.h"
+#include "base/exceptions.h"
+#include "base/loopback.h"
+#include "base/thread.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/interfaces.h"
+#include "bootstrap/job_key.h"
+#include "bootstrap/rendezvous.h"
+#include "communicator/communicator_impl.h"
+#include "device/native/device_world.h"
+#include "job/data_paths.h"
+#include "job/fabric.h"
+#include "selection/tuning.h"
+#include "topology/host.h"
+#include "tutti/communicator.h"
+
+namespace tutti {
+namespace {
+
+using detail::CommunicatorImpl;
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
+
+// The environment over the defaults, with what the options say laid over both.
+Result<Config> config_for(const CommunicatorOptions& options, const Variables& defaults) {
+  auto config = parse_config(with_defaults(environment_variables(), defaults));
+  if (!config) return config.error();
+  if (!options.transport.empty()) {
+    const auto transport = parse_transport(options.transport);
+    if (!transport)
+      return invalid(fmt::format("transport \"{}\" is none of auto, shm, tcp, verbs, ucx", options.transport));
+    config->transport = *transport;
+  }
+  if (!options.attach.empty()) {
+    const auto attach = parse_attach(options.attach);
+    if (!attach) return invalid(fmt::format("attach \"{}\" is none of auto, calls, off", options.attach));
+    config->attach = *attach;
+  }
+  if (!options.device_calls.empty()) {
+    const auto policy = parse_device_calls(options.device_calls);
+    if (!policy) return invalid(fmt::format("device_calls \"{}\" is none of auto, staged", options.device_calls));
+    config->device_calls = *policy;
+  }
+  if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
+  if (options.uniform) config->uniform = *options.uniform;
+  if (options.encrypt) config->encrypt = *options.encrypt;
+  if (options.checksum) config->checksum = *options.checksum;
+  if (!options.node_id.empty()) config->node_id = options.node_id;
+  if (!options.interface.empty()) config->interface = options.interface;
+  if (!options.job_key_file.empty()) config->job_key_file = options.job_key_file;
+  if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
+  if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
+  if (options.timeout.count() > 0) config->timeout = options.timeout;
+  // Other ranks' rules do not count, and a rank that does not come leaves the others to wait for it.
+  const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes));
+  if (!rules && config->rank.value_or(0) == 0) return rules.error();
+  return config;
+}
+
+std::vector<std::uint32_t> everybody(std::uint32_t ranks) {
+  std::vector<std::uint32_t> all(ranks);
+  std::iota(all.begin(), all.end(), 0u);
+  return all;
+}
+
+// The id of a job's first communicator: rank 0's random number. His tuning comes with it.
+Result<std::uint64_t> agree_on_id(JobFabric& fabric, const Gather& gather) {
+  std::uint64_t id = 0;
+  Result<std::string> mine = std::string();
+  if (fabric.job_rank == 0) {
+    const Log log(fabric.config.log_level, 0);
+    if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
+      mine = fmt::format("{}|{}", id, pack(detail::own_tuning(fabric.config, fabric.cpu_limit, log)));
+    } else {
+      mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "no random number can be had"};
+    }
+  }
+  auto blobs = gather_or_fail(gather, mine);
+  if (!blobs) return blobs.error();
+  const std::string& first = blobs->front();
+  const std::size_t bar = std::min(first.find('|'), first.size());
+  const auto [end, error] = std::from_chars(first.data(), first.data() + bar, id);
+  if (error != std::errc() || end != first.data() + bar || bar == first.size()) {
+    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, 0, "rank 0 published an id that cannot be read"};
+  }
+  auto tuning = detail::unpack(std::string_view(first).substr(bar + 1));
+  if (!tuning) return tuning.error();
+  fabric.tuning = std::make_shared<const detail::Tuning>(*std::move(tuning));
+  return id;
+}
+
+Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<JobFabric>& fabric, std::uint32_t rank,
+                                                         std::uint32_t ranks, const Gather& gather) {
+  auto id = agree_on_id(*fabric, gather);
+  if (!id) return id.error();
+  const std::vector<std::uint32_t> members = everybody(ranks);
+  auto world = make_world(fabric, members, rank, *id, gather);
+  if (!world) {  // the others count on the rounds that would follow
+    for (int round = 0; round < detail::kDeviceRounds && fabric->devices; ++round) static_cast<void>(gather("!"));
+    return world.error();
+  }
+  auto devices = detail::make_device_world(*fabric, members, rank, *id, *world, gather);
+  if (!devices) return devices.error();
+  return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
+      rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices), *id));
+}
+
+bool meets_by_id(const RendezvousOptions& rendezvous) {
+  return rendezvous.unique_id || rendezvous.pmi_fd || rendezvous.pmix;
+}
+
+// By which ranks and hub know each other. A unique id, given or out of a launcher's store, brings its own, and a key
+// that is configured is mixed into it.
+Status add_key(const CommunicatorOptions& options, const Config& config, RendezvousOptions& rendezvous) {
+  const char* const variable =
+      options.job_key_file.empty() ? "TUTTI_JOB_KEY_FILE" : "CommunicatorOptions::job_key_file";
+  if (meets_by_id(rendezvous)) {
+    auto configured = configured_key(config.job_key_file, variable, config.job_key);
+    if (!configured) return configured.error();
+    if (*configured) rendezvous.origin += "; key: the unique id and " + (*configured)->origin;
+    rendezvous.configured_key = *std::move(configured);
+    return {};
+  }
+  auto key = find_job_key(config.job_key_file, variable, config.job_key);
+  if (!key) return key.error();
+  rendezvous.origin += "; key: " + key->origin;
+  rendezvous.key = *std::move(key);
+  return {};
+}
+
+// Once in a process: ranks of several machines encrypt, but the secret has travelled through a store that Tutti knows
+// nothing of, and nothing else protects it.
+void warn_of_store(const RendezvousOptions& rendezvous, const JobFabric& fabric) {
+  static std::atomic<bool> warned{false};
+  const std::vector<std::uint32_t>& machines = fabric.machines;
+  const bool several = std::ranges::any_of(machines, [&](std::uint32_t machine) { return machine != machines[0]; });
+  if (!rendezvous.encrypt || !meets_by_id(rendezvous) || rendezvous.configured_key || !several) return;
+  if (rendezvous.rank != 0 || warned.exchange(true)) return;
+  Log(fabric.config.log_level, rendezvous.rank)
+      .write(LogLevel::kWarn,
+             "encryption is on, but its only secret is in the unique id: whoever can read the store through which the "
+             "id went (torch's, the launcher's) can join the job or come between its ranks; {}",
+             how_to_give_a_key());
+}
+
+Error no_random_bytes() { return {ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random bytes"}; }
+
+// By rank, of a process that has all ranks.
+Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const CommunicatorOptions& options,
+                                                                      std::uint32_t ranks) {
+  if (!options.devices.empty() && options.devices.size() != ranks) {
+    return invalid(
+        fmt::format("{} devices are given for {} ranks: give one for each, or none", options.devices.size(), ranks));
+  }
+  std::map<std::optional<std::int32_t>, std::shared_ptr<detail::RankDevice>> found;  // shared by the ranks on it
+  std::vector<std::shared_ptr<detail::RankDevice>> devices;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto wanted = options.devices.empty() ? options.device : std::optional(options.devices[rank]);
+    if (!found.contains(wanted)) {
+      auto device = detail::RankDevice::find(wanted);
+      if (!device) return device.error();
+      found[wanted] = std::move(*device);
+    }
+    devices.push_back(found[wanted]);
+  }
+  return devices;
+}
+
+// The listener of a process that has all ranks.
+Status listen_for_all(JobFabric& fabric, std::uint32_t ranks) {
+  Key key{};
+  if (!random_bytes(key)) return no_random_bytes();
+  const PortRange& ports = fabric.config.port_range;
+  auto endpoint = TcpEndpoint::listen({.address = loopback_address(),
+                                       .first_port = ports.first,
+                                       .last_port = ports.last,
+                                       .key = key,
+                                       .encrypt = fabric.config.encrypt});
+  if (!endpoint) return endpoint.error();
+  fabric.endpoint = *endpoint;
+  fabric.tcp_addresses.assign(ranks, fabric.endpoint->address());
+  return {};
+}
+
+// Rounds of a rank that is alone.
+Result<std::vector<std::string>> gather_alone(const std::string& blob) { return std::vector<std::string>{blob}; }
+
+// Rounds between the threads of one process. A thread that gives up must say so, or the others would wait.
+class Meeting {
+ public:
+  explicit Meeting(std::uint32_t ranks) : blobs_(ranks) {}
+  // Ends all rounds, present and future: some rank will never come.
+  void give_up(const Error& why) noexcept {
+    const std::scoped_lock lock(mutex_);
+    if (!given_up_) given_up_ = copy_of(why);
+    changed_.notify_all();
+  }
+  Result<std::vector<std::string>> all_gather(std::uint32_t rank, const std::string& blob) {
+    std::unique_lock lock(mutex_);
+    if (given_up_) return *given_up_;
+    const std::uint64_t round = round_;
+    blobs_[rank] = blob;
+    if (present_ + 1 == blobs_.size()) {
+      result_ = blobs_;  // a rank whose copy fails has not come
+      present_ = 0;
+      ++round_;
+      changed_.notify_all();
+    } else {
+      ++present_;
+      changed_.wait(lock, [&] { return round_ != round || given_up_; });
+      if (round_ == round) return *given_up_;
+    }
+    return result_;  // the next round cannot end before this rank joins it
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> blobs_;
+  std::vector<std::string> result_;
+  std::uint64_t round_ = 0;
+  std::size_t present_ = 0;
+  std::optional<Error> given_up_;
+};
+
+}  // namespace
+
+namespace detail {
+namespace {
+
+Result<std::unique_ptr<Communicator>> join_job(const Config& config, const CommunicatorOptions& options,
+                                               std::shared_ptr<const std::atomic<bool>> stop) {
+  auto rendezvous = resolve_rendezvous(options, config, process_environment());
+  if (!rendezvous) return rendezvous.error();
+  rendezvous->stop = std::move(stop);
+  rendezvous->log_level = config.log_level;
+  if (rendezvous->size > 1) TUTTI_TRY(add_key(options, config, *rendezvous));
+  const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
+  const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
+  Log(config.log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
+  std::unique_ptr<Bootstrap> bootstrap;
+  Gather gather = gather_alone;
+  std::string address = loopback_address();
+  Key key{};
+  if (ranks == 1 && !random_bytes(key)) return no_random_bytes();
+  if (ranks > 1) {
+    auto met = tcp_bootstrap(*rendezvous);
+    if (!met) return met.error();
+    bootstrap = std::move(*met);
+    key = bootstrap->key();
+    gather = [&](const std::string& blob) { return bootstrap->all_gather(blob); };
+    auto listen_at = data_address(config, bootstrap->local_address());
+    // An interface that does not exist must fail all ranks alike.
+    auto agreed = gather_or_fail(gather, listen_at);
+    if (!agreed) return agreed.error();
+    const bool met_here = bootstrap->hub_is_here() && config.interface.empty();
+    auto reachable = met_here ? route_to_others(*listen_at, *agreed) : listen_at;
+    if (!reachable) return reachable.error();
+    address = *std::move(reachable);
+  }
+  auto fabric = make_fabric(config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
+                            detail::RankDevice::find(options.device));
+  if (!fabric) return fabric.error();
+  warn_of_store(*rendezvous, **fabric);
+  auto communicator = first_communicator(*fabric, rank, ranks, gather);
+  if (communicator.ok() && bootstrap != nullptr) bootstrap->set_succeeded();
+  return communicator;
+}
+
+// One thread for each rank. A rank whose set-up throws has not come to all rounds, so the others are told.
+Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
+    const JobFabric& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
+  const auto ranks = static_cast<std::uint32_t>(devices.size());
+  const auto hub = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
+  Meeting meeting(ranks);
+  std::vector<std::unique_ptr<Communicator>> communicators(ranks);
+  std::vector<std::optional<Error>> errors(ranks);
+  std::vector<std::thread> threads;
+  threads.reserve(ranks);
+  const auto make_one = [&](std::uint32_t rank) -> Result<std::unique_ptr<Communicator>> {
+    auto fabric = std::make_shared<JobFabric>(common);  // shared by the rank's communicators
+    fabric->job_rank = rank;
+    fabric->device = devices[rank];
+    fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);
+    return first_communicator(fabric, rank, ranks,
+                              [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
+  };
+  const auto body = [&](std::uint32_t rank) noexcept {
+    try {
+      auto made = make_one(rank);
+      if (made) communicators[rank] = std::move(*made);
+      if (!made) errors[rank] = std::move(made).error();
+    } catch (...) {
+      errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "create_all");
+      meeting.give_up(*errors[rank]);
+    }
+  };
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    try {
+      threads.push_back(start_thread([&body, rank] { body(rank); }));
+    } catch (...) {
+      errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "no thread can be started");
+      meeting.give_up(*errors[rank]);
+      break;
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::optional<Error>& error : errors) {
+    if (error) return *std::move(error);
+  }
+  return communicators;
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> make_all(std::int32_t size, const CommunicatorOptions& options,
+                                                            std::int32_t nodes, const Variables& defaults) {
+  auto config = config_for(options, defaults);
+  if (!config) return config.error();
+  if (size < 1 || size > 1024) return invalid(fmt::format("size {} is outside 1..1024, what one process holds", size));
+  if (nodes < 1 || nodes > size) return invalid(fmt::format("{} machines are outside 1..{}, the ranks", nodes, size));
+  if (nodes > 1 && config->transport == TransportPolicy::kShm) {
+    return invalid("ranks on several machines cannot have shared memory alone: transport is shm");
+  }
+  const auto ranks = static_cast<std::uint32_t>(size);
+  JobFabric common;
+  common.config = *config;
+  HostTopology host = discover_host();
+  common.cpus = std::move(host.cpus);
+  common.cpu_limit = host.cpu_limit;
+  common.clock = std::make_shared<SteadyClock>();
+  common.prover = std::make_shared<Prover>(config->verify_plans);
+  common.recordings = open_recordings(*config, 0);
+  auto devices = find_devices(options, ranks);
+  if (!devices) return devices.error();
+  common.devices = std::any_of(devices->begin(), devices->end(), [](const auto& one) { return one != nullptr; });
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto node = [&](std::uint32_t r) { return std::uint64_t{r} * static_cast<std::uint32_t>(nodes) / ranks; };
+    const bool first = rank == 0 || node(rank) != node(rank - 1);
+    common.machines.push_back(first ? rank : common.machines.back());
+  }
+  if (nodes > 1 || network_only(config->transport)) {
+    TUTTI_TRY(listen_for_all(common, ranks));
+    auto maker = detail::find_data_path(*config, Log(config->log_level, 0));
+    if (!maker) return maker.error();
+    common.path_maker = *std::move(maker);
+    common.path_offers.assign(ranks, common.path_maker != nullptr ? common.path_maker->offer() : "");
+  }
+  return make_in_threads(common, *devices);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
+                                             std::shared_ptr<const std::atomic<bool>> stop) {
+  return guarded("create", [&]() -> Result<std::unique_ptr<Communicator>> {
+    auto config = config_for(options, defaults);
+    if (!config) return config.error();
+    return join_job(*config, options, std::move(stop));
+  });
+}
+
+Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
+                                                  std::shared_ptr<const std::atomic<bool>> stop) {
+  return guarded("create", [&] { return join_job(config, options, std::move(stop)); });
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
+                                                              std::int32_t nodes, const Variables& defaults) {
+  return guarded("create_all", [&] { return make_all(size, options, nodes, defaults); });
+}
+
+class PendingImpl {
+ public:
+  explicit PendingImpl(const CommunicatorOptions& options) {
+    const SignalsBlocked blocked;  // the new thread inherits it
+    try {
+      result_ = std::async(std::launch::async, [options] { return Communicator::create(options); });
+    } catch (...) {
+      failed_ = error_of_exception(ErrorScope::kCall, -1,
+                                   "no thread can be started (raise the limit of processes or of memory)");
+    }
+  }
+  bool ready() const {
+    return !result_.valid() || result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  Result<std::unique_ptr<Communicator>> take() {
+    if (auto failed = std::exchange(failed_, std::nullopt)) return *std::move(failed);
+    if (!result_.valid()) return invalid("wait() of this PendingCommunicator has been called already");
+    return result_.get();
+  }
+
+ private:
+  std::future<Result<std::unique_ptr<Communicator>>> result_;
+  std::optional<Error> failed_;  // why there is no thread
+};
+
+}  // namespace detail
+
+Result<std::unique_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options) {
+  return detail::create(options, {});
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std::int32_t size,
+                                                                            const CommunicatorOptions& options,
+                                                                            std::int32_t nodes) {
+  return detail::create_all(size, options, nodes, {});
+}
+
+PendingCommunicator Communicator::create_async(const CommunicatorOptions& options) {
+  std::unique_ptr<detail::PendingImpl> made;
+  runs_through([&] { made = std::make_unique<detail::PendingImpl>(options); });  // wait() says that there is no memory
+  return PendingCommunicator(std::move(made));
+}
+
+PendingCommunicator::PendingCommunicator(std::unique_ptr<detail::PendingImpl> impl) : impl_(std::move(impl)) {}
+PendingCommunicator::PendingCommunicator(PendingCommunicator&&) noexcept = default;
+PendingCommunicator& PendingCommunicator::operator=(PendingCommunicator&&) noexcept = default;
+PendingCommunicator::~PendingCommunicator() = default;
+bool PendingCommunicator::test() const { return impl_ == nullptr || impl_->ready(); }
+Result<std::unique_ptr<Communicator>> PendingCommunicator::wait() {
+  return guarded("PendingCommunicator::wait", [&]() -> Result<std::unique_ptr<Communicator>> {
+    if (impl_ != nullptr) return impl_->take();
+    return invalid("this PendingCommunicator was moved away, or there was no memory to begin the set-up");
+  });
+}
+
+}  // namespace tutti

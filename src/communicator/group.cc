@@ -1,0 +1,296 @@
+#include "tutti/group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "communicator/communicator_impl.h"
+#include "engine/arguments.h"
+
+namespace tutti {
+namespace detail {
+namespace {
+
+constexpr std::size_t kMostCalls = 65536;
+
+// Collectives of one communicator run one after another: in an order that all ranks find, whatever that of their calls.
+auto sort_key(const CallTag& tag) {
+  return std::tuple(tag.kind, tag.root, tag.count, tag.type, tag.op, tag.algorithm, tag.digest);
+}
+
+Status take_options(CallOptions& all, const CallOptions& one) {
+  if (one.timeout.count() < 0) return invalid_argument(fmt::format("timeout {} ms is negative", one.timeout.count()));
+  if (one.stream && all.stream && *one.stream != *all.stream) {
+    return invalid_argument("sends and receives of one group on one communicator go by one stream: give all the same");
+  }
+  if (one.stream) all.stream = one.stream;
+  all.timeout = std::max(all.timeout, one.timeout);
+  return {};
+}
+
+}  // namespace
+
+class GroupImpl {
+ public:
+  ~GroupImpl() { forget(); }
+
+  Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options);
+  Status transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count, DataType type,
+                  std::int32_t peer, const CallOptions& options);
+  Result<std::vector<WorkImpl::Part>> submit(Engine::Progress progress);
+  static CommunicatorImpl& impl_of(Communicator& communicator) { return *communicator.impl_; }
+  Result<Work> start();
+  void forget();
+  void warn_and_forget();
+  std::size_t calls() const { return calls_; }
+
+ private:
+  // What the group holds for one communicator.
+  struct Member {
+    std::vector<std::shared_ptr<Operation>> collectives;  // shared with the engine's queue later
+    CheckedExchange exchange;
+    CallOptions exchange_options;    // the longest timeout, the one stream
+    std::deque<Transfer> own_sends;  // to this rank itself, not yet met by their receives
+    std::deque<Transfer> own_receives;
+    std::thread::id thread = std::this_thread::get_id();  // that gave the first of them
+  };
+  Result<Member*> member(CommunicatorImpl& communicator);
+  static Status match_own(Member& member);
+  static Status submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
+                              std::vector<WorkImpl::Part>& parts);
+
+  std::map<CommunicatorImpl*, Member> members_;
+  std::size_t calls_ = 0;
+};
+
+Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
+  if (calls_ >= kMostCalls) return invalid_argument(fmt::format("a group holds at most {} calls", kMostCalls));
+  const auto found = members_.find(&communicator);
+  if (found != members_.end()) return &found->second;
+  // The member is made first, because forget() closes the communicator's group for each member, and only for those.
+  Member& made = members_[&communicator];
+  bool opened = false;
+  try {
+    opened = communicator.open_group(made.thread);
+  } catch (...) {
+    members_.erase(&communicator);
+    throw;
+  }
+  if (opened) return &made;
+  members_.erase(&communicator);
+  return invalid_argument(
+      "another Group of this thread holds calls on this communicator: run() or drop that one first");
+}
+
+Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options) {
+  CommunicatorImpl& impl = *communicator.impl_;
+  const std::scoped_lock lock(impl.submission_mutex());
+  if (is_exchange(call)) {
+    auto checked = check_exchange(call, options, impl.caller());
+    if (!checked) return checked.error();
+    auto to = member(impl);
+    if (!to) return to.error();
+    CheckedExchange& exchange = (*to)->exchange;
+    exchange.transfers.reserve(exchange.transfers.size() + checked->transfers.size());
+    exchange.own.reserve(exchange.own.size() + checked->own.size());
+    TUTTI_TRY(take_options((*to)->exchange_options, options));
+    exchange.transfers.insert(exchange.transfers.end(), checked->transfers.begin(), checked->transfers.end());
+    exchange.own.insert(exchange.own.end(), checked->own.begin(), checked->own.end());
+  } else {
+    auto prepared = impl.prepare(call, options);
+    if (!prepared) return prepared.error();
+    auto to = member(impl);
+    if (!to) return to.error();
+    (*to)->collectives.push_back(std::move(*prepared));
+  }
+  ++calls_;
+  return {};
+}
+
+Status GroupImpl::transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count,
+                           DataType type, std::int32_t peer, const CallOptions& options) {
+  CommunicatorImpl& impl = *communicator.impl_;
+  auto checked = check_transfer(direction, data, count, type, peer, impl.caller());
+  if (!checked) return checked.error();
+  const std::scoped_lock lock(impl.submission_mutex());
+  auto to = member(impl);
+  if (!to) return to.error();
+  TUTTI_TRY(take_options((*to)->exchange_options, options));
+  if (checked->peer == impl.rank()) {
+    auto& waiting = direction == Direction::kSend ? (*to)->own_sends : (*to)->own_receives;
+    waiting.push_back(*checked);
+    if (const Status matched = match_own(**to); !matched.ok()) {
+      waiting.pop_back();
+      return matched;
+    }
+  } else {
+    (*to)->exchange.transfers.push_back(*checked);
+  }
+  ++calls_;
+  return {};
+}
+
+// The k-th send to this rank itself meets the k-th receive from it.
+Status GroupImpl::match_own(Member& member) {
+  while (!member.own_sends.empty() && !member.own_receives.empty()) {
+    const Transfer& send = member.own_sends.front();
+    const Transfer& receive = member.own_receives.front();
+    if (send.tag.count != receive.tag.count || send.tag.type != receive.tag.type) {
+      const Error error = invalid_argument(fmt::format("a send of {} {} to this rank itself meets a receive of {} {}",
+                                                       send.tag.count, to_string(DataType{send.tag.type}),
+                                                       receive.tag.count, to_string(DataType{receive.tag.type})));
+      return error;
+    }
+    member.exchange.own.push_back({.from = send.data, .to = receive.data, .bytes = send.bytes});
+    member.own_sends.pop_front();
+    member.own_receives.pop_front();
+  }
+  return {};
+}
+
+// Adds what was submitted to `parts`. An operation that is refused does not keep the others from being submitted.
+Status GroupImpl::submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
+                                std::vector<WorkImpl::Part>& parts) {
+  Status first;
+  const std::scoped_lock lock(communicator.submission_mutex());
+  std::vector<std::shared_ptr<Operation>>& operations = member.collectives;
+  std::stable_sort(operations.begin(), operations.end(),
+                   [](const auto& a, const auto& b) { return sort_key(a->call.tag) < sort_key(b->call.tag); });
+  if (!member.exchange.transfers.empty() || !member.exchange.own.empty()) {
+    auto exchange = communicator.prepare_exchange(std::move(member.exchange), member.exchange_options);
+    if (exchange.ok()) operations.push_back(std::move(*exchange));
+    if (!exchange.ok()) first = exchange.error();
+  }
+  for (const std::shared_ptr<Operation>& operation : operations) {
+    Status submitted = communicator.submit(operation, progress);
+    if (submitted.ok()) WorkImpl::add(communicator.engine(), operation, parts);
+    if (!submitted.ok() && first.ok()) first = std::move(submitted);
+  }
+  return first;
+}
+
+Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress) {
+  for (auto& [communicator, member] : members_) {
+    if (member.own_sends.empty() && member.own_receives.empty()) continue;
+    const char* what = member.own_sends.empty() ? "receive from" : "send to";
+    return invalid_argument(
+        fmt::format("a {} this rank itself ({}) has no counterpart in the group", what, communicator->rank()));
+  }
+  std::size_t all_places = 0;
+  for (auto& [communicator, member] : members_) {
+    std::size_t places = 1;  // for its exchange
+    for (const auto& operation : member.collectives) places += 1 + operation->rest.size();
+    if (places > communicator->engine().room()) {
+      return invalid_argument(
+          fmt::format("{} collectives are more than the communicator of rank {} takes at the moment: "
+                      "wait for some first, or make the group smaller",
+                      member.collectives.size(), communicator->rank()));
+    }
+    all_places += places;
+  }
+  std::vector<WorkImpl::Part> parts;
+  parts.reserve(all_places);  // now, because nothing may fail once an operation has the caller's buffers
+  std::optional<Error> refused;
+  for (auto& [communicator, member] : members_) {
+    CommunicatorImpl& impl = *communicator;
+    Member& calls = member;
+    const Status submitted = impl.guarded([&] { return submit_member(impl, calls, progress, parts); });
+    if (!submitted.ok() && !refused) refused = copy_of(submitted.error());
+  }
+  for (const WorkImpl::Part& part : parts) {
+    const Status settled = CommunicatorImpl::settle(*part.operation);
+    if (!settled.ok() && !refused) refused = copy_of(settled.error());
+  }
+  if (!refused) return parts;
+  WorkImpl(std::move(parts)).wait().ok();  // what did start owns the caller's buffers until it has ended
+  return *std::move(refused);
+}
+
+// The Work is made first, because nothing may fail once the operations have the caller's buffers.
+Result<Work> GroupImpl::start() {
+  const auto shared = std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>());  // as Work wants it
+  Work work(shared);
+  auto parts = submit(Engine::Progress::kInBackground);
+  if (!parts) return std::move(parts).error();
+  shared->set_parts(std::move(parts).value());
+  return work;
+}
+
+void GroupImpl::warn_and_forget() {
+  members_.begin()->first->log().write(LogLevel::kWarn,
+                                       "a Group with {} calls was destroyed before run(): they never happen", calls_);
+  forget();
+}
+
+void GroupImpl::forget() {
+  for (auto& [communicator, member] : members_) {
+    const std::scoped_lock lock(communicator->submission_mutex());
+    communicator->close_group(member.thread);
+  }
+  members_.clear();
+  calls_ = 0;
+}
+
+}  // namespace detail
+
+Group::Group() : impl_(std::make_unique<detail::GroupImpl>()) {}
+
+Group::~Group() {
+  if (impl_->calls() > 0) impl_->warn_and_forget();
+}
+
+Status Group::add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options) {
+  return guarded("Group::add", [&] { return impl_->add(communicator, call, options); });
+}
+
+Status Group::send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
+                   const CallOptions& options) {
+  return guarded("Group::send",
+                 [&] { return impl_->transfer(Direction::kSend, communicator, data, count, type, peer, options); });
+}
+
+Status Group::receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
+                      const CallOptions& options) {
+  return guarded("Group::receive",
+                 [&] { return impl_->transfer(Direction::kReceive, communicator, data, count, type, peer, options); });
+}
+
+Status Group::run() {
+  auto parts = guarded("Group::run", [&] { return impl_->submit(Engine::Progress::kByCaller); });
+  impl_->forget();
+  if (!parts) return std::move(parts).error();
+  std::erase_if(*parts, [](const auto& part) { return part.operation->gate != nullptr; });
+  detail::WorkImpl work(std::move(parts).value());
+  return guarded("Group::run", [&] { return work.wait(); });
+}
+
+Result<Work> Group::start() {
+  auto work = guarded("Group::start", [&] { return impl_->start(); });
+  impl_->forget();
+  return work;
+}
+
+Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
+                        std::int32_t peer, const CallOptions& options) {
+  detail::CommunicatorImpl& impl = detail::GroupImpl::impl_of(communicator);
+  return impl.guarded([&] { return impl.start_transfer(Direction::kSend, data, count, type, peer, options); });
+}
+
+Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
+                           const CallOptions& options) {
+  detail::CommunicatorImpl& impl = detail::GroupImpl::impl_of(communicator);
+  return impl.guarded([&] { return impl.start_transfer(Direction::kReceive, data, count, type, peer, options); });
+}
+
+}  // namespace tutti

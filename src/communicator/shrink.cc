@@ -1,0 +1,91 @@
+// Communicators out of what is left of a communicator. Only those that go on take part, and nothing is asked of the
+// parent's engine, which may be broken: they meet by a Reunion.
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "communicator/communicator_impl.h"
+#include "membership/reunion.h"
+
+namespace tutti::detail {
+
+// The ranks that go on, ascending.
+Result<std::vector<std::uint32_t>> CommunicatorImpl::all_but(std::span<const std::int32_t> excluded) const {
+  std::vector<bool> stays(ranks_, true);
+  for (const std::int32_t rank : excluded) {
+    if (rank < 0 || static_cast<std::uint32_t>(rank) >= ranks_) {
+      return invalid_argument(fmt::format("excluded rank {} is outside 0..{}", rank, ranks_ - 1));
+    }
+    stays[static_cast<std::size_t>(rank)] = false;
+  }
+  if (!stays[rank_]) {
+    return invalid_argument(fmt::format("rank {} is excluded itself: only those that remain call this", rank_));
+  }
+  std::vector<std::uint32_t> present;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (stays[rank]) present.push_back(rank);
+  }
+  return present;
+}
+
+// What fails has cost the new communicator, nothing else.
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink(std::span<const std::int32_t> excluded) {
+  auto child = try_shrink(excluded);
+  if (child) return child;
+  Error error = std::move(child).error();
+  error.message = "shrink: " + error.message;
+  error.scope = ErrorScope::kCall;
+  return error;
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_shrink(std::span<const std::int32_t> excluded) {
+  if (fabric_ == nullptr) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 "a communicator of a simulated world cannot be shrunk"};
+  }
+  auto present = all_but(excluded);
+  if (!present) return present.error();
+  return shrink_to(*present);
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to(const std::vector<std::uint32_t>& present) {
+  if (present.size() == 1) return shrink_to_one();
+  const std::scoped_lock lock(reunion_mutex_);
+  if (reunion_ == nullptr) reunion_ = std::make_unique<Reunion>(fabric_, members_, rank_, id_);
+  auto child = make_among(*reunion_, present);
+  reunion_->leave();
+  return child;
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to_one() {
+  std::uint64_t id = 0;
+  if (getrandom(&id, sizeof(id), 0) != static_cast<ssize_t>(sizeof(id))) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"};
+  }
+  return make_child({{0, rank_, id}}, [](const std::string& blob) { return std::vector<std::string>{blob}; });
+}
+
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_among(Reunion& reunion,
+                                                                   const std::vector<std::uint32_t>& present) {
+  auto id = reunion.meet(present);
+  if (!id) return id.error();
+  std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>> chosen;
+  for (const std::uint32_t rank : present) chosen.emplace_back(0, rank, *id);
+  std::optional<Error> round_failed;  // by whom, in ranks of this communicator
+  const Gather among = [&](const std::string& blob) {
+    auto blobs = reunion.gather(blob);
+    if (!blobs) round_failed = blobs.error();
+    return blobs;
+  };
+  auto child = make_child(chosen, among);
+  // Nobody has a communicator before everybody has one. All take this round: every way through make_child() has the
+  // same number of rounds.
+  auto all = gather_or_fail(among, child ? Result<std::string>(std::string()) : child.error());
+  if (all) return child;
+  if (round_failed) return *round_failed;
+  return in_parent_ranks(chosen, all.error());
+}
+
+}  // namespace tutti::detail

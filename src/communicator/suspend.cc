@@ -1,0 +1,76 @@
+// Giving back the GPU memory of a communicator, and taking it again.
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <cstring>
+
+#include "base/assert.h"
+#include "communicator/communicator_impl.h"
+#include "device/native/device_world.h"
+
+namespace tutti::detail {
+
+Status CommunicatorImpl::suspend() {
+  {
+    const std::scoped_lock lock(mutex_);
+    TUTTI_TRY(refuse_in_group());
+  }
+  Result<std::string> ready = std::string();
+  if (device_way_ != nullptr && device_way_->world().windows()->used() > 0) {
+    ready = invalid_argument("device memory is registered with this communicator: release it on all ranks first");
+  } else if (device_way_ != nullptr) {
+    if (const Status finished = device_way_->finish(); !finished.ok()) ready = finished.error();
+  }
+  // All ranks suspend, or none.
+  const Gather gather = [this](const std::string& blob) { return all_gather_blobs(blob); };
+  if (auto all = gather_or_fail(gather, ready); !all) {
+    Error error = std::move(all).error();
+    if (!engine_.broken()) error.scope = ErrorScope::kCall;
+    return error;
+  }
+  std::unique_ptr<DeviceWay> ended;
+  {
+    const std::scoped_lock lock(mutex_, device_mutex_);
+    ended = std::move(device_way_);
+    listen_to_devices();
+  }
+  suspended_ = suspended_ || ended != nullptr;
+  return {};
+}
+
+Status CommunicatorImpl::resume() {
+  {
+    const std::scoped_lock lock(mutex_);
+    TUTTI_TRY(refuse_in_group());
+  }
+  if (!suspended_) return {};
+  const Gather gather = [this](const std::string& blob) { return all_gather_blobs(blob); };
+  std::uint64_t id = 0;
+  Result<std::string> mine = Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"};
+  if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
+    mine = std::string(reinterpret_cast<const char*>(&id), sizeof(id));
+  }
+  auto ids = gather_or_fail(gather, mine);
+  if (!ids) return ids.error();
+  if (ids->front().size() != sizeof(id)) {
+    return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 said something in resume() that cannot be read"};
+  }
+  std::memcpy(&id, ids->front().data(), sizeof(id));
+  auto devices = make_device_world(*fabric_, members_, rank_, id, world_, gather);
+  if (!devices) return devices.error();
+  auto way =
+      *devices == nullptr ? nullptr : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *world_.prover);
+  const std::scoped_lock lock(mutex_, device_mutex_);
+  device_way_ = std::move(way);
+  listen_to_devices();
+  suspended_ = false;
+  return {};
+}
+
+DeviceMemoryUse CommunicatorImpl::device_memory_use() {
+  const std::scoped_lock lock(device_mutex_);
+  if (device_way_ == nullptr) return {};
+  return {.suspendable = device_way_->world().memory_bytes(), .lasting = 0};
+}
+
+}  // namespace tutti::detail

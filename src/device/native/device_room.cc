@@ -1,0 +1,86 @@
+#include "device/native/device_room.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+
+namespace tutti::detail {
+namespace {
+
+struct Device {
+  cuda::CUuuid uuid;
+  std::uint32_t staying = 0;          // blocks, of all
+  std::multiset<std::uint32_t> ends;  // blocks, of each
+
+  // At least one, for launches that fit in whatever there is (those of calls in rounds).
+  std::uint32_t largest_end() const { return ends.empty() ? 1 : std::max(1u, *ends.rbegin()); }
+  std::uint32_t left_to_stay(std::uint32_t capacity) const {
+    const std::uint32_t taken = staying + largest_end();
+    return capacity > taken ? capacity - taken : 0;
+  }
+  std::uint32_t left_to_end(std::uint32_t capacity) const { return capacity > staying ? capacity - staying : 0; }
+};
+
+std::mutex mutex;
+
+// Guarded by the mutex.
+Device& find(const cuda::CUuuid& uuid) {
+  static auto& all = *new std::vector<Device>;  // not destroyed at exit: communicators may end there
+  for (Device& one : all) {
+    if (one.uuid == uuid) return one;
+  }
+  all.push_back({.uuid = uuid, .staying = 0, .ends = {}});
+  return all.back();
+}
+
+}  // namespace
+
+DeviceRoom::Left DeviceRoom::left(const cuda::CUuuid& device, std::uint32_t capacity) {
+  const std::scoped_lock lock(mutex);
+  const Device& found = find(device);
+  return {.to_stay = (found.left_to_stay(capacity) + 1) / 2, .to_end = found.left_to_end(capacity)};
+}
+
+bool DeviceRoom::take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks) {
+  TUTTI_ASSERT(blocks > 0 && blocks_ == 0);
+  const std::scoped_lock lock(mutex);
+  Device& found = find(device);
+  const bool stays = launches == Launches::kStay;
+  if (blocks > (stays ? found.left_to_stay(capacity) : found.left_to_end(capacity))) return false;
+  if (stays) found.staying += blocks;
+  if (!stays) found.ends.insert(blocks);
+  device_ = device;
+  launches_ = launches;
+  blocks_ = blocks;
+  return true;
+}
+
+void DeviceRoom::give_back() {
+  if (blocks_ == 0) return;
+  const std::scoped_lock lock(mutex);
+  Device& found = find(device_);
+  if (launches_ == Launches::kStay) found.staying -= blocks_;
+  if (launches_ == Launches::kEnd) found.ends.erase(found.ends.find(blocks_));
+  blocks_ = 0;
+}
+
+DeviceRoom::DeviceRoom(DeviceRoom&& other) noexcept
+    : device_(other.device_), launches_(other.launches_), blocks_(std::exchange(other.blocks_, 0)) {}
+
+DeviceRoom& DeviceRoom::operator=(DeviceRoom&& other) noexcept {
+  if (this == &other) return *this;
+  give_back();
+  device_ = other.device_;
+  launches_ = other.launches_;
+  blocks_ = std::exchange(other.blocks_, 0);
+  return *this;
+}
+
+DeviceRoom::~DeviceRoom() { give_back(); }
+
+}  // namespace tutti::detail

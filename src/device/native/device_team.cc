@@ -1,0 +1,300 @@
+#include "device/native/device_team.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "device/native/device_failure.h"
+
+namespace tutti::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMostWaiting = 1024;
+constexpr std::chrono::milliseconds kWaitForOthers{20};
+bool is_default_stream(cuda::CUstream stream) {
+  const auto number = reinterpret_cast<std::uintptr_t>(stream);
+  return number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream;
+}
+
+}  // namespace
+
+bool DeviceCall::finished() { return team_ == nullptr || team_->look(*this).has_value(); }
+
+Status DeviceCall::outcome() {
+  if (team_ == nullptr) return {};
+  return team_->look(*this).value_or(Status());
+}
+
+Status DeviceCall::settle() {
+  TUTTI_ASSERT(team_ != nullptr);
+  return team_->settle(*this);
+}
+
+DeviceTeam::DeviceTeam(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole)
+    : device_(std::move(device)), whole_(whole) {
+  for (const std::uint32_t rank : ranks) {
+    members_.emplace_back();
+    members_.back().seat.rank = rank;
+  }
+}
+
+DeviceTeam::~DeviceTeam() { TUTTI_ASSERT(!watchdog_.joinable(), "ranks have not left"); }
+
+DeviceTeam::Member& DeviceTeam::member(std::uint32_t rank) {
+  const auto found =
+      std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.seat.rank == rank; });
+  TUTTI_ASSERT(found != members_.end(), "rank {} has no seat", rank);
+  return *found;
+}
+
+Status DeviceTeam::take_seat(const Seat& seat) {
+  const std::scoped_lock lock(mutex_);
+  Member& taken = member(seat.rank);
+  taken.seat = seat;
+  taken.here = true;
+  return lend_first(seat.ranks);
+}
+
+Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
+  std::unique_ptr<cuda::Event> event;
+  {
+    const std::scoped_lock lock(pool_->mutex);
+    if (!pool_->free.empty()) {
+      event = std::move(pool_->free.back());
+      pool_->free.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    auto made = cuda::Event::create(device_->driver());
+    if (!made) return made.error();
+    event = std::make_unique<cuda::Event>(std::move(*made));
+    const std::scoped_lock lock(pool_->mutex);
+    pool_->free.reserve(pool_->made + 1);
+    ++pool_->made;
+  }
+  const auto give_back = [pool = pool_](cuda::Event* used) {
+    std::unique_ptr<cuda::Event> owned(used);
+    const std::scoped_lock lock(pool->mutex);
+    pool->free.push_back(std::move(owned));
+  };
+  return std::shared_ptr<cuda::Event>(event.release(), give_back);
+}
+
+Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
+  const cuda::RelaxedCapture relaxed(device_->driver());
+  const Hold hold(*this);
+  if (broken_) return copy_of(*broken_);
+  try {
+    Status taken = take_call(member(rank), call);
+    if (taken || taken.error().scope < ErrorScope::kCommunicator) return taken;
+    fail_locked(lost_error(std::move(taken).error(), rank, &call->tag));
+    return copy_of(*broken_);
+  } catch (...) {
+    return fail_by_exception(rank);
+  }
+}
+
+// Called in a catch block. A call may have been taken or launched in part, so the team cannot go on.
+Status DeviceTeam::fail_by_exception(std::uint32_t rank) noexcept {
+  const auto culprit = static_cast<std::int32_t>(rank);
+  fail_locked(error_of_exception(ErrorScope::kCommunicator, culprit, "a call on device memory"));
+  return copy_of(*broken_);
+}
+
+Status DeviceTeam::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
+  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+  if (!scope) return scope.error();
+  if (caller.waiting.size() >= kMostWaiting) {
+    return call_error(
+        ErrorCode::kUnsupported,
+        fmt::format("{} calls of rank {} wait for the other ranks of its process already: call on those too",
+                    kMostWaiting, caller.seat.rank));
+  }
+  for (const Member& other : members_) {
+    if (!other.left) continue;
+    return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(other.seat.rank),
+                 fmt::format("rank {}, of this process and GPU, has left the communicator", other.seat.rank)};
+  }
+  TUTTI_TRY(look_at_stream(*call));
+  TUTTI_TRY(check_word_waits(caller, *call));
+  if (members_.size() > 1 || call->launch.rounds > 0) {
+    auto ready = take_event();
+    if (!ready) return broken_error(ready.error());
+    const Status recorded = (*ready)->record(call->stream);
+    if (!recorded) return call->capture_ == 0 ? broken_error(recorded.error()) : recorded.error();
+    call->ready_ = std::move(*ready);
+  }
+  call->team_ = shared_from_this();
+  call->seat_ = static_cast<std::size_t>(&caller - members_.data());
+  call->number_ = ++caller.numbers;
+  caller.caller = std::this_thread::get_id();
+  call->deadline_ = Clock::now() + std::chrono::nanoseconds(call->timeout_ns);
+  caller.waiting.push_back(call);
+  const auto all_here = [&] {
+    return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return !m.waiting.empty(); });
+  };
+  while (all_here()) TUTTI_TRY(launch_front(caller));
+  return {};
+}
+
+Status DeviceTeam::look_at_stream(DeviceCall& call) {
+  const cuda::Driver& driver = device_->driver();
+  const cuda::DriverApi& api = driver.api();
+  auto status = cuda::CaptureStatus::kNone;
+  std::uint64_t capture = 0;
+  TUTTI_TRY(driver.check(api.stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
+                         "looking at the stream of a call"));
+  call.capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
+  if (is_default_stream(call.stream)) return {};
+  unsigned flags = 0;
+  TUTTI_TRY(driver.check(api.stream_get_flags(call.stream, &flags), "looking at the stream of a call"));
+  call.non_blocking_ = (flags & cuda::kStreamNonBlocking) != 0;
+  return {};
+}
+
+// Where another rank's call waits in the same stream, the two would wait for each other. (Of the caller's own calls the
+// later ones may stand behind.)
+Status DeviceTeam::check_word_waits(const Member& caller, const DeviceCall& call) {
+  for (const Member& other : members_) {
+    if (&other == &caller) continue;
+    for (const auto& waiting : other.waiting) {
+      if (!waiting->by_word_ || waiting->stream != call.stream) continue;
+      const Error error = broken_error(call_error(
+          ErrorCode::kUnsupported,
+          fmt::format(
+              "{}: a call of rank {} waits in this very stream for the other ranks of its process and GPU: make "
+              "the calls of all of them in a Group, or give each rank a stream of its own",
+              describe(call.tag), other.seat.rank)));
+      fail_locked(error);
+      return error;
+    }
+  }
+  return {};
+}
+
+cuda::CUdeviceptr DeviceTeam::word_on_device(const DeviceCall& call) const {
+  const std::size_t at = offsetof(RankWords, passed) + call.number_ % RankWords::kWords * sizeof(std::uint32_t);
+  return members_[call.seat_].seat.words_on_device + at;
+}
+
+void DeviceTeam::let_go(const DeviceCall& call) {
+  std::uint32_t& word = members_[call.seat_].seat.words->passed[call.number_ % RankWords::kWords];
+  std::atomic_ref<std::uint32_t>(word).store(call.number_, std::memory_order_release);
+}
+
+// The first that differs from the first rank's.
+Status DeviceTeam::check_front() const {
+  const DeviceCall& first = *members_.front().waiting.front();
+  for (const Member& other : members_) {
+    const DeviceCall& call = *other.waiting.front();
+    const CallArgument what = first_difference(first.tag, call.tag);
+    if (what == CallArgument::kNone && call.launch == first.launch) continue;
+    const std::string differs = what == CallArgument::kNone
+                                    ? "other settings"
+                                    : fmt::format("{}, rank {} has {}", describe(call.tag, what),
+                                                  members_.front().seat.rank, describe(first.tag, what));
+    return call_error(ErrorCode::kMismatch,
+                      fmt::format("{}: rank {} has {}", describe(first.tag), other.seat.rank, differs),
+                      static_cast<std::int32_t>(other.seat.rank));
+  }
+  return {};
+}
+
+Status DeviceTeam::launch_front(const Member& caller) {
+  const Status alike = check_front();
+  std::vector<std::shared_ptr<DeviceCall>> calls;
+  calls.reserve(members_.size());
+  for (Member& each : members_) {
+    calls.push_back(std::move(each.waiting.front()));
+    each.waiting.pop_front();
+  }
+  // From here on nothing but this function knows the calls: each gets an outcome, whatever happens.
+  Error error;
+  try {
+    const Status launched = alike.ok() ? launch(calls) : alike;
+    if (launched) return {};
+    error = copy_of(launched.error());
+  } catch (...) {
+    error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(caller.seat.rank),
+                               "launching a call on device memory");
+  }
+  // Ranks elsewhere may have launched their part.
+  if (alike.ok() || !whole_) error = lost_error(std::move(error), caller.seat.rank, &calls.front()->tag);
+  for (const auto& call : calls) {
+    call->outcome_ = copy_of(error);
+    members_[call->seat_].told_later = copy_of(error);
+    let_go(*call);
+  }
+  launched_.notify_all();
+  if (error.scope == ErrorScope::kCommunicator) fail_locked(error);
+  return error;
+}
+
+bool DeviceTeam::others_serve_the_rest() const {
+  return std::none_of(members_.begin(), members_.end(),
+                      [](const Member& m) { return m.waiting.empty() && m.caller == std::this_thread::get_id(); });
+}
+
+// A stream that other streams of the caller's wait for, or that stands for several, may not wait for a word: the launch
+// that writes it could stand behind. Then the host waits, as long as the call may take.
+bool DeviceTeam::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
+  const auto over = [&] { return call.launched_ || call.outcome_; };
+  if (over() || call.capture_ != 0) return true;
+  const bool served_elsewhere = others_serve_the_rest();
+  if (call.non_blocking_) {
+    if (served_elsewhere) launched_.wait_for(lock, kWaitForOthers, over);
+    return true;
+  }
+  return served_elsewhere && launched_.wait_until(lock, call.deadline_, over);
+}
+
+Status DeviceTeam::settle(DeviceCall& call) {
+  Hold hold(*this);
+  try {
+    Status waits = make_wait(hold.lock, call);
+    if (waits || call.outcome_) return waits;
+    fail_locked(broken_error(std::move(waits).error()));
+    return copy_of(*broken_);
+  } catch (...) {
+    return fail_by_exception(members_[call.seat_].seat.rank);
+  }
+}
+
+// Errors: the call's outcome; those after which the team cannot go on.
+Status DeviceTeam::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
+  const bool may_wait = wait_for_others(lock, call);
+  if (call.outcome_) return *call.outcome_;
+  const cuda::Driver& driver = device_->driver();
+  auto scope = cuda::ContextScope::enter(driver, device_->context());
+  if (!scope) return scope.error();
+  if (call.launched_) {
+    if (call.stream == call.launched_in_) return {};
+    return driver.check(driver.api().stream_wait_event(call.stream, call.done_->handle(), 0), "waiting for a call");
+  }
+  if (call.capture_ != 0) {
+    return call_error(
+        ErrorCode::kUnsupported,
+        "the stream is capturing, and not all ranks of this process and GPU have made the call: capture the calls of "
+        "all of them in one graph, from one thread, in a Group");
+  }
+  if (!may_wait && others_serve_the_rest()) return missing(call);
+  if (!may_wait) {
+    return call_error(
+        ErrorCode::kUnsupported,
+        "one thread serves several ranks of a GPU, by the default stream or by one that waits for it: make their calls "
+        "in a Group, or give each rank a stream made with CU_STREAM_NON_BLOCKING");
+  }
+  TUTTI_TRY(driver.check(
+      driver.api().stream_wait_value32(call.stream, word_on_device(call), call.number_, cuda::kWaitGreaterEqual),
+      "making the stream wait for the other ranks"));
+  call.by_word_ = true;
+  return start_watchdog();
+}
+
+}  // namespace tutti::detail

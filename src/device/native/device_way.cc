@@ -1,0 +1,327 @@
+#include "device/native/device_way.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "device/leave_for_good.h"
+#include "device/native/device_failure.h"
+#include "plan/layout.h"
+
+namespace tutti::detail {
+namespace {
+
+// Up to here a message and its flag travel together. Reasoned, not measured yet: half the bandwidth, no fence.
+constexpr std::uint64_t kLlBytes = 16 * 1024;
+// A slice has at least so many bytes of every chunk: below, a block more costs more than it moves. Reasoned.
+constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
+constexpr std::uint32_t kShortThreads = 128;  // of a block, for what LL carries
+// What a stream takes before the driver waits for room in it (about 1,024 operations, as far as is known): a call in
+// rounds may not fill it, since the streams of peers that are to let it go on are filled by the same threads.
+constexpr std::uint64_t kMostStreamOperations = 512;
+constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
+
+// Of what all ranks of a call have alike; never 0.
+std::uint32_t digest_of(const CallTag& tag) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  const auto add = [&](std::uint64_t value) {
+    for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
+  };
+  for (const std::uint64_t value : {tag.count, std::uint64_t{tag.kind}, std::uint64_t{tag.type}, std::uint64_t{tag.op},
+                                    std::uint64_t{tag.algorithm}, std::uint64_t{tag.root}, std::uint64_t{tag.digest}}) {
+    add(value);
+  }
+  return static_cast<std::uint32_t>(hash ^ hash >> 32) | 1u;
+}
+
+bool is_device(cuda::MemoryKind kind) {
+  return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged;
+}
+
+template <class T>
+T* at(const cuda::DeviceMemory& memory) {
+  return reinterpret_cast<T*>(memory.address());  // NOLINT: a device's address
+}
+
+std::uint64_t to_units(std::uint64_t bytes) {
+  return device::divide_up(std::max<std::uint64_t>(bytes, 1), device::kChunkUnitBytes) * device::kChunkUnitBytes;
+}
+
+}  // namespace
+
+DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, Prover& prover)
+    : world_(std::move(world)), rank_(rank), ranks_(ranks), prover_(prover) {}
+
+DeviceWay::~DeviceWay() {
+  if (world_->end()) return;
+  leave_for_good(std::move(plans_));  // kernels may still use them
+}
+
+Result<bool> DeviceWay::takes(const CheckedCall& checked) {
+  struct Used {
+    const char* name;
+    const void* data;
+    std::size_t bytes;
+  };
+  const std::array<Used, 2> buffers = {Used{"input", checked.call.input, checked.input_bytes},
+                                       Used{"output", checked.call.output, checked.output_bytes}};
+  const char* on_device = nullptr;
+  const char* on_host = nullptr;
+  windows_ = true;
+  for (const Used& buffer : buffers) {
+    if (buffer.bytes == 0) continue;
+    auto where = cuda::classify(world_->device().driver(), buffer.data);
+    if (!where) return where.error();
+    if (!is_device(where->kind)) {
+      on_host = buffer.name;
+      continue;
+    }
+    on_device = buffer.name;
+    const int device = world_->device().number();
+    if (where->kind == cuda::MemoryKind::kDevice && where->device != device) {
+      return invalid_argument(fmt::format("{} is memory of GPU {}, but this communicator's rank has GPU {}",
+                                          buffer.name, where->device, device));
+    }
+    if (where->context != nullptr && where->context != world_->device().context()) {
+      return invalid_argument(
+          fmt::format("{} is memory of another context of GPU {} than this communicator's: make the communicator where "
+                      "that is current",
+                      buffer.name, device));
+    }
+    if (world_->one_device()) continue;
+    auto plain = cuda::is_plain_device_memory(world_->device().driver(), buffer.data);
+    if (!plain) return plain.error();
+    windows_ &= *plain;
+  }
+  if (on_device == nullptr) return false;
+  if (on_host == nullptr) return true;
+  return invalid_argument(
+      fmt::format("{} is memory of GPU {}, but {} is host memory: give all buffers of a call in one place", on_device,
+                  world_->device().number(), on_host));
+}
+
+Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& generator, device::Protocol protocol) {
+  TUTTI_TRY(prover_.prove(generator));
+  const std::uint32_t connections = world_->arena().connections(protocol).count;
+  const PlanShape& shape = generator.shape;
+  std::uint32_t channels = 1;
+  std::optional<DeviceProgram> own;
+  for (std::uint32_t r = 0; r < ranks_; ++r) {  // what one rank cannot run goes by the host on all
+    auto packed = pack_program(generator, r);
+    if (!packed) return std::unique_ptr<Plan>();
+    channels = std::max(channels, packed->header().channel_count);
+    if (r == rank_) own.emplace(std::move(*packed));
+  }
+  const device::Protocol p = protocol;
+  const bool fits =
+      channels <= world_->blocks() && shape.lanes <= connections && shape.slots <= world_->arena().connections(p).slots;
+  if (!fits) return std::unique_ptr<Plan>();
+  const cuda::Driver& driver = world_->device().driver();
+  auto scope = cuda::ContextScope::enter(driver, world_->device().context());
+  if (!scope) return scope.error();
+  const cuda::RelaxedCapture relaxed(driver);
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return stream.error();
+  const auto allocate = [&](std::uint64_t bytes) { return cuda::DeviceMemory::allocate(driver, bytes); };
+  const std::uint32_t slices = std::max(1u, world_->blocks());
+  auto program = allocate(own->bytes().size());
+  if (!program) return program.error();
+  auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
+  if (!states) return states.error();
+  TUTTI_TRY(driver.check(
+      driver.api().memcpy_htod_async(program->address(), own->bytes().data(), own->bytes().size(), stream->handle()),
+      "writing a plan"));
+  TUTTI_TRY(driver.check(driver.api().memset_d8_async(states->address(), 0, states->bytes(), stream->handle()),
+                         "zeroing a plan's counters"));
+  auto plan = std::make_unique<Plan>(Plan{.shape = shape,
+                                          .channels = channels,
+                                          .program = std::move(*program),
+                                          .states = std::move(*states),
+                                          .scratch = std::nullopt,
+                                          .scratch_bytes = std::nullopt});
+  if (shape.scratch_chunks > 0) {
+    const std::uint64_t payload = device::payload_bytes(p, world_->arena().connections(p).slot_bytes);
+    const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;
+    plan->scratch_room =
+        std::min(payload, kMostScratchBytes / chunks / device::kChunkUnitBytes * device::kChunkUnitBytes);
+    if (plan->scratch_room == 0) return std::unique_ptr<Plan>();
+    auto scratch = allocate(chunks * plan->scratch_room);
+    if (!scratch) return scratch.error();
+    auto bytes = allocate(chunks * sizeof(std::uint64_t));
+    if (!bytes) return bytes.error();
+    plan->scratch.emplace(std::move(*scratch));
+    plan->scratch_bytes.emplace(std::move(*bytes));
+  }
+  if (world_->in_rounds()) plan->rounds.emplace(generator, world_->arena().connections(p).slots);
+  TUTTI_TRY(stream->synchronize());
+  return plan;
+}
+
+Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::uint32_t digest,
+                                             device::Protocol protocol) {
+  const PlanShape& shape = generator.shape;
+  const PlanKey key{shape.collective.kind, shape.algorithm, shape.collective.root, digest, protocol};
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second.get();
+  auto made = make_plan(generator, protocol);
+  // Where the driver refuses, the peers may have made the call already, and it cannot be made again behind it.
+  if (!made) return made.error().code == ErrorCode::kDevice ? broken_error(made.error()) : made.error();
+  return plans_.emplace(key, std::move(*made)).first->second.get();
+}
+
+std::uint64_t DeviceWay::rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const {
+  if (!plan.rounds) return 0;
+  // One more than is needed: a launch may see late what was posted before the meeting in front of it.
+  return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), Draining::kPublished) + 1;
+}
+
+std::uint64_t DeviceWay::most_rounds() const { return kMostStreamOperations / (3 * (ranks_ - 1) + 1); }
+
+device::Protocol DeviceWay::choose_protocol(std::uint64_t bytes) const {
+  if (world_->in_rounds()) return device::Protocol::kSimple;  // the others wait for data in the middle of a step
+  switch (world_->protocol()) {
+    case DeviceProtocol::kSimple: return device::Protocol::kSimple;
+    case DeviceProtocol::kLl: return device::Protocol::kLl;
+    case DeviceProtocol::kLl128: return device::Protocol::kLl128;
+    case DeviceProtocol::kAuto: break;
+  }
+  return bytes <= kLlBytes ? device::Protocol::kLl : device::Protocol::kSimple;
+}
+
+// As many slices as blocks and connections allow and the length is worth; every slice gets as many tiles as the others.
+DeviceWay::Cutting DeviceWay::cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const {
+  const DeviceConnections& connections = world_->arena().connections(protocol);
+  std::uint64_t room = device::payload_bytes(protocol, connections.slot_bytes);
+  if (plan.scratch) room = std::min(room, plan.scratch_room);
+  const std::uint64_t chunks = plan.shape.chunks;
+  const std::uint64_t most = std::min(world_->blocks() / plan.channels, connections.count / plan.shape.lanes);
+  const std::uint64_t worth = bytes / (chunks * kLeastSliceBytes);
+  const std::uint64_t slices = std::clamp<std::uint64_t>(worth, 1, most);
+  const std::uint64_t rounds = std::max<std::uint64_t>(1, device::divide_up(bytes, slices * chunks * room));
+  return {.slices = static_cast<std::uint32_t>(slices),
+          .max_chunk_bytes = std::min(room, to_units(device::divide_up(bytes, slices * chunks * rounds)))};
+}
+
+Status DeviceWay::check_stream(cuda::CUstream stream) {
+  const auto number = reinterpret_cast<std::uintptr_t>(stream);
+  if (number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream) return {};
+  const cuda::Driver& driver = world_->device().driver();
+  cuda::CUcontext its = nullptr;
+  TUTTI_TRY(driver.check(driver.api().stream_get_ctx(stream, &its), "looking at the stream of a call"));
+  if (its != world_->device().context()) {
+    return invalid_argument(
+        fmt::format("the stream belongs to another context than the buffers, which are memory of GPU {}: make it there",
+                    world_->device().number()));
+  }
+  return {};
+}
+
+// A buffer that ranks of this process may read or write in place is a window of them all, the one that begins at
+// address 0; one that is registered is a window of all ranks.
+void DeviceWay::place_windows(const CheckedCall& checked, device::Call& call) const {
+  const auto place = [&](const void* data, std::size_t bytes) -> DeviceWindows::Place {
+    if (const auto found = world_->windows()->find(data, bytes)) return *found;
+    return {windows_ ? 0 : device::kNoWindow, reinterpret_cast<std::uintptr_t>(data)};
+  };
+  const DeviceWindows::Place input = place(call.input, checked.input_bytes);
+  call.input_window = input.window;
+  call.input_offset = input.offset;
+  const DeviceWindows::Place output = place(call.output, checked.output_bytes);
+  call.output_window = output.window;
+  call.output_offset = output.offset;
+}
+
+Result<std::shared_ptr<DeviceCall>> DeviceWay::begin_call(const CheckedCall& checked, const CallOptions& options,
+                                                          std::int64_t timeout_ns) {
+  if (auto failed = failure(false)) return *std::move(failed);
+  auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
+  made->tag = checked.call.tag;
+  made->timeout_ns = timeout_ns;
+  longest_ns_ = std::max(longest_ns_.load(), timeout_ns);
+  made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
+  TUTTI_TRY(check_stream(made->stream));
+  made->call.input = checked.call.input;
+  made->call.output = checked.call.output;
+  made->call.digest = digest_of(checked.call.tag);
+  made->call.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
+  return made;
+}
+
+Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checked, const Generator& generator,
+                                                       std::uint32_t digest, const CallOptions& options,
+                                                       std::int64_t timeout_ns) {
+  const bool by_copies = may_copy(checked, options);
+  if (by_copies && world_->copy_way() == CopyWay::kWindows) {
+    auto copied = prepare_copies(checked, options, timeout_ns);
+    if (!copied || *copied != nullptr) return copied;
+  }
+  auto begun = begin_call(checked, options, timeout_ns);
+  if (!begun) return begun.error();
+  std::shared_ptr<DeviceCall> made = std::move(*begun);
+  const Call& call = checked.call;
+  const bool variable = !call.lengths.counts.empty();
+  const std::uint64_t bytes = call.tag.count / (variable ? ranks_ : 1) * call.element_bytes;  // of a block, about
+  const device::Protocol protocol = choose_protocol(bytes);
+  auto plan = plan_for(generator, digest, protocol);
+  if (!plan) return plan.error();
+  if (*plan == nullptr) return std::shared_ptr<DeviceCall>();
+  const Cutting cutting = cut(**plan, protocol, bytes);
+  made->launch = {.kernel = world_->evaluator(protocol),
+                  .protocol = protocol,
+                  .channels = (*plan)->channels,
+                  .slices = cutting.slices,
+                  .threads = protocol == device::Protocol::kSimple ? world_->threads()
+                                                                   : std::min(world_->threads(), kShortThreads)};
+  device::Call& to = made->call;
+  to.program = at<const device::ProgramHeader>((*plan)->program);
+  to.program_bytes = (*plan)->program.bytes();
+  to.channels = at<device::ChannelState>((*plan)->states);
+  to.links = world_->links(protocol);
+  to.status = world_->status();
+  if ((*plan)->scratch) {
+    to.scratch = at<std::byte>(*(*plan)->scratch);
+    to.scratch_bytes = at<std::uint64_t>(*(*plan)->scratch_bytes);
+  }
+  made->tables = pack_geometry((*plan)->shape, rank_, call.lengths, static_cast<std::uint32_t>(call.element_bytes),
+                               cutting.max_chunk_bytes);
+  to.geometry = made->tables.geometry;
+  to.arithmetic = {
+      .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
+  place_windows(checked, to);
+  if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers take it for contiguous
+  to.in_place = call.in_place ? 1 : 0;
+  made->launch.rounds = rounds_of(**plan, to, cutting.slices);
+  if (world_->in_rounds()) to.patience_ns = 0;
+  if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
+  if (by_copies && world_->copy_way() == CopyWay::kTeam) {
+    made->copies.emplace(DeviceCopies{.copies = block_copies(checked.collective, rank_, bytes), .inputs = {}});
+  }
+  return made;
+}
+
+Status DeviceWay::submit(const std::shared_ptr<DeviceCall>& call) { return world_->team().submit(rank_, call); }
+
+Status DeviceWay::finish() {
+  const auto limit = std::chrono::milliseconds(longest_ns_.load() / 1'000'000 + 1000);
+  const bool ended = world_->team().drain(rank_, limit);
+  if (auto failed = failure(true)) return *std::move(failed);
+  if (ended) return {};
+  return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
+               fmt::format("calls on device memory of rank {} still run after {} ms: synchronize its streams before",
+                           rank_, limit.count())};
+}
+
+void DeviceWay::abort() {
+  std::atomic_ref<std::uint64_t>(world_->words().status.abort).store(1, std::memory_order_release);
+  world_->team().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); }, ErrorCode::kAborted,
+                                 ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,136 @@
+#include "device/native/device_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/exceptions.h"
+#include "device/leave_for_good.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::chrono::milliseconds kClosing{1000};
+constexpr std::chrono::milliseconds kDraining{1000};
+constexpr std::chrono::milliseconds kPoll{1};
+
+}  // namespace
+
+// One registry for the process: ranks that were made apart, each by a thread of its own, meet nowhere else.
+std::shared_ptr<DeviceProcess> DeviceProcess::of(std::uint64_t communicator) {
+  static std::mutex mutex;
+  static auto& all =
+      *new std::map<std::uint64_t, std::weak_ptr<DeviceProcess>>;  // not destroyed at exit: see config.cc
+  const std::scoped_lock lock(mutex);
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<DeviceProcess>& found = all[communicator];
+  std::shared_ptr<DeviceProcess> process = found.lock();
+  if (process == nullptr) found = process = std::make_shared<DeviceProcess>();
+  return process;
+}
+
+void DeviceProcess::give(std::uint32_t rank, Share share) {
+  const std::scoped_lock lock(mutex_);
+  shares_[rank] = std::move(share);
+}
+
+DeviceProcess::Share DeviceProcess::of_rank(std::uint32_t rank) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = shares_.find(rank);
+  return found == shares_.end() ? Share{} : found->second;
+}
+
+std::shared_ptr<DeviceTeam> DeviceProcess::team(const std::shared_ptr<RankDevice>& device,
+                                                const std::vector<std::uint32_t>& ranks, bool whole) {
+  const std::scoped_lock lock(mutex_);
+  std::shared_ptr<DeviceTeam>& team = teams_[ranks.front()];
+  if (team == nullptr) team = std::make_shared<DeviceTeam>(device, ranks, whole);
+  return team;
+}
+
+device::Link* DeviceWorld::links(device::Protocol protocol) const {
+  const std::uint64_t at = links_->address() + links_at_[static_cast<std::size_t>(protocol)];
+  return reinterpret_cast<device::Link*>(at);  // NOLINT: a device's address
+}
+
+device::RankStatus* DeviceWorld::status() const {
+  return reinterpret_cast<device::RankStatus*>(pinned_->device_address() + offsetof(RankWords, status));  // NOLINT
+}
+
+bool DeviceWorld::end() {
+  if (std::exchange(ended_, true) || team_ == nullptr) return idle_;
+  team_->leave(rank_);
+  idle_ = team_->drain(rank_, kDraining);
+  if (!idle_) {
+    std::atomic_ref<std::uint64_t>(words_->status.abort).store(1, std::memory_order_release);
+    team_->fail(error_with([&] { return fmt::format("rank {} ended its communicator", rank_); }, ErrorCode::kAborted,
+                           ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
+    idle_ = team_->drain(rank_, kDraining);
+  }
+  team_->forget(rank_);
+  return idle_;
+}
+
+DeviceWorld::~DeviceWorld() {
+  const bool idle = end();
+  const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
+  if (windows_ != nullptr) windows_->end(idle);  // before peers are told that nothing of theirs is used any more
+  bool closed = false;
+  runs_through([&] {  // without memory the peers do not hear of it, and are not waited for
+    if (idle) close_peers();
+    closed = idle && scope && peers_have_closed(kClosing);
+  });
+  if (closed) return;
+  log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is not given back",
+             idle ? "before its peers" : "while calls of it still run", device_->number());
+  leave_for_good(std::move(own_arena_));  // peers may write in it
+  if (idle) return;
+  leave_for_good(std::move(opened_));  // kernels may still use these
+  leave_for_good(std::move(links_));
+  leave_for_good(std::move(room_));
+  leave_for_good(std::move(process_));  // the peers' arenas, and what the team's launches read in host memory
+  leave_for_good(std::move(pinned_));
+}
+
+// Tells every peer elsewhere that its memory is not used from here any more.
+void DeviceWorld::close_peers() {
+  if (opened_.empty()) return;
+  const cuda::Driver& driver = device_->driver();
+  auto stream = cuda::Stream::create(driver);
+  if (stream.ok()) {
+    for (const Opened& one : opened_) {
+      static_cast<void>(driver.api().memset_d8_async(one.memory.address() + DeviceArena::closed_word(rank_), 1,
+                                                     sizeof(std::uint32_t), stream->handle()));
+    }
+    static_cast<void>(stream->synchronize());
+  }
+  opened_.clear();
+}
+
+bool DeviceWorld::peers_have_closed(std::chrono::milliseconds limit) {
+  if (elsewhere_.empty()) return true;
+  const cuda::Driver& driver = device_->driver();
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return false;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    std::array<std::uint32_t, kMostDeviceRanks> words{};
+    const bool read = driver.api().memcpy_dtoh_async(words.data(), own_arena_->address() + DeviceArena::closed_word(0),
+                                                     sizeof(words), stream->handle()) == cuda::CUresult::kSuccess &&
+                      stream->synchronize().ok();
+    if (!read) return false;
+    exchange_->pump();
+    const auto has_closed = [&](const Elsewhere& peer) {
+      return words[peer.rank] != 0 || exchange_->peer_gone(peer.job_rank);
+    };
+    if (std::all_of(elsewhere_.begin(), elsewhere_.end(), has_closed)) return true;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+}  // namespace tutti::detail

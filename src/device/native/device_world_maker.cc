@@ -1,0 +1,438 @@
+// The making of a DeviceWorld: what ranks say of their GPUs, and what they agree on.
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "device/native/device_world.h"
+#include "engine/arguments.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
+constexpr std::string_view kHasRoom = "+";
+constexpr std::string_view kHasNone = "-";
+constexpr const char* kNoRoom =
+    "some GPU has no room for the kernels of all its ranks at once, beside those of other communicators";
+
+// Not guessed by another process of the same number (in another container, or after a fork).
+std::uint64_t process_nonce() {
+  static const std::uint64_t nonce = [] {
+    std::uint64_t value = 0;
+    static_cast<void>(getrandom(&value, sizeof(value), 0));
+    return value;
+  }();
+  return nonce ^ static_cast<std::uint64_t>(getpid());
+}
+
+std::string to_hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+bool from_hex(std::string_view text, std::span<std::byte> bytes) {
+  if (text.size() != 2 * bytes.size()) return false;
+  const auto digit = [](char c) { return std::string_view("0123456789abcdef").find(c); };
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const std::size_t high = digit(text[2 * i]);
+    const std::size_t low = digit(text[2 * i + 1]);
+    if (high > 15 || low > 15) return false;
+    bytes[i] = static_cast<std::byte>(16 * high + low);
+  }
+  return true;
+}
+
+// What a rank says of itself in the first round. Ranks of one job run the same build.
+struct Offer {
+  cuda::CUuuid uuid;
+  std::uint64_t process = 0;
+  std::uint64_t context = 0;  // compared within a process only
+  std::uint32_t blocks_at_once = 0;
+  DeviceRoom::Left left;
+  std::uint32_t blocks = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t protocol = 0;
+  std::uint32_t threads = 0;
+  std::uint32_t copies = 0;
+
+  bool same_process(const Offer& other) const { return process == other.process; }
+  bool same_device(const Offer& other) const { return uuid == other.uuid; }
+};
+
+template <class T>
+std::string pack(const T& value) {
+  return to_hex(std::as_bytes(std::span(&value, 1)));
+}
+
+template <class T>
+std::optional<T> unpack(std::string_view text) {
+  T value;
+  if (!from_hex(text, std::as_writable_bytes(std::span(&value, 1)))) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+// The making of one.
+class DeviceWorldMaker {
+ public:
+  DeviceWorldMaker(const JobFabric& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                   std::uint64_t communicator, const World& world, const Gather& gather)
+      : fabric_(fabric),
+        members_(members),
+        ranks_(static_cast<std::uint32_t>(members.size())),
+        rank_(rank),
+        communicator_(communicator),
+        world_of_host_(world),
+        gather_(gather),
+        log_(fabric.config.log_level, static_cast<std::int32_t>(rank)) {}
+
+  Result<std::unique_ptr<DeviceWorld>> make() {
+    auto blobs = round(introduce());
+    if (!blobs) return skip(2, blobs.error());
+    if (const Status alike = agree(*blobs); !alike) return skip(2, alike.error());
+    Result<std::string> allocated = std::string();
+    if (agreed_) {
+      const Status made = allocate();
+      if (!made) allocated = made.error();
+      if (made) allocated = std::string(has_room_ ? kHasRoom : kHasNone) + handle_;
+    }
+    auto handles = round(allocated);
+    if (!handles) return skip(1, handles.error());
+    Result<std::string> reached = std::string("0");
+    if (agreed_) reached = try_to_connect(*handles);
+    auto all = round(reached);
+    if (!all) {
+      if (all.error().rank >= 0) has_nothing_open(static_cast<std::uint32_t>(all.error().rank));
+      return all.error();
+    }
+    bool everywhere = true;
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      if ((*all)[r] == "1") continue;
+      has_nothing_open(r);
+      everywhere = false;
+    }
+    if (!everywhere) return std::unique_ptr<DeviceWorld>();
+    log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
+               fabric_.device->number(), world_->blocks_, world_->threads_);
+    return std::move(world_);
+  }
+
+ private:
+  // "1": every peer's memory is open. "0": the GPUs do not reach each other, and nothing is open. The same after an
+  // error, which is an exception's.
+  Result<std::string> try_to_connect(const std::vector<std::string>& handles) {
+    try {
+      const Status connected = connect(handles);
+      if (connected.ok()) return std::string("1");
+      log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
+      world_->opened_.clear();
+      return std::string("0");
+    } catch (...) {
+      world_->opened_.clear();
+      return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_), "reaching the other GPUs");
+    }
+  }
+
+  // At its end this rank's world waits until no peer has its memory open. This peer will not say so, for it has not
+  // opened it.
+  void has_nothing_open(std::uint32_t peer) {
+    if (world_ == nullptr) return;
+    std::erase_if(world_->elsewhere_, [peer](const DeviceWorld::Elsewhere& one) { return one.rank == peer; });
+  }
+
+  Result<std::vector<std::string>> round(const Result<std::string>& result) { return gather_or_fail(gather_, result); }
+
+  // The other communicators that are made beside this one count on every round.
+  Error skip(int rounds, Error error) {
+    for (int i = 0; i < rounds; ++i) static_cast<void>(gather_("!"));
+    return error;
+  }
+
+  std::string introduce() {
+    const Config& config = fabric_.config;
+    if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
+        !world_of_host_.nodes.empty() || ranks_ > kMostDeviceRanks) {
+      return "-";
+    }
+    auto code = fabric_.device->code(config.device_threads);
+    if (!code) {
+      log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", code.error().message);
+      return "-";
+    }
+    code_ = *code;
+    return pack(Offer{.uuid = fabric_.device->uuid(),
+                      .process = process_nonce(),
+                      .context = reinterpret_cast<std::uint64_t>(fabric_.device->context()),
+                      .blocks_at_once = code_.blocks_at_once,
+                      .left = DeviceRoom::left(fabric_.device->uuid(), code_.blocks_at_once),
+                      .blocks = config.device_blocks,
+                      .slot_bytes = config.device_slot_bytes,
+                      .protocol = static_cast<std::uint32_t>(config.device_protocol),
+                      .threads = config.device_threads,
+                      .copies = config.device_copies});
+  }
+
+  // From what all say: whether to go by the devices, the same on all ranks.
+  Status agree(const std::vector<std::string>& blobs) {
+    agreed_ = false;
+    for (const std::string& blob : blobs) {
+      if (blob == "-") return {};
+    }
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      const auto offer = unpack<Offer>(blobs[r]);
+      if (!offer) {
+        return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
+                     fmt::format("rank {} said something of its GPU that cannot be read", r)};
+      }
+      offers_.push_back(*offer);
+      const Offer& first = offers_.front();
+      if (offer->threads != first.threads || offer->blocks != first.blocks || offer->slot_bytes != first.slot_bytes ||
+          offer->protocol != first.protocol || offer->copies != first.copies) {
+        return Error{ErrorCode::kMismatch, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
+                     fmt::format("rank {} has other TUTTI_DEVICE_* settings than rank 0: give all ranks the same", r)};
+      }
+    }
+    std::uint32_t blocks = offers_.front().blocks;
+    std::uint32_t stay = blocks;
+    std::uint32_t end = blocks;
+    bool one_team = true;
+    for (const Offer& one : offers_) {
+      std::uint32_t here = 0;
+      one_team &= one.same_device(offers_.front()) && one.same_process(offers_.front());
+      for (const Offer& other : offers_) {
+        if (!one.same_device(other)) continue;
+        ++here;
+        shared_ |= &one != &other && one.same_process(other);
+        if (one.same_process(other) && one.context != other.context) return {};
+        in_rounds_ |= !one.same_process(other);
+      }
+      blocks = std::min(blocks, one.blocks_at_once / here);
+      stay = std::min(stay, one.left.to_stay / here);
+      end = std::min(end, one.left.to_end / here);
+    }
+    if (offers_.front().copies > 0 && ranks_ > 1) {
+      copy_way_ = one_team ? CopyWay::kTeam : shared_ ? CopyWay::kNone : CopyWay::kWindows;
+    }
+    if (one_team) {
+      launches_ = Launches::kEnd;
+      blocks = std::min(blocks, end);
+    } else if (!in_rounds_ && stay > 0) {
+      launches_ = Launches::kStay;
+      blocks = std::min(blocks, stay);
+    } else if (!in_rounds_) {
+      blocks = can_do_without_room() ? blocks : 0;
+    }
+    agreed_ = blocks > 0;
+    blocks_ = blocks;
+    if (!agreed_) log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", kNoRoom);
+    return {};
+  }
+
+  // Kernels that end whatever the peers' do need no room of their own. But several ranks of one process would have to
+  // have a stream each.
+  bool can_do_without_room() {
+    in_rounds_ = true;
+    return !shared_;
+  }
+
+  Status allocate() {
+    const cuda::Driver& driver = fabric_.device->driver();
+    auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
+    if (!scope) return scope.error();
+    const DeviceArena arena(ranks_,
+                            device_connections(ranks_, blocks_, fabric_.config.device_slot_bytes, kMostArenaBytes));
+    world_.reset(new DeviceWorld(rank_, fabric_.device, arena, log_));  // private constructor
+    world_->code_ = code_;
+    world_->exchange_ = fabric_.exchange;
+    world_->blocks_ = blocks_;
+    world_->threads_ = fabric_.config.device_threads;
+    world_->protocol_ = fabric_.config.device_protocol;
+    world_->in_rounds_ = in_rounds_;
+    world_->copy_way_ = copy_way_;
+    world_->copies_from_ = fabric_.config.device_copies;
+    auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
+    if (!memory) return too_little(memory.error(), arena.bytes());
+    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankWords));
+    if (!pinned) return pinned.error();
+    world_->words_ = new (pinned->bytes().data()) RankWords;  // placed in it
+    world_->pinned_.emplace(std::move(*pinned));
+    TUTTI_TRY(zero(*memory));
+    world_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
+    world_->process_ = DeviceProcess::of(communicator_);
+    world_->process_->give(rank_, {.device = fabric_.device, .arena = world_->own_arena_});
+    if (launches_) {
+      const std::uint32_t blocks = blocks_ * (launches_ == Launches::kEnd ? ranks_ : 1);
+      has_room_ = world_->room_.take(fabric_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
+    }
+    bool alone = true;
+    for (const Offer& other : offers_) {
+      alone &= other.same_process(offers_[rank_]);
+      world_->one_device_ &= other.same_device(offers_[rank_]);
+    }
+    if (alone) return {};
+    auto handle = world_->own_arena_->share();
+    if (!handle) return handle.error();
+    handle_ = pack(*handle);
+    return {};
+  }
+
+  Error too_little(const Error& error, std::uint64_t bytes) const {
+    return {error.code, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
+            fmt::format("{}; rank {} needs {} MiB of device {} for its connections: free some, give a smaller "
+                        "TUTTI_DEVICE_SLOT_BYTES or fewer TUTTI_DEVICE_BLOCKS, or TUTTI_DEVICE_CALLS=staged",
+                        error.message, rank_, bytes >> 20, fabric_.device->number())};
+  }
+
+  Status zero(const cuda::DeviceMemory& memory) {
+    const cuda::Driver& driver = fabric_.device->driver();
+    auto stream = cuda::Stream::create(driver);
+    if (!stream) return stream.error();
+    TUTTI_TRY(driver.check(driver.api().memset_d8_async(memory.address(), 0, memory.bytes(), stream->handle()),
+                           "zeroing a rank's connections"));
+    return stream->synchronize();
+  }
+
+  static std::string_view behind_room(std::string_view blob) {
+    return blob.substr(std::min(blob.size(), kHasRoom.size()));
+  }
+
+  // What was left when the ranks agreed may have been taken since.
+  Status look_at_room(const std::vector<std::string>& handles) {
+    const auto has_room = [](const std::string& blob) { return blob.starts_with(kHasRoom); };
+    if (std::all_of(handles.begin(), handles.end(), has_room)) return {};
+    if (!can_do_without_room()) return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, kNoRoom};
+    world_->room_ = {};
+    world_->in_rounds_ = true;
+    return {};
+  }
+
+  // Finds every peer's arena, and lays out the connections.
+  Status connect(const std::vector<std::string>& handles) {
+    TUTTI_TRY(look_at_room(handles));
+    const cuda::Driver& driver = fabric_.device->driver();
+    auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
+    if (!scope) return scope.error();
+    std::vector<DeviceArena::Peer> peers(ranks_);
+    world_->elsewhere_.reserve(ranks_);
+    world_->opened_.reserve(ranks_);
+    DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = fabric_.exchange};
+    std::vector<std::uint32_t> team;
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      others.reach.push_back(reach_of(r));
+      if (offers_[r].same_process(offers_[rank_])) {
+        TUTTI_TRY(reach_here(r, peers[r]));
+        if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) team.push_back(r);
+        continue;
+      }
+      const auto handle = unpack<cuda::CUipcMemHandle>(behind_room(handles[r]));
+      if (!handle) return invalid_argument(fmt::format("the memory of rank {} cannot be shared", r));
+      auto opened = cuda::PeerMemory::open(driver, *handle);
+      if (!opened) return opened.error();
+      peers[r].arena = opened->address();
+      world_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
+      world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
+    }
+    auto windows = DeviceWindows::make(fabric_.device, rank_, std::move(others), world_->own_arena_->address());
+    if (!windows) return windows.error();
+    world_->windows_ = std::move(*windows);
+    world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
+    const bool meets = in_rounds_ || copy_way_ == CopyWay::kWindows;
+    if (meets) {
+      world_->meeting_.rank = rank_;
+      for (const DeviceArena::Peer& peer : peers) world_->meeting_.arenas.push_back(peer.arena);
+    }
+    TUTTI_TRY(world_->team_->take_seat({.rank = rank_,
+                                        .ranks = ranks_,
+                                        .life = life_of_peers(),
+                                        .meeting = meets ? &world_->meeting_ : nullptr,
+                                        .words = world_->words_,
+                                        .words_on_device = world_->pinned_->device_address()}));
+    return write_links(peers);
+  }
+
+  // The boards of shared memory can be read by any thread.
+  std::function<PeerLife(std::uint32_t)> life_of_peers() const {
+    Transport* transport = world_of_host_.transport.get();
+    if (transport->name() != "shm") return {};
+    return [transport](std::uint32_t peer) { return transport->peer_status(peer).life; };
+  }
+
+  DeviceWindows::Reach reach_of(std::uint32_t peer) const {
+    if (!offers_[peer].same_process(offers_[rank_])) return DeviceWindows::Reach::kElsewhere;
+    return offers_[peer].same_device(offers_[rank_]) ? DeviceWindows::Reach::kSameDevice
+                                                     : DeviceWindows::Reach::kSameProcess;
+  }
+
+  Status reach_here(std::uint32_t peer, DeviceArena::Peer& found) {
+    const DeviceProcess::Share share = world_->process_->of_rank(peer);
+    if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
+    found = {.arena = share.arena->address(), .all_of_memory = true};
+    if (offers_[peer].same_device(offers_[rank_])) return {};
+    const cuda::Driver& driver = fabric_.device->driver();
+    const cuda::CUresult result = driver.api().ctx_enable_peer_access(share.device->context(), 0);
+    if (result == cuda::CUresult::kPeerAccessAlreadyEnabled) return {};
+    return driver.check(
+        result, fmt::format("reaching device {} from device {}", share.device->number(), fabric_.device->number()));
+  }
+
+  Status write_links(const std::vector<DeviceArena::Peer>& peers) {
+    const cuda::Driver& driver = fabric_.device->driver();
+    std::vector<device::Link> all;
+    for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
+      world_->links_at_[p] = all.size() * sizeof(device::Link);
+      const auto links = world_->arena_.links(static_cast<device::Protocol>(p), rank_, peers);
+      all.insert(all.end(), links.begin(), links.end());
+    }
+    auto memory = cuda::DeviceMemory::allocate(driver, all.size() * sizeof(device::Link));
+    if (!memory) return memory.error();
+    auto stream = cuda::Stream::create(driver);
+    if (!stream) return stream.error();
+    TUTTI_TRY(
+        driver.check(driver.api().memcpy_htod_async(memory->address(), all.data(), memory->bytes(), stream->handle()),
+                     "writing a rank's connections"));
+    TUTTI_TRY(stream->synchronize());
+    world_->links_.emplace(std::move(*memory));
+    return {};
+  }
+
+  const JobFabric& fabric_;
+  const std::vector<std::uint32_t>& members_;
+  const std::uint32_t ranks_;
+  const std::uint32_t rank_;
+  const std::uint64_t communicator_;
+  const World& world_of_host_;
+  const Gather& gather_;
+  const Log log_;
+  RankDevice::Code code_;
+  std::vector<Offer> offers_;  // by rank
+  bool agreed_ = false;
+  bool shared_ = false;     // some process has several ranks on one GPU
+  bool in_rounds_ = false;  // some GPU has ranks of several processes, or no room for kernels that wait for others
+  std::optional<Launches> launches_{};  // nothing: in rounds, which need no room
+  bool has_room_ = true;
+  CopyWay copy_way_ = CopyWay::kNone;
+  std::uint32_t blocks_ = 1;
+  std::string handle_;
+  std::unique_ptr<DeviceWorld> world_;
+};
+
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobFabric& fabric,
+                                                       const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                                                       std::uint64_t communicator, const World& world,
+                                                       const Gather& gather) {
+  if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
+  return DeviceWorldMaker(fabric, members, rank, communicator, world, gather).make();
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,101 @@
+#include "device/rank_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "engine/arguments.h"
+#include "kernels/device/device_image.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr const char* kEvaluators[] = {"tutti_evaluate_simple", "tutti_evaluate_ll", "tutti_evaluate_ll128"};
+
+}  // namespace
+
+Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t> wanted) {
+  const std::shared_ptr<RankDevice> none;
+  if (wanted && *wanted == CommunicatorOptions::kNoDevice) return none;
+  if (wanted && *wanted < 0) return invalid_argument(fmt::format("device {} is negative", *wanted));
+  const cuda::Driver* driver = cuda::Driver::loaded();
+  cuda::CUcontext context = nullptr;
+  int number = wanted.value_or(-1);
+  std::optional<cuda::PrimaryContext> primary;
+  if (wanted) {
+    auto opened = cuda::Driver::open();
+    if (!opened) return opened.error();
+    driver = *opened;
+    const Result<int> devices = driver->device_count();
+    if (!devices) return devices.error();
+    if (number >= *devices) {
+      return invalid_argument(
+          fmt::format("device {} was asked for; this machine has {} (0 to {})", number, *devices, *devices - 1));
+    }
+    auto retained = cuda::PrimaryContext::retain(*driver, number);
+    if (!retained) return retained.error();
+    context = retained->context();
+    primary.emplace(std::move(*retained));
+  } else {
+    if (driver == nullptr) return none;
+    // A process that has loaded the driver and not begun to use it has no context either.
+    if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return none;
+    TUTTI_TRY(driver->check(driver->api().ctx_get_device(&number), "finding the device of the current context"));
+  }
+  std::shared_ptr<RankDevice> device(
+      new RankDevice(*driver, number, context, std::move(primary)));  // private constructor
+  TUTTI_TRY(driver->check(driver->api().device_get_uuid(&device->uuid_, number),
+                          fmt::format("cuDeviceGetUuid of device {}", number)));
+  return device;
+}
+
+Result<RankDevice::Code> RankDevice::code(std::uint32_t block_threads) {
+  const std::scoped_lock lock(mutex_);
+  auto scope = cuda::ContextScope::enter(driver_, context_);
+  if (!scope) return scope.error();
+  return load(block_threads);
+}
+
+Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
+  if (!module_) {
+    const auto image = kernels::device_image();
+    if (image.empty()) {
+      return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                   "this build of Tutti has no device code: build it where nvcc is found"};
+    }
+    auto loaded = cuda::Module::load(driver_, image.data());
+    if (!loaded) {
+      return Error{
+          ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+          fmt::format("the library's device code cannot be loaded on device {}: {}", number_, loaded.error().message)};
+    }
+    module_.emplace(std::move(*loaded));
+  }
+  int multiprocessors = 0;
+  TUTTI_TRY(driver_.check(
+      driver_.api().device_get_attribute(&multiprocessors, cuda::DeviceAttribute::kMultiprocessorCount, number_),
+      "counting the multiprocessors of a device"));
+  Code code;
+  int least = 1 << 20;
+  for (std::size_t p = 0; p < code.evaluate.size(); ++p) {
+    auto function = module_->function(kEvaluators[p]);
+    if (!function) return function.error();
+    code.evaluate[p] = *function;
+    int blocks = 0;
+    TUTTI_TRY(
+        driver_.check(driver_.api().occupancy_max_active_blocks(&blocks, *function, static_cast<int>(block_threads), 0),
+                      "asking how many blocks of a kernel run at once"));
+    least = std::min(least, blocks);
+  }
+  code.blocks_at_once = static_cast<std::uint32_t>(std::max(least, 0) * std::max(multiprocessors, 0));
+  if (code.blocks_at_once == 0) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 fmt::format("no block of {} threads fits on device {}", block_threads, number_)};
+  }
+  return code;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,373 @@
+#include "device/staged/staging.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "engine/arguments.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::size_t kPieceAlignment = 4096;  // peers of the machine reach pieces in place, by whole lines
+constexpr std::uint32_t kGoOn = 1;
+constexpr std::uint32_t kLooks = 64;  // every so many questions whether it has finished are one to the driver
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; }
+
+// An event's answer that is final. Handles of a context that is gone may have been forgotten.
+bool says_lost(cuda::CUresult result) {
+  return cuda::is_lost(result) || result == cuda::CUresult::kInvalidContext || result == cuda::CUresult::kInvalidHandle;
+}
+
+}  // namespace
+
+StagedCall::StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool)
+    : driver_(driver), pool_(std::move(pool)) {}
+
+StagedCall::~StagedCall() {
+  for (Part& part : parts_) {
+    if (part.event && !retires_) pool_->give_back(part.context, *std::move(part.event));
+    if (part.event && retires_) pool_->retire(*std::move(part.event));
+    if (part.fork && !retires_) pool_->give_back(part.context, *std::move(part.fork));
+    if (part.fork && retires_) pool_->retire(*std::move(part.fork));
+  }
+  retires_ ? pool_->retire(std::move(block_)) : pool_->give_back(std::move(block_));
+}
+
+Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CUstream stream) {
+  cuda::CUcontext context = where.context;
+  if (context == nullptr) {  // mapped virtual memory: any context of its device serves
+    TUTTI_TRY(driver_.check(driver_.api().ctx_get_current(&context), "finding the current context"));
+    if (context == nullptr) {
+      return invalid_argument(fmt::format(
+          "the buffers are mapped virtual memory of GPU {}, and no context is current: make one of it current",
+          where.device));
+    }
+  }
+  for (std::size_t part = 0; part < parts_.size(); ++part) {
+    if (parts_[part].stream == stream && parts_[part].context == context) return part;
+  }
+  auto scope = cuda::ContextScope::enter(driver_, context);
+  if (!scope) return scope.error();
+  if (stream != nullptr) {
+    cuda::CUcontext its = nullptr;
+    TUTTI_TRY(driver_.check(driver_.api().stream_get_ctx(stream, &its), "looking at the stream of a call"));
+    if (its != context) {
+      return invalid_argument(fmt::format(
+          "the stream belongs to another context than the buffers, which are memory of GPU {}: make it there",
+          where.device));
+    }
+  }
+  auto capture = cuda::CaptureStatus::kNone;
+  TUTTI_TRY(driver_.check(driver_.api().stream_is_capturing(stream, &capture), "looking at the stream of a call"));
+  const bool captured = capture != cuda::CaptureStatus::kNone;
+  if (!parts_.empty() && (captured || captured_)) {
+    return Error{
+        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+        "the stream is capturing a graph, and the buffers belong to several contexts: capture a call for each"};
+  }
+  captured_ = captured;
+  parts_.push_back({.stream = stream, .context = context, .device = where.device});
+  return parts_.size() - 1;
+}
+
+Result<std::size_t> StagedCall::add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes) {
+  auto part = part_of(where, static_cast<cuda::CUstream>(stream));
+  if (!part) return part.error();
+  const std::size_t offset = pieces_.empty() ? kPieceAlignment : aligned(pieces_.back().offset + pieces_.back().bytes);
+  pieces_.push_back(
+      {.device = reinterpret_cast<std::uintptr_t>(data), .offset = offset, .bytes = bytes, .part = *part});
+  return pieces_.size() - 1;
+}
+
+void StagedCall::copy_in(std::size_t piece, std::size_t offset, std::size_t bytes) {
+  if (bytes > 0) copies_in_.push_back({.piece = piece, .offset = offset, .bytes = bytes});
+}
+
+void StagedCall::copy_out(std::size_t piece, std::size_t offset, std::size_t bytes) {
+  if (bytes > 0) copies_out_.push_back({.piece = piece, .offset = offset, .bytes = bytes});
+}
+
+// The word stands before the pieces.
+Status StagedCall::allocate() {
+  const cuda::RelaxedCapture relaxed(driver_);
+  auto block = pool_->take(pieces_.back().offset + pieces_.back().bytes, parts_.front().device);
+  if (!block) return block.error();
+  block_ = std::move(*block);
+  word_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // placed in the block
+  return {};
+}
+
+void StagedCall::submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation) {
+  const std::scoped_lock lock(mutex_);
+  entrance_ = std::move(entrance);
+  operation_ = std::move(operation);
+}
+
+Status StagedCall::enqueue() {
+  to_stage_ = to_finish_ = parts_.size();
+  for (std::size_t part = 0; part < parts_.size(); ++part) {
+    const auto take_back = [&] {
+      retires_ = true;
+      forget();
+      let_streams_go();
+    };
+    try {
+      Status queued = enqueue(part);
+      if (queued) continue;
+      take_back();
+      return queued;
+    } catch (...) {
+      take_back();
+      throw;
+    }
+  }
+  return {};
+}
+
+Status StagedCall::enqueue(std::size_t number) {
+  Part& part = parts_[number];
+  auto scope = cuda::ContextScope::enter(driver_, part.context);
+  if (!scope) return scope.error();
+  auto event = pool_->take_event(part.context);
+  if (!event) return event.error();
+  part.event.emplace(std::move(*event));
+  TUTTI_TRY(copy(Way::kIn, number, part.stream));
+  auto ticket = call_back(number, part.stream, on_staged);
+  if (!ticket) return ticket.error();
+  part.staged = *ticket;
+  auto stream = stream_of_output(part);
+  if (!stream) return stream.error();
+  return enqueue_output(number, *stream);
+}
+
+// The driver's documentation asks that work which is ordered by words be ordered by events, too, as far as it is a
+// device's own, since streams may share a queue of the device. So the copies out wait for the copies in by an event; it
+// also keeps them behind whatever the caller's stream does with the output before the call.
+Result<cuda::CUstream> StagedCall::stream_of_output(Part& part) {
+  if (part.out == nullptr) return part.stream;
+  auto fork = pool_->take_event(part.context);
+  if (!fork) return fork.error();
+  part.fork.emplace(std::move(*fork));
+  TUTTI_TRY(part.fork->record(part.stream));
+  TUTTI_TRY(driver_.check(driver_.api().stream_wait_event(part.out, part.fork->handle(), 0),
+                          "making copies out wait for copies in"));
+  return part.out;
+}
+
+Status StagedCall::enqueue_output(std::size_t number, cuda::CUstream stream) {
+  Part& part = parts_[number];
+  const cuda::CUdeviceptr word = block_.pin->device_address();
+  TUTTI_TRY(driver_.check(driver_.api().stream_wait_value32(stream, word, kGoOn, cuda::kWaitEqual),
+                          "making the stream wait for the ranks"));
+  TUTTI_TRY(copy(Way::kOut, number, stream));
+  auto ticket = call_back(number, stream, on_finished);
+  if (!ticket) return ticket.error();
+  part.finished = *ticket;
+  if (!captured_) return part.event->record(stream);
+  return driver_.check(driver_.api().event_record_with_flags(part.event->handle(), stream, cuda::kEventExternal),
+                       "recording an event in each replay");
+}
+
+Status StagedCall::part_ways() {
+  if (parts_.size() != 1 || submits_itself()) return {};
+  Part& part = parts_.front();
+  auto scope = cuda::ContextScope::enter(driver_, part.context);
+  if (!scope) return scope.error();
+  auto own = pool_->stream_for(part.context);
+  if (!own) return own.error();
+  part.out = *own;
+  return {};
+}
+
+// The event anew, since a call that could not be put into the streams as a whole did not come to it.
+Status StagedCall::join() {
+  const Part& part = parts_.front();
+  if (part.out == nullptr || !part.event) return {};
+  auto scope = cuda::ContextScope::enter(driver_, part.context);
+  if (!scope) return scope.error();
+  TUTTI_TRY(part.event->record(part.out));
+  return driver_.check(driver_.api().stream_wait_event(part.stream, part.event->handle(), 0),
+                       "making the stream wait for its output");
+}
+
+Status StagedCall::copy(Way way, std::size_t part, cuda::CUstream stream) {
+  const bool in = way == Way::kIn;
+  for (const Copy& copy : in ? copies_in_ : copies_out_) {
+    const Piece& piece = pieces_[copy.piece];
+    if (piece.part != part) continue;
+    std::byte* host = staged(copy.piece) + copy.offset;
+    const cuda::CUdeviceptr device = piece.device + copy.offset;
+    const cuda::CUresult result = in ? driver_.api().memcpy_dtoh_async(host, device, copy.bytes, stream)
+                                     : driver_.api().memcpy_htod_async(device, host, copy.bytes, stream);
+    TUTTI_TRY(driver_.check(result, in ? "copying a call's input from the device" : "copying its output back"));
+  }
+  return {};
+}
+
+Result<std::uint64_t> StagedCall::call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function) {
+  const auto use = captured_ ? StagingPool::Use::kInEachReplay : StagingPool::Use::kOnce;
+  StagingPool::Ticket& ticket = pool_->issue(shared_from_this(), part, use);
+  const std::uint64_t number = ticket.number;
+  const cuda::CUresult result = driver_.api().launch_host_func(stream, function, &ticket);
+  if (result == cuda::CUresult::kSuccess) return number;
+  pool_->not_handed_out(ticket);
+  return driver_.error(result, "putting a call into the stream");
+}
+
+void StagedCall::on_staged(void* user_data) {
+  auto& ticket = *static_cast<StagingPool::Ticket*>(user_data);
+  std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
+  if (call == nullptr) return;
+  if (call->captured_ || call->to_stage_.fetch_sub(1, std::memory_order_acq_rel) == 1) call->submit();
+  call.reset();
+  StagingPool::spent(ticket);
+}
+
+void StagedCall::on_finished(void* user_data) {
+  auto& ticket = *static_cast<StagingPool::Ticket*>(user_data);
+  std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
+  if (call == nullptr) return;
+  if (call->captured_) {
+    call->word_->store(0, std::memory_order_release);  // for the next replay
+  } else {
+    call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  call.reset();  // gives the block back, unless the operation still has it
+  StagingPool::spent(ticket);
+}
+
+// The engine has the operation already, or gets it now. The driver calls this, so that an exception may not leave it.
+void StagedCall::submit() noexcept {
+  std::shared_ptr<Entrance> entrance;
+  std::shared_ptr<Operation> operation;  // shared as in the engine's queue
+  Error failed;
+  try {
+    {
+      const std::scoped_lock lock(mutex_);
+      entrance = entrance_;
+      if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
+    }
+    if (entrance == nullptr) return pool_->ring();
+    if (operation == nullptr) return let_streams_go();  // it failed when it was made, or its communicator has ended
+    const Status submitted = entrance->submit(operation);
+    if (submitted.ok()) return;
+    failed = copy_of(submitted.error());
+  } catch (...) {
+    failed = error_of_exception(ErrorScope::kCommunicator, -1, "a call that its stream has come to");
+    if (entrance != nullptr) entrance->fail(failed);  // the other ranks wait for this one
+  }
+  ended(copy_of(failed));
+  if (operation == nullptr) return;
+  operation->result = std::move(failed);
+  operation->done.store(true, std::memory_order_release);
+}
+
+void StagedCall::forget() {
+  std::shared_ptr<Operation> operation;  // after the lock: it may be the last that keeps this
+  const std::scoped_lock lock(mutex_);
+  operation = std::exchange(operation_, nullptr);
+}
+
+cuda::CUresult StagedCall::ask(const Part& part) const {
+  const cuda::DriverApi& api = driver_.api();
+  cuda::CUresult result = api.ctx_push_current(part.context);
+  if (result != cuda::CUresult::kSuccess) return result;
+  {
+    const cuda::RelaxedCapture relaxed(driver_);
+    result = api.event_query(part.event->handle());
+  }
+  cuda::CUcontext popped = nullptr;
+  static_cast<void>(api.ctx_pop_current(&popped));
+  return result;
+}
+
+void StagedCall::look() {
+  const std::scoped_lock lock(looking_);
+  for (const Part& part : parts_) {
+    if (!part.event || part.staged == 0) continue;  // nothing of it has been put into its stream
+    const cuda::CUresult answer = ask(part);
+    if (says_lost(answer)) give_up(part, answer);
+  }
+}
+
+// Host functions do not run in a context that is lost; what was before that stands. With looking_ held.
+void StagedCall::give_up(const Part& part, cuda::CUresult why) {
+  const bool not_staged = pool_->cut(part.staged);
+  const bool not_finished = part.finished != 0 && pool_->cut(part.finished);
+  if (!not_staged && !not_finished && !captured_) return;
+  retires_ = true;
+  const char* when = captured_    ? "a captured call was replayed"
+                     : not_staged ? "a call's input was copied"
+                                  : "a call's output was copied back";
+  const ErrorScope scope = cuda::is_lost(why) ? ErrorScope::kProcess : ErrorScope::kCall;
+  Error error{ErrorCode::kDevice, scope, -1, kOutOfMemory};
+  runs_through([&] {
+    error = driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
+  });
+  {
+    const std::scoped_lock lock(mutex_);
+    const bool news = !lost_;
+    if (news) lost_ = copy_of(error);
+    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(operation_, nullptr);
+    if (news && (ended_ || captured_ || unsubmitted != nullptr)) report(*lost_);
+    if (unsubmitted != nullptr) {
+      unsubmitted->result = copy_of(*lost_);
+      unsubmitted->done.store(true, std::memory_order_release);
+    }
+  }
+  if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+// With mutex_ held.
+void StagedCall::report(const Error& error) noexcept {
+  if (captured_ || !std::exchange(reported_, true)) pool_->report(error);
+}
+
+void StagedCall::let_streams_go() { word_->store(kGoOn, std::memory_order_release); }
+
+void StagedCall::cancel() { let_streams_go(); }
+
+std::optional<Error> StagedCall::lost() {
+  look();
+  const std::scoped_lock lock(mutex_);
+  if (!lost_) return std::nullopt;
+  return copy_of(*lost_);
+}
+
+void StagedCall::ended(const Status& result) noexcept {
+  {
+    const std::scoped_lock lock(mutex_);
+    ended_ = true;
+    const Error* error = lost_ ? &*lost_ : nullptr;
+    if (!result.ok()) error = &result.error();
+    if (error != nullptr) report(*error);
+  }
+  let_streams_go();
+}
+
+void StagedCall::dropped() noexcept {
+  {
+    const std::scoped_lock lock(mutex_);
+    ended_ = true;
+  }
+  let_streams_go();
+}
+
+bool StagedCall::finished() {
+  const auto finished = [this] { return to_finish_.load(std::memory_order_acquire) == 0; };
+  if (captured_ || finished()) return true;
+  if (asked_.fetch_add(1, std::memory_order_relaxed) % kLooks == kLooks - 1) look();
+  return finished();
+}
+
+Status StagedCall::outcome() {
+  const std::scoped_lock lock(mutex_);
+  if (lost_) return copy_of(*lost_);
+  return {};
+}
+
+}  // namespace tutti::detail

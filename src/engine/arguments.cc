@@ -1,0 +1,412 @@
+#include "engine/arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "plan/collective.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::size_t kMostUserElementBytes = 4096;
+
+std::uint32_t mix(std::uint32_t digest, std::uint64_t value) {  // FNV-1a
+  for (int byte = 0; byte < 8; ++byte) digest = (digest ^ static_cast<std::uint8_t>(value >> 8 * byte)) * 16777619u;
+  return digest;
+}
+
+// 0 stands for "nothing to tell", so no digest is 0.
+std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserReduction& user) {
+  if (counts.empty() && user.combine == nullptr) return 0;
+  std::uint32_t digest = 2166136261u;
+  for (const std::uint64_t count : counts) digest = mix(digest, count);
+  if (user.combine != nullptr) {
+    digest = mix(digest, std::uint64_t{user.id} << 32 | (user.commutative ? 1u : 0u));
+    digest = mix(digest, user.element_bytes);
+  }
+  return std::max(digest, 1u);
+}
+
+Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
+  if (!is_valid(call.op))
+    return invalid_argument(fmt::format("operation {} is not one of ReduceOp", static_cast<int>(call.op)));
+  if (user.combine == nullptr) return {};
+  if (!reduces(call.kind) || call.kind == CollectiveKind::kBarrier) {
+    return invalid_argument(fmt::format("a {} adds nothing and takes no reduction", to_string(call.kind)));
+  }
+  if (user.element_bytes == 0 || user.element_bytes > kMostUserElementBytes) {
+    return invalid_argument(
+        fmt::format("a reduction's element has 1 to {} bytes, not {}", kMostUserElementBytes, user.element_bytes));
+  }
+  return {};
+}
+
+Status check_words(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
+  if (!is_valid(call.kind) || call.kind == CollectiveKind::kSendReceive) {
+    return invalid_argument(fmt::format("collective {} is not one of CollectiveKind", static_cast<int>(call.kind)));
+  }
+  if (options.reduction.combine == nullptr && !is_valid(call.type)) {
+    return invalid_argument(fmt::format("type {} is not one of DataType", static_cast<int>(call.type)));
+  }
+  if (!is_valid(options.algorithm)) {
+    return invalid_argument(fmt::format("algorithm {} is not one of Algorithm", static_cast<int>(options.algorithm)));
+  }
+  if (options.timeout.count() < 0)
+    return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
+  if (has_root(call.kind) && (call.root < 0 || static_cast<std::uint32_t>(call.root) >= caller.ranks)) {
+    return invalid_argument(fmt::format("root {} is outside 0..{}", call.root, caller.ranks - 1));
+  }
+  return check_reduction(call, options.reduction);
+}
+
+// Checks one table of counts; `name` tells which.
+Result<Lengths> check_counts(const BlockCounts& given, const char* name, std::size_t element_bytes,
+                             const Caller& caller) {
+  if (given.counts.size() != caller.ranks) {
+    return invalid_argument(fmt::format("{} has {} counts for {} ranks", name, given.counts.size(), caller.ranks));
+  }
+  if (!given.displacements.empty() && given.displacements.size() != caller.ranks) {
+    return invalid_argument(
+        fmt::format("{} has {} displacements for {} ranks", name, given.displacements.size(), caller.ranks));
+  }
+  Lengths lengths;
+  std::uint64_t total = 0;
+  for (std::uint32_t rank = 0; rank < caller.ranks; ++rank) {
+    const std::uint64_t start = given.displacements.empty() ? total : given.displacements[rank];
+    if (given.counts[rank] > kMaxBytes / element_bytes || start > kMaxBytes / element_bytes) {
+      return invalid_argument(fmt::format("{}: block {} is more than any memory holds", name, rank));
+    }
+    lengths.counts.push_back(given.counts[rank]);
+    if (!given.displacements.empty()) lengths.displacements.push_back(start);
+    total += given.counts[rank];
+    if (total > kMaxBytes / element_bytes) {
+      return invalid_argument(fmt::format("{}: the blocks are more than any memory holds", name));
+    }
+  }
+  return lengths;
+}
+
+std::uint64_t start_of(const Lengths& lengths, std::uint32_t block) {
+  if (!lengths.displacements.empty()) return lengths.displacements[block];
+  if (lengths.counts.empty()) return block * lengths.count;
+  std::uint64_t start = 0;
+  for (std::uint32_t b = 0; b < block; ++b) start += lengths.counts[b];
+  return start;
+}
+
+std::uint64_t count_of(const Lengths& lengths, std::uint32_t block) {
+  return lengths.counts.empty() ? lengths.count : lengths.counts[block];
+}
+
+// Elements from a buffer's start to the end of its last block.
+std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
+  if (blocks.count == 0) return 0;
+  if (blocks.count == 1) return count_of(lengths, lengths.counts.empty() ? 0 : blocks.first);
+  if (lengths.counts.empty()) return blocks.count * lengths.count;
+  std::uint64_t start = 0;
+  std::uint64_t end = 0;
+  for (std::uint32_t block = 0; block < blocks.count; ++block) {
+    if (!lengths.displacements.empty()) start = lengths.displacements[block];
+    if (lengths.counts[block] > 0) end = std::max(end, start + lengths.counts[block]);
+    start += lengths.counts[block];
+  }
+  return end;
+}
+
+// Displaced blocks of an output must not overlap each other: which one wins would be chance.
+Status check_apart(const Lengths& lengths) {
+  std::vector<std::uint32_t> order;  // blocks that have anything
+  for (std::uint32_t i = 0; i < lengths.displacements.size(); ++i) {
+    if (lengths.counts[i] > 0) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(lengths.displacements[a], lengths.counts[a]) <
+           std::pair(lengths.displacements[b], lengths.counts[b]);
+  });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::uint32_t before = order[i - 1];
+    if (lengths.displacements[before] + lengths.counts[before] > lengths.displacements[order[i]]) {
+      return invalid_argument(
+          fmt::format("the output's blocks {} and {} overlap: check the displacements", before, order[i]));
+    }
+  }
+  return {};
+}
+
+struct Buffer {
+  const char* name;
+  const void* data;
+  std::size_t bytes;
+};
+
+Status check_buffer(const Buffer& buffer, std::size_t alignment) {
+  if (buffer.bytes == 0) return {};
+  if (buffer.data == nullptr)
+    return invalid_argument(fmt::format("{} is null, but {} bytes long", buffer.name, buffer.bytes));
+  if (reinterpret_cast<std::uintptr_t>(buffer.data) % alignment != 0) {
+    return invalid_argument(fmt::format("{} is not aligned to its element of {} bytes", buffer.name, alignment));
+  }
+  return {};
+}
+
+// Whether the call is in place, in the form that its kind has; an error when the buffers overlap otherwise.
+Result<bool> check_overlap(const CheckedCall& checked, const Caller& caller) {
+  const auto in = reinterpret_cast<std::uintptr_t>(checked.call.input);
+  const auto out = reinterpret_cast<std::uintptr_t>(checked.call.output);
+  if (checked.input_bytes == 0 || checked.output_bytes == 0) return false;
+  if (in >= out + checked.output_bytes || out >= in + checked.input_bytes) return false;
+  const std::uint64_t own_bytes = start_of(checked.call.lengths, caller.rank) * checked.call.element_bytes;
+  const bool many_in = input_blocks(checked.collective, caller.rank).count > 1;
+  const bool many_out = output_blocks(checked.collective, caller.rank).count > 1;
+  if (many_in == many_out && in == out) return true;
+  if (!many_in && many_out && in == out + own_bytes) return true;
+  if (many_in && !many_out && out == in + own_bytes) return true;
+  return invalid_argument(fmt::format(
+      "input and output overlap, but not in the in-place form of {} ({}): pass that, or buffers that are apart",
+      to_string(checked.collective.kind),
+      many_in == many_out ? "input == output"
+      : many_out          ? "input is the block of this rank in output"
+                          : "output is the block of this rank in input"));
+}
+
+// A rank that is alone has one block, and plans take that to be at the buffer's beginning.
+void begin_at_block(CollectiveCall& call, Lengths& lengths, std::size_t element_bytes) {
+  if (lengths.displacements.empty()) return;
+  const std::uint64_t start = lengths.counts[0] > 0 ? lengths.displacements[0] * element_bytes : 0;
+  lengths.displacements.clear();
+  if (call.kind == CollectiveKind::kAllGather && call.output != nullptr) {
+    call.output = static_cast<std::byte*>(call.output) + start;
+  }
+  if (call.kind == CollectiveKind::kReduceScatter && call.input != nullptr) {
+    call.input = static_cast<const std::byte*>(call.input) + start;
+  }
+}
+
+Result<Lengths> lengths_of(const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
+  if (call.kind == CollectiveKind::kBarrier) return Lengths{};
+  if (!call.variable) {
+    if (call.count > kMaxBytes / element_bytes / caller.ranks) {
+      return invalid_argument(fmt::format("count {} of {} bytes each for {} ranks is more than any memory holds",
+                                          call.count, element_bytes, caller.ranks));
+    }
+    return Lengths{.count = call.count, .counts = {}, .displacements = {}};
+  }
+  switch (call.kind) {
+    case CollectiveKind::kAllGather: return check_counts(call.output_counts, "output_counts", element_bytes, caller);
+    case CollectiveKind::kReduceScatter: return check_counts(call.input_counts, "input_counts", element_bytes, caller);
+    default: return invalid_argument(fmt::format("there is no {}_v", to_string(call.kind)));
+  }
+}
+
+}  // namespace
+
+Error invalid_argument(std::string message) {
+  return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)};
+}
+
+DataType type_of(const CollectiveCall& call) {
+  return call.kind == CollectiveKind::kBarrier ? DataType::kUint8 : call.type;
+}
+
+ReduceOp op_of(const CollectiveCall& call) {
+  return reduces(call.kind) && call.kind != CollectiveKind::kBarrier ? call.op : ReduceOp::kSum;
+}
+
+bool is_exchange(const CollectiveCall& call) {
+  return call.variable && (call.kind == CollectiveKind::kAllToAll || call.kind == CollectiveKind::kGather ||
+                           call.kind == CollectiveKind::kScatter);
+}
+
+Result<CheckedCall> check_call(const CollectiveCall& given, const CallOptions& options, const Caller& caller) {
+  CollectiveCall call = given;
+  TUTTI_TRY(check_words(call, options, caller));
+  const UserReduction& user = options.reduction;
+  const std::size_t element_bytes = user.combine != nullptr ? user.element_bytes : size_of(call.type);
+  auto lengths = lengths_of(call, element_bytes, caller);
+  if (!lengths) return lengths.error();
+  if (caller.ranks == 1 && call.variable) begin_at_block(call, *lengths, element_bytes);
+  CheckedCall checked;
+  checked.collective.kind = call.kind;
+  checked.collective.ranks = caller.ranks;
+  checked.collective.root = has_root(call.kind) ? static_cast<std::uint32_t>(call.root) : 0;
+  const Blocks in = input_blocks(checked.collective, caller.rank);
+  const Blocks out = output_blocks(checked.collective, caller.rank);
+  checked.input_bytes = extent_of(*lengths, in) * element_bytes;
+  checked.output_bytes = extent_of(*lengths, out) * element_bytes;
+  const std::size_t alignment = user.combine != nullptr ? 1 : element_bytes;
+  TUTTI_TRY(check_buffer({.name = "input", .data = call.input, .bytes = checked.input_bytes}, alignment));
+  TUTTI_TRY(check_buffer({.name = "output", .data = call.output, .bytes = checked.output_bytes}, alignment));
+  if (out.count > 1) TUTTI_TRY(check_apart(*lengths));
+  std::uint64_t total = lengths->count;
+  for (const std::uint64_t count : lengths->counts) total += count;
+  checked.call.tag = {.sequence = 0,
+                      .count = total,
+                      .kind = static_cast<std::uint8_t>(call.kind),
+                      .type = user.combine != nullptr ? kUserTag : static_cast<std::uint8_t>(type_of(call)),
+                      .op = user.combine != nullptr ? kUserTag : static_cast<std::uint8_t>(op_of(call)),
+                      .algorithm = 0,
+                      .tile_bytes = 0,
+                      .root = checked.collective.root,
+                      .digest = digest_of(lengths->counts, user)};
+  checked.call.type = call.type;
+  checked.call.element_bytes = element_bytes;
+  checked.call.op = op_of(call);
+  checked.call.scale = options.scale;
+  checked.call.user = user;
+  checked.call.lengths = std::move(*lengths);
+  checked.call.input = static_cast<const std::byte*>(call.input);
+  checked.call.output = static_cast<std::byte*>(call.output);
+  auto in_place = check_overlap(checked, caller);
+  if (!in_place) return in_place.error();
+  checked.call.in_place = *in_place;
+  return checked;
+}
+
+Result<Transfer> check_transfer(Direction direction, const void* data, std::size_t count, DataType type,
+                                std::int32_t peer, const Caller& caller) {
+  if (!is_valid(type)) return invalid_argument(fmt::format("type {} is not one of DataType", static_cast<int>(type)));
+  if (peer < 0 || static_cast<std::uint32_t>(peer) >= caller.ranks) {
+    return invalid_argument(fmt::format("peer {} is outside 0..{}", peer, caller.ranks - 1));
+  }
+  const std::size_t element_bytes = size_of(type);
+  if (count > kMaxBytes / element_bytes) {
+    return invalid_argument(fmt::format("count {} of {} is more than any memory holds", count, to_string(type)));
+  }
+  TUTTI_TRY(check_buffer({.name = "data", .data = data, .bytes = count * element_bytes}, element_bytes));
+  Transfer transfer;
+  transfer.direction = direction;
+  transfer.peer = static_cast<std::uint32_t>(peer);
+  // A send only reads it; the cast spares a second type.
+  transfer.data = static_cast<std::byte*>(const_cast<void*>(data));
+  transfer.bytes = count * element_bytes;
+  transfer.tag = {.sequence = 0,
+                  .count = count,
+                  .kind = static_cast<std::uint8_t>(CollectiveKind::kSendReceive),
+                  .type = static_cast<std::uint8_t>(type)};
+  return transfer;
+}
+
+namespace {
+
+// One side of an exchange: nothing, one block with one peer, or a block with each.
+struct Side {
+  const std::byte* data = nullptr;
+  Lengths lengths;                    // with counts: a block for each rank
+  std::optional<std::uint32_t> peer;  // without counts: the one peer
+
+  bool with(std::uint32_t rank) const { return lengths.counts.empty() ? peer == rank : true; }
+  std::uint64_t count(std::uint32_t rank) const { return count_of(lengths, rank); }
+  const std::byte* block(std::uint32_t rank, std::size_t element_bytes) const {
+    return lengths.counts.empty() ? data : data + start_of(lengths, rank) * element_bytes;
+  }
+};
+
+Result<Side> side_of(const CollectiveCall& call, bool sends, const Caller& caller, std::size_t element_bytes) {
+  const auto root = static_cast<std::uint32_t>(call.root);
+  Side side;
+  side.data = sends ? static_cast<const std::byte*>(call.input) : static_cast<const std::byte*>(call.output);
+  const bool all = call.kind == CollectiveKind::kAllToAll;
+  const bool root_has_blocks = call.kind == CollectiveKind::kGather ? !sends : sends;
+  if (!all && !root_has_blocks) {  // every rank has one block for or from the root
+    side.peer = root;
+    side.lengths.count = call.count;
+    return side;
+  }
+  if (!all && caller.rank != root) return side;
+  auto lengths = sends ? check_counts(call.input_counts, "input_counts", element_bytes, caller)
+                       : check_counts(call.output_counts, "output_counts", element_bytes, caller);
+  if (!lengths) return lengths.error();
+  side.lengths = std::move(*lengths);
+  return side;
+}
+
+Buffer buffer_of(const Side& side, const char* name, std::size_t element_bytes, const Caller& caller) {
+  const Blocks blocks = side.lengths.counts.empty() ? Blocks{.count = side.peer ? 1u : 0u, .first = 0}
+                                                    : Blocks{.count = caller.ranks, .first = 0};
+  return {.name = name, .data = side.data, .bytes = extent_of(side.lengths, blocks) * element_bytes};
+}
+
+// No block that is read may share memory with one that is written, but this rank's own where it belongs already. What
+// lies between blocks does not count.
+Status check_exchange_overlap(const CheckedExchange& exchange) {
+  struct Span {
+    const std::byte* begin;
+    const std::byte* end;
+    bool written;
+  };
+  std::vector<Span> spans;
+  const auto add = [&](const std::byte* data, std::uint64_t bytes, bool written) {
+    if (bytes > 0) spans.push_back({.begin = data, .end = data + bytes, .written = written});
+  };
+  for (const Transfer& transfer : exchange.transfers) {
+    add(transfer.data, transfer.bytes, transfer.direction == Direction::kReceive);
+  }
+  for (const OwnCopy& own : exchange.own) {
+    if (own.from == own.to) continue;
+    add(own.from, own.bytes, false);
+    add(own.to, own.bytes, true);
+  }
+  std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
+  std::array<const std::byte*, 2> furthest{};  // end of what is read, and of what is written
+  for (const Span& span : spans) {
+    if (span.begin < furthest[span.written ? 0 : 1]) {
+      return invalid_argument("input and output overlap: pass buffers that are apart");
+    }
+    const std::byte*& end = furthest[span.written ? 1 : 0];
+    end = std::max(end, span.end);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
+  TUTTI_TRY(check_words(call, options, caller));
+  const std::size_t element_bytes = size_of(call.type);
+  if (call.count > kMaxBytes / element_bytes)
+    return invalid_argument(fmt::format("count {} is more than any memory holds", call.count));
+  auto input = side_of(call, true, caller, element_bytes);
+  if (!input) return input.error();
+  auto output = side_of(call, false, caller, element_bytes);
+  if (!output) return output.error();
+  TUTTI_TRY(check_buffer(buffer_of(*input, "input", element_bytes, caller), element_bytes));
+  TUTTI_TRY(check_buffer(buffer_of(*output, "output", element_bytes, caller), element_bytes));
+  TUTTI_TRY(check_apart(output->lengths));
+  CheckedExchange exchange;
+  // All start with different peers, so that no rank is met by all at once.
+  for (std::uint32_t distance = 0; distance < caller.ranks; ++distance) {
+    const std::uint32_t to = (caller.rank + distance) % caller.ranks;
+    const std::uint32_t from = (caller.rank + caller.ranks - distance) % caller.ranks;
+    if (to == caller.rank && input->with(to) && output->with(to)) {
+      if (input->count(to) != output->count(to)) {
+        return invalid_argument(fmt::format("this rank ({}) has {} elements for itself, but expects {}", caller.rank,
+                                            input->count(to), output->count(to)));
+      }
+      exchange.own.push_back({.from = input->block(to, element_bytes),
+                              .to = const_cast<std::byte*>(output->block(to, element_bytes)),
+                              .bytes = input->count(to) * element_bytes});
+      continue;
+    }
+    for (const Direction direction : {Direction::kSend, Direction::kReceive}) {
+      const Side& side = direction == Direction::kSend ? *input : *output;
+      const std::uint32_t peer = direction == Direction::kSend ? to : from;
+      if (peer == caller.rank || !side.with(peer)) continue;
+      auto transfer = check_transfer(direction, side.block(peer, element_bytes), side.count(peer), call.type,
+                                     static_cast<std::int32_t>(peer), caller);
+      if (!transfer) return transfer.error();
+      transfer->tag.kind = static_cast<std::uint8_t>(call.kind);
+      exchange.transfers.push_back(*transfer);
+    }
+  }
+  TUTTI_TRY(check_exchange_overlap(exchange));
+  return exchange;
+}
+
+}  // namespace tutti::detail

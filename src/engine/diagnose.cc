@@ -1,0 +1,433 @@
+#include "engine/diagnose.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+std::string rank_list(const std::vector<std::uint32_t>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std::string message,
+                    CallArgument argument = CallArgument::kNone) {
+  return {.error = {code, scope, culprit, std::move(message)},
+          .failure = {.code = code, .culprit = culprit, .argument = argument}};
+}
+
+// After "rank 3".
+constexpr std::string_view kBadMemory =
+    "'s input or output is not memory as long as the call says, or may not be written; give buffers that are, or set "
+    "TUTTI_ATTACH=off for memory that the system lets nobody else use (a device's)";
+
+// "all_reduce #42 (...): the checksum of message 17 ..."; the call alone has failed.
+Diagnosis damaged(const std::string& what, const BadMessage& message) {
+  return diagnosis(
+      ErrorCode::kDamaged, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+      fmt::format("{}: {}; memory, a cable or a device between these two ranks alters data: look for errors "
+                  "of theirs in dmesg and in the counters of the network's ports",
+                  what, message.damage));
+}
+
+// "all_reduce #42 (...): this rank (1) has no view of memory that ..."; the call alone has failed.
+Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage& message) {
+  const Error error = error_of(message.loss, ErrorScope::kCall, message.peer, rank);
+  return diagnosis(error.code, error.scope, error.rank, fmt::format("{}: {}", what, error.message),
+                   message.loss.lacked);
+}
+
+// What a rank lacked that gave up a call; after "rank 1 gave it up (...)".
+std::string_view shortage(CallArgument lacked) {
+  switch (lacked) {
+    case CallArgument::kDescriptors:
+      return ": it had no free file descriptor for memory that is shared with it; raise its limit of open files "
+             "(ulimit -n)";
+    case CallArgument::kMappings:
+      return ": it could not map memory that is shared with it; raise vm.max_map_count on its machine, or its "
+             "address-space limit (ulimit -v)";
+    case CallArgument::kPermission:
+      return ": its system does not let it receive memory of another process; see its own error";
+    default: return "";
+  }
+}
+
+// What to do about it; `callers_plan`: some rank runs one.
+std::string_view advice(CallArgument argument, bool callers_plan) {
+  const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
+  return plans_differ && callers_plan ? "; call use_plan() alike on all ranks: the same plans, in the same order"
+                                      : "; give all ranks the same";
+}
+
+// "receive #3 of 8 float32 from rank 2", "all_to_all_v, receive #3 of ..."
+std::string describe(const Transfer& transfer) {
+  const bool plain = transfer.tag.kind == static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
+  const bool sends = transfer.direction == Direction::kSend;
+  return fmt::format("{}{} #{} of {} {} {} rank {}",
+                     plain ? "" : fmt::format("{}_v, ", to_string(CollectiveKind{transfer.tag.kind})),
+                     sends ? "send" : "receive", transfer.tag.sequence, transfer.tag.count,
+                     to_string(DataType{transfer.tag.type}), sends ? "to" : "from", transfer.peer);
+}
+
+}  // namespace
+
+// Groups the ranks by what they passed. The culprit is the first rank outside the majority where there is one, else the
+// lowest rank that differs from this one; all values are told anyway.
+std::optional<Diagnosis> Diagnostician::mismatch(const Call& call) const {
+  std::vector<std::pair<std::uint32_t, CallTag>> tags;
+  CallArgument argument = CallArgument::kNone;
+  std::uint32_t differs = rank_;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    const auto tag = rank == rank_ ? std::optional(call.tag) : transport_.peer_call(rank, call.tag.sequence);
+    if (!tag) continue;
+    tags.emplace_back(rank, *tag);
+    const CallArgument difference = first_difference(call.tag, *tag);
+    if (difference != CallArgument::kNone && (argument == CallArgument::kNone || difference < argument)) {
+      argument = difference;
+      differs = rank;
+    }
+  }
+  if (argument == CallArgument::kNone) return std::nullopt;
+  std::map<std::string, std::vector<std::uint32_t>> ranks_by_value;
+  for (const auto& [rank, tag] : tags) ranks_by_value[describe(tag, argument)].push_back(rank);
+  std::string text = fmt::format("{}: the ranks disagree:", describe(call.tag));
+  const char* separator = "";
+  for (const auto& [value, ranks] : ranks_by_value) {
+    text += fmt::format("{} {} passed {}", std::exchange(separator, ","), rank_list(ranks), value);
+    if (2 * ranks.size() <= tags.size()) continue;
+    for (const auto& [rank, tag] : tags) {
+      if (describe(tag, argument) == value) continue;
+      differs = rank;
+      break;
+    }
+  }
+  text += advice(argument,
+                 std::any_of(tags.begin(), tags.end(), [](const auto& tag) { return uses_callers_plan(tag.second); }));
+  return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(differs), std::move(text),
+                   argument);
+}
+
+Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const {
+  if (failure.code == ErrorCode::kMismatch) {
+    if (auto seen = mismatch(call)) return *seen;
+    return diagnosis(
+        failure.code, ErrorScope::kCall, failure.culprit,
+        fmt::format("{}: rank {} found that the ranks disagree{}; rank {} differs", describe(call.tag), peer,
+                    failure.argument == CallArgument::kNone ? "" : " on " + describe(call.tag, failure.argument),
+                    failure.culprit),
+        failure.argument);
+  }
+  const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
+  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // that rank's own abort()
+  std::string text = fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
+                                 failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit));
+  if (failure.code == ErrorCode::kInvalidArgument && failure.culprit >= 0) {  // bad_message() is who says so
+    text += fmt::format(": rank {}{}", failure.culprit, kBadMemory);
+  }
+  if (failure.code == ErrorCode::kSystem) text += shortage(failure.argument);
+  if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(peer)) {
+    text += ": it can take part no more, and its own error says why";
+  }
+  std::string trouble;  // of the way between the two
+  if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(rank_)) {
+    const std::string way = transport_.peer_way(peer);
+    trouble = transport_.peer_trouble(peer);
+    text += fmt::format(": it cannot reach this rank any more{}{}", way.empty() ? "" : ", to which it comes by " + way,
+                        trouble.empty() ? "" : "; " + trouble);
+  }
+  if (failure.code == ErrorCode::kTimeout) {
+    const Whereabouts peers = whereabouts(call);
+    if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));
+    if (!peers.inside.empty()) text += fmt::format("; entered but not finished by {}", rank_list(peers.inside));
+    // This rank may be the one that holds up the others, which cannot see why.
+    if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
+  }
+  return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
+                   own || !trouble.empty() ? static_cast<std::int32_t>(peer) : failure.culprit, std::move(text),
+                   failure.argument);
+}
+
+Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) const {
+  const auto culprit = static_cast<std::int32_t>(peer);
+  if (life == PeerLife::kAborted) {
+    return diagnosis(ErrorCode::kAborted, ErrorScope::kCommunicator, culprit,
+                     fmt::format("{}: rank {} called abort()", what, peer));
+  }
+  if (life == PeerLife::kUnreachable) {
+    return diagnosis(
+        ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
+        fmt::format("{}: rank {} cannot be reached any more: {}", what, peer, transport_.peer_trouble(peer)));
+  }
+  if (const std::string loss = life == PeerLife::kLost ? transport_.peer_loss(peer) : ""; !loss.empty()) {
+    return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
+                     fmt::format("{}: rank {} cannot be reached any more: {}", what, peer, loss));
+  }
+  const char* how = life == PeerLife::kLeft ? "has destroyed its communicator" : "is gone: its process has ended";
+  return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
+                   fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
+}
+
+// As a peer tells it. A culprit that is no rank of this communicator is not passed on, because callers use it as an
+// index.
+std::optional<CallFailure> Diagnostician::failure_of(std::uint32_t peer, std::uint64_t sequence) const {
+  auto failure = transport_.peer_failure(peer, sequence);
+  if (failure && failure->culprit >= static_cast<std::int64_t>(ranks_)) failure->culprit = -1;
+  if (failure) failure->culprit = std::max(failure->culprit, -1);
+  return failure;
+}
+
+// Of a peer that makes no more calls: the failure of its last one, where that has cost it the communicator and names
+// another.
+std::optional<CallFailure> Diagnostician::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
+  auto failure = failure_of(peer, status.left);
+  if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
+  const bool broken = failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted;
+  return broken ? failure : std::nullopt;
+}
+
+// A death is the cause of what other ranks did after it, so the reasons are sought in the order in which they explain
+// each other.
+std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
+  if (auto disagreement = mismatch(call)) return disagreement;
+  std::optional<Diagnosis> named;    // a peer failed the call and names a culprit
+  std::optional<Diagnosis> unnamed;  // ... and names none
+  std::optional<std::pair<std::uint32_t, PeerLife>> lost;
+  std::optional<std::pair<std::uint32_t, PeerLife>> gone_away;  // aborted or left
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    const PeerStatus status = transport_.peer_status(peer);
+    if (const auto failure = failure_of(peer, call.tag.sequence)) {
+      auto& reason = failure->culprit >= 0 ? named : unnamed;
+      if (!reason) reason = relayed(call, peer, *failure);
+    } else if ((status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) &&
+               status.left < call.tag.sequence) {
+      if (!lost || lost->second == PeerLife::kUnreachable) lost = {peer, status.life};
+    } else if (const auto earlier = reason_to_go(peer, status); earlier && status.left < call.tag.sequence) {
+      if (!named) named = relayed(call, peer, *earlier);
+    } else if (status.life == PeerLife::kAborted ||
+               (status.life == PeerLife::kLeft && status.left < call.tag.sequence)) {
+      if (!gone_away || status.life == PeerLife::kAborted) gone_away = {peer, status.life};
+    }
+  }
+  if (lost) return gone(describe(call.tag), lost->first, lost->second);
+  if (named) return named;
+  if (unnamed) return unnamed;
+  if (gone_away) return gone(describe(call.tag), gone_away->first, gone_away->second);
+  return std::nullopt;
+}
+
+// The failure of a later call after which `peer` sends nothing more.
+std::optional<CallFailure> Diagnostician::later_failure(const Call& call, std::uint32_t peer) const {
+  constexpr std::uint64_t kMostCalls = 64;  // older ones are no longer on its board
+  const std::uint64_t entered = transport_.peer_status(peer).entered;
+  const std::uint64_t last = std::min(entered, call.tag.sequence + kMostCalls);
+  for (std::uint64_t sequence = call.tag.sequence + 1; sequence <= last; ++sequence) {
+    const auto failure = failure_of(peer, sequence);
+    if (failure && (failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted)) return failure;
+  }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> Diagnostician::bereft(const Call& call, const std::vector<std::uint32_t>& awaited) const {
+  for (const std::uint32_t peer : awaited) {
+    if (peer >= ranks_ || peer == rank_) continue;
+    const PeerStatus status = transport_.peer_status(peer);
+    if (status.left < call.tag.sequence) continue;
+    const auto failure = later_failure(call, peer);
+    if (status.life == PeerLife::kLive && !failure) continue;
+    std::string how = status.life == PeerLife::kLost ? transport_.peer_loss(peer) : "";
+    if (how.empty()) how = "its process has ended";
+    if (failure) {
+      how = fmt::format("it has given up a later call ({}{})", to_string(failure->code),
+                        failure->culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure->culprit));
+    } else if (status.life == PeerLife::kLeft) {
+      how = "it has destroyed its communicator";
+    }
+    const std::string way = transport_.peer_way(peer);
+    return diagnosis(
+        ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
+        fmt::format("{}: rank {} has finished this call and sends nothing more, since {}, but not all that "
+                    "it sent has arrived here{}: the way between them is broken",
+                    describe(call.tag), peer, how, way.empty() ? "" : ", where it comes by " + way));
+  }
+  return std::nullopt;
+}
+
+Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message) const {
+  if (message.kind == Arrival::kMismatch) {
+    if (auto seen = mismatch(call)) return *seen;
+    if (message.tag.sequence == 0) {
+      return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                       fmt::format("{}: the ranks disagree: rank {} passed something else, and has made so many calls "
+                                   "since that it no longer says what; give all ranks the same",
+                                   describe(call.tag), message.peer));
+    }
+    const CallArgument argument = first_difference(call.tag, message.tag);
+    return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                     fmt::format("{}: rank {} passed {}, this rank ({}) {}{}", describe(call.tag), message.peer,
+                                 describe(message.tag, argument), rank_, describe(call.tag, argument),
+                                 advice(argument, uses_callers_plan(call.tag) || uses_callers_plan(message.tag))),
+                     argument);
+  }
+  if (message.kind == Arrival::kDamaged) return damaged(describe(call.tag), message);
+  if (message.kind == Arrival::kUnmapped) return unmapped(describe(call.tag), rank_, message);
+  if (message.kind == Arrival::kWithdrawn) {
+    if (auto reason = look(call)) return *reason;
+    return diagnosis(ErrorCode::kAborted, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                     fmt::format("{}: rank {} gave it up", describe(call.tag), message.peer));
+  }
+  if (message.kind == Arrival::kUnreachable) {
+    return diagnosis(ErrorCode::kInvalidArgument, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
+                     fmt::format("{}: rank {}{}", describe(call.tag), message.peer, kBadMemory));
+  }
+  if (message.kind == Arrival::kForbidden) {
+    return diagnosis(ErrorCode::kSystem, ErrorScope::kCall, -1,
+                     fmt::format("{}: the system does not let this rank ({}) use rank {}'s memory, as it did at "
+                                 "set-up: has one of them given up rights since? Set TUTTI_ATTACH=off",
+                                 describe(call.tag), rank_, message.peer));
+  }
+  return diagnosis(
+      ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(message.peer),
+      fmt::format("{}: rank {} sent a message that its plan does not contain", describe(call.tag), message.peer));
+}
+
+Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
+  Whereabouts peers;
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    const PeerStatus status = transport_.peer_status(peer);
+    auto& list = status.left >= call.tag.sequence      ? peers.finished
+                 : status.ended                        ? peers.ended
+                 : status.cut                          ? peers.cut
+                 : status.entered >= call.tag.sequence ? peers.inside
+                                                       : peers.absent;
+    list.push_back(peer);
+  }
+  return peers;
+}
+
+// Whom the others wait for, as far as the boards say: the rank that is furthest behind; -1 where that is no single one.
+// A rank inside an earlier call may wait itself for the one that holds up all; one between two calls waits for nobody.
+std::int32_t Diagnostician::missing_rank(const Call& call, const Whereabouts& peers,
+                                         const std::vector<std::uint32_t>& waited) const {
+  const auto is_waited = [&](std::uint32_t peer) {
+    return std::find(waited.begin(), waited.end(), peer) != waited.end();
+  };
+  for (const auto* parted : {&peers.ended, &peers.cut}) {
+    const auto found = std::find_if(parted->begin(), parted->end(), is_waited);
+    if (found != parted->end()) return static_cast<std::int32_t>(*found);
+  }
+  if (peers.absent.empty()) {
+    // What a rank that has finished sent is under way, and does not come; or it has given up, and that does not come.
+    const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
+    if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
+    return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
+  }
+  const auto place = [&](std::uint32_t peer) {  // 2 * calls that it left, one more inside the next
+    const PeerStatus status = transport_.peer_status(peer);
+    return status.entered > status.left ? 2 * status.entered - 1 : 2 * status.left;
+  };
+  std::vector<std::uint32_t> last;
+  std::uint64_t least = ~std::uint64_t{0};
+  for (const std::uint32_t peer : peers.absent) {
+    const std::uint64_t at = place(peer);
+    if (at < least) last.clear();
+    least = std::min(least, at);
+    if (at == least) last.push_back(peer);
+  }
+  if (last.size() == 1) return static_cast<std::int32_t>(last.front());
+  if (least % 2 != 0) return -1;
+  if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
+  // In the first call they may still be in set-up, where all wait for the rank that leads it.
+  if (call.tag.sequence == 1) return -1;
+  // Of these some may only have had nothing to tell this rank.
+  std::erase_if(last, [&](std::uint32_t peer) { return !is_waited(peer); });
+  return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
+}
+
+Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Running& running,
+                                   std::string_view hint) const {
+  const Whereabouts peers = whereabouts(call);
+  const auto& [absent, inside, finished, ended, cut] = peers;
+  std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
+  if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
+  if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));
+  if (!finished.empty()) text += fmt::format(" finished by {};", rank_list(finished));
+  if (!ended.empty()) text += fmt::format(" {} ended before or in it;", rank_list(ended));
+  if (!cut.empty()) text += fmt::format(" a connection to {} ended, and it is not known yet why;", rank_list(cut));
+  text += fmt::format(" this rank ({}) waits at {}", rank_, running.waits_for());
+  if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
+  if (!absent.empty() && !hint.empty()) text += fmt::format("; {}", hint);
+  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, missing_rank(call, peers, running.waits_for_ranks()),
+                   std::move(text));
+}
+
+std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
+  const std::vector<const Transfer*> open = exchange.unfinished();
+  // Who waits for anybody goes on while some have left in peace, or may have, until all have.
+  const auto left = [](const PeerStatus& status) {
+    return status.life == PeerLife::kLeft || (status.life == PeerLife::kLost && status.ended);
+  };
+  const auto peer_left = [&](const Transfer* transfer) { return left(transport_.peer_status(transfer->peer)); };
+  const bool others_may_send = exchange.probes() && !std::all_of(open.begin(), open.end(), peer_left);
+  for (const Transfer* transfer : open) {
+    const PeerStatus status = transport_.peer_status(transfer->peer);
+    if (others_may_send && left(status)) continue;
+    // What a peer has sent before it went away may still be on its way: that ends by itself or by the deadline.
+    if (status.life == PeerLife::kAborted || (status.life != PeerLife::kLive && exchange.stalled(*transfer))) {
+      Diagnosis diagnosis = gone(describe(*transfer), transfer->peer, status.life);
+      diagnosis.error.message += "; this rank waits for " + exchange.waits_for();
+      return diagnosis;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Diagnosis> Diagnostician::look_before(const Transfer& send) const {
+  const PeerLife life = transport_.peer_status(send.peer).life;
+  return life == PeerLife::kLive ? std::nullopt : std::optional(gone(describe(send), send.peer, life));
+}
+
+Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
+  const Transfer& transfer = *exchange.bad_transfer();
+  const BadMessage message = *exchange.bad_message();
+  const auto culprit = static_cast<std::int32_t>(transfer.peer);
+  if (message.kind == Arrival::kMismatch) {
+    const CallArgument argument = first_difference(transfer.tag, message.tag);
+    return diagnosis(
+        ErrorCode::kMismatch, ErrorScope::kCall, culprit,
+        fmt::format("{}: rank {} sends {}, this rank ({}) expects {}; give both the same", describe(transfer),
+                    transfer.peer, describe(message.tag, argument), rank_, describe(transfer.tag, argument)),
+        argument);
+  }
+  if (message.kind == Arrival::kDamaged) return damaged(describe(transfer), message);
+  if (message.kind == Arrival::kUnmapped) return unmapped(describe(transfer), rank_, message);
+  return diagnosis(
+      ErrorCode::kRefused, ErrorScope::kCommunicator, culprit,
+      fmt::format("{}: rank {} sent a message that no sound peer sends", describe(transfer), transfer.peer));
+}
+
+Diagnosis Diagnostician::timed_out(const Exchange& exchange, std::int64_t timeout_ms) const {
+  const std::vector<const Transfer*> open = exchange.unfinished();
+  std::vector<std::uint32_t> peers;
+  for (const Transfer* transfer : open) peers.push_back(transfer->peer);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  const std::string troubles = transport_.troubles();
+  std::string what = open.empty() ? "a group of sends and receives" : describe(*open.front());
+  if (exchange.probes()) what = "next_sender()";
+  return diagnosis(
+      ErrorCode::kTimeout, ErrorScope::kCall, peers.size() == 1 ? static_cast<std::int32_t>(peers[0]) : -1,
+      fmt::format("{}{} made no progress for {} ms: this rank ({}) waits for {}", what,
+                  open.size() > 1 && !exchange.probes() ? fmt::format(" and {} other transfers", open.size() - 1) : "",
+                  timeout_ms, rank_, exchange.waits_for()) +
+          (troubles.empty() ? "" : "; " + troubles));
+}
+
+}  // namespace tutti

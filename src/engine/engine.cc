@@ -1,0 +1,463 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "base/system_error.h"
+#include "base/thread.h"
+#include "plan/collective.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
+constexpr std::size_t kMaxQueued = 65536;         // operations under way on one communicator
+constexpr std::uint32_t kMovesPerLook = 64;       // rounds that did something, between two looks at the clock
+constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
+
+// Longer ago than any time that a clock shows.
+constexpr std::int64_t kNeverNs = std::numeric_limits<std::int64_t>::min() / 2;
+
+Error aborted_error(const Call& call) {
+  return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
+}
+
+// What a connection that could not be opened costs: descriptors may be free again later.
+Error cost_of_one_call(Error error) {
+  if (error.code == ErrorCode::kSystem) error.scope = ErrorScope::kCall;
+  return error;
+}
+
+}  // namespace
+
+Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections, Cutting cutting)
+    : rank_(rank),
+      ranks_(ranks),
+      world_(world),
+      recorder_(world.recorder.get()),
+      connections_(connections),
+      cutting_(cutting),
+      entrance_(std::make_shared<Entrance>(*this)),
+      numbers_(ranks),
+      seen_live_ns_(ranks, kNeverNs),
+      all_seen_ns_(kNeverNs) {
+  if (world.transport->slates() == nullptr) return;
+  marks_ = std::make_unique<SlateMarks>(rank, *world.transport);
+  slates_ = std::make_unique<SlateRun>(*marks_);
+  direct_ = std::make_unique<DirectRun>(*marks_, *world.transport, world.cores);
+}
+
+Engine::~Engine() {
+  entrance_->close();
+  {
+    const std::scoped_lock lock(mutex_);
+    ending_ = true;
+    if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
+    if (!nothing_to_do()) {
+      aborted_.store(true, std::memory_order_relaxed);
+      announce_abort();
+    }
+    changed_.notify_all();
+  }
+  if (progress_thread_.joinable()) progress_thread_.join();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !driven_ && wanting_.load() == 0; });
+  while (!nothing_to_do()) run(lock, Until::kDone);
+}
+
+Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
+  const std::scoped_lock lock(mutex_);
+  TUTTI_ASSERT(!ending_);
+  if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
+  if (broken_) return *broken_;
+  if (queue_.size() + exchanges_.size() >= kMaxQueued) {
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                 fmt::format("{} operations are under way already: wait for some of them first", kMaxQueued)};
+  }
+  if (progress == Progress::kInBackground && !progress_thread_.joinable()) {
+    try {
+      progress_thread_ = start_thread([this] { background(); });
+    } catch (const std::system_error& error) {
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, words_of_unstarted_thread(error)};
+    }
+  }
+  // Numbers are taken only after the operation is queued, because queueing it may throw.
+  if (operation->plan != nullptr) {
+    queue_.push_back(operation);
+    operation->call.tag.sequence = ++last_sequence_;
+  } else {
+    exchanges_.push_back(operation);
+    for (Transfer& transfer : operation->transfers) {
+      transfer.tag.sequence = operation->probes ? numbers_.upcoming(transfer.peer, transfer.direction)
+                                                : numbers_.next(transfer.peer, transfer.direction);
+    }
+    if (operation->probes) ++probes_;
+  }
+  submitted_.fetch_add(1, std::memory_order_release);
+  if (driven_) world_.transport->doorbell().ring();  // the driver may sleep, and there is something new to do
+  if (progress == Progress::kByCaller) return {};
+  background_wanted_ = true;
+  changed_.notify_all();
+  return {};
+}
+
+Status Engine::wait(Operation& operation) {
+  if (!operation.done.load(std::memory_order_acquire)) {
+    std::unique_lock lock(mutex_);
+    drive(lock, operation);
+  }
+  return operation.result;
+}
+
+bool Engine::test(Operation& operation) {
+  if (operation.done.load(std::memory_order_acquire)) return true;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || driven_ || nothing_to_do()) return operation.done.load(std::memory_order_acquire);
+  driven_ = true;
+  run(lock, Until::kOnePoll);
+  driven_ = false;
+  changed_.notify_all();
+  return operation.done.load(std::memory_order_acquire);
+}
+
+void Engine::abort() noexcept {
+  aborted_.store(true, std::memory_order_seq_cst);
+  if (recorder_ != nullptr) runs_through([&] { recorder_->aborted(); });
+  announce_abort();
+  const std::scoped_lock lock(mutex_);
+  if (broken_) return;
+  broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "aborted"};  // without an allocation
+  runs_through([&] { broken_->message = "abort() was called on this communicator"; });
+}
+
+void Engine::fail(const Error& error) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (broken_) return;
+  broken_ = copy_of(error);
+  announce_abort();
+  submitted_.fetch_add(1, std::memory_order_release);  // whoever drives looks at broken_ anew
+}
+
+// Tells the peers and wakes the driver. A transport without memory may be unable to tell them: the next call tries
+// again.
+void Engine::announce_abort() noexcept {
+  const bool announced = runs_through([&] { world_.transport->announce_abort(); });
+  abort_unannounced_.store(!announced, std::memory_order_relaxed);
+  runs_through([&] { world_.transport->doorbell().ring(); });
+}
+
+void Engine::end_all() noexcept {
+  std::unique_lock lock(mutex_);
+  while (!nothing_to_do()) {
+    if (driven_) {
+      changed_.wait(lock);
+      continue;
+    }
+    driven_ = true;
+    run(lock, Until::kDone);
+    driven_ = false;
+    changed_.notify_all();
+  }
+}
+
+Status Engine::finalize() {
+  while (true) {
+    std::shared_ptr<Operation> last;  // shared with the queue
+    {
+      std::unique_lock lock(mutex_);
+      if (between_queues_) {
+        wanting_.fetch_add(1);
+        changed_.wait(lock, [this] { return !between_queues_; });
+        wanting_.fetch_sub(1);
+        changed_.notify_all();  // whoever kept still because we wanted something
+        continue;
+      }
+      if (nothing_to_do()) {
+        if (broken_) return *broken_;
+        broken_ = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
+                        "finalize() was called on this communicator: it takes no more calls"};
+        world_.transport->announce_leave();  // nobody drives: there is nothing to drive
+        return {};
+      }
+      last = queue_.empty() ? exchanges_.back() : queue_.back();
+    }
+    static_cast<void>(wait(*last));
+  }
+}
+
+std::size_t Engine::room() {
+  const std::scoped_lock lock(mutex_);
+  return kMaxQueued - std::min(kMaxQueued, queue_.size() + exchanges_.size());
+}
+
+std::optional<Error> Engine::broken() {
+  const std::scoped_lock lock(mutex_);
+  return broken_;
+}
+
+// Becomes the driver as soon as there is no other, and drives until the operation is done.
+void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
+  const auto done = [&] { return until_done.done.load(std::memory_order_acquire); };
+  if (driven_) {
+    wanting_.fetch_add(1);
+    world_.transport->doorbell().ring();  // the driver may sleep
+    changed_.wait(lock, [&] { return done() || !driven_; });
+    wanting_.fetch_sub(1);
+  }
+  if (done()) {
+    changed_.notify_all();  // whoever kept still because we wanted to drive
+    return;
+  }
+  driven_ = true;
+  while (!done()) run(lock, Until::kDone);
+  driven_ = false;
+  changed_.notify_all();
+}
+
+void Engine::background() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    const bool mine = !driven_ && wanting_.load() == 0 && background_wanted_ && !nothing_to_do();
+    if (!mine) {
+      if (nothing_to_do()) background_wanted_ = false;
+      changed_.wait(lock);
+      continue;
+    }
+    driven_ = true;
+    run(lock, Until::kWanted);
+    driven_ = false;
+    changed_.notify_all();
+  }
+}
+
+// Runs what is under way, without the lock, until one operation has ended or, as `until` says, earlier. Never throws:
+// an exception from below, such as std::bad_alloc, ends the communicator and one operation. The others end as after any
+// error of the communicator, one with each further run().
+void Engine::run(std::unique_lock<std::mutex>& lock, Until until) noexcept {
+  Ended ended;
+  try {
+    ended = advance(lock, until);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    ended = end_by_exception();
+    lock.unlock();
+  }
+  if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*std::move(ended.error)) : Status());
+  lock.lock();
+  if (ended.operation == nullptr) return;
+  const Status& result = ended.operation->result;
+  if (!result.ok() && result.error().scope >= ErrorScope::kConnection && !broken_) broken_ = copy_of(result.error());
+  if (ended.operation->plan == nullptr && !ended.operation->probes) give_back_numbers(*ended.operation);
+  remove(*ended.operation);
+  ended.operation->done.store(true, std::memory_order_release);
+  if (wanting_.load() > 0) changed_.notify_all();
+}
+
+// One turn of run(): leaves without the lock.
+Engine::Ended Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
+  active_.clear();
+  if (!queue_.empty()) active_.push_back(queue_.front());
+  const auto probes = [](const std::shared_ptr<Operation>& operation) { return operation->probes; };
+  std::remove_copy_if(exchanges_.begin(), exchanges_.end(), std::back_inserter(active_), probes);
+  if (probes_ > 0) renumber_probes();
+  std::optional<Error> broken = broken_;
+  // Read under the lock: what is submitted from now on is not among the active ones and must be noticed.
+  const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
+  lock.unlock();
+  Ended ended = broken ? break_off(*broken) : drive_active(until, submitted);
+  if (ended.error) weigh(*ended.operation, *ended.error);
+  if (ended.operation != nullptr && ended.operation->probes && !ended.error) {
+    const std::scoped_lock again(mutex_);
+    if (ended.operation->exchange->is_stale()) {
+      ended.operation->exchange->look_again();
+      ended = {};
+    }
+  }
+  return ended;
+}
+
+// Inside of a handler, under the lock. The state of what is under way is not known, so the communicator ends.
+Engine::Ended Engine::end_by_exception() noexcept {
+  const auto rank = static_cast<std::int32_t>(rank_);
+  Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
+  if (!broken_) broken_ = copy_of(error);
+  Ended ended{.operation = queue_.empty() ? nullptr : queue_.front(), .error = std::move(error)};
+  if (ended.operation == nullptr && !exchanges_.empty()) ended.operation = exchanges_.front();
+  if (ended.operation != nullptr && ended.operation->plan != nullptr && ended.operation->started) {
+    const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
+    runs_through([&] { world_.transport->leave_call(ended.operation->call.tag, failure); });
+  }
+  announce_abort();
+  return ended;
+}
+
+// They look behind all receives, those that were submitted later too; so they come last among the active ones, for what
+// has not begun. Under the lock.
+void Engine::renumber_probes() {
+  for (const auto& probe : exchanges_) {
+    if (!probe->probes) continue;
+    active_.push_back(probe);
+    if (probe->exchange != nullptr) probe->exchange->renumber();
+    for (Transfer& transfer : probe->transfers) {  // one that has not started
+      transfer.tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
+    }
+  }
+}
+
+// The communicator broke while this operation was waiting or under way: its peers are told.
+Engine::Ended Engine::break_off(const Error& broken) {
+  const std::shared_ptr<Operation>& operation = active_.front();  // as in the queue
+  if (operation->started && operation->plan != nullptr) {
+    world_.transport->leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
+  }
+  return {.operation = operation, .error = broken};
+}
+
+Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
+  Idle idle;
+  Ended ended;
+  while (true) {
+    bool moved = false;
+    ended = poll_active(moved);
+    if (ended.operation != nullptr) break;
+    if (until == Until::kOnePoll) {
+      if (!moved) ended = look_around();
+      break;
+    }
+    if (until == Until::kWanted && wanting_.load() > 0) break;
+    if (submitted_.load(std::memory_order_acquire) != submitted) break;  // perhaps to be polled too
+    if (moved) {
+      world_.waiter->reset(idle, world_.transport->doorbell());
+      continue;
+    }
+    ended = pause(idle);
+    if (ended.operation != nullptr) break;
+  }
+  world_.waiter->reset(idle, world_.transport->doorbell());
+  return ended;
+}
+
+Engine::Ended Engine::poll_active(bool& moved) {
+  bool exchanges_wait = false;  // they begin in the order of their numbers
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    if (!operation->started) {
+      if (falls_with_call(*operation)) return {.operation = operation, .error = drop(*operation)};
+      const bool exchange = operation->plan == nullptr;
+      if ((operation->gate != nullptr && !operation->gate->open()) || (exchange && exchanges_wait)) {
+        exchanges_wait |= exchange;
+        if (aborted_.load(std::memory_order_relaxed)) {
+          return {.operation = operation, .error = aborted_error(operation->call)};
+        }
+        continue;
+      }
+      if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
+      if (auto error = look_at_receivers(*operation)) return {.operation = operation, .error = std::move(error)};
+    }
+    if (operation->probes && exchanges_wait) continue;  // receives among them, perhaps
+    bool this_moved = false;
+    if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
+    if (this_moved) operation->progressed = moved = true;
+    if (this_moved && ++moves_ % kMovesPerLook == 0) {  // a rank that waits for nobody learns of a death here
+      if (Ended ended = look_around(); ended.operation != nullptr) return ended;
+    }
+    const bool done = operation->plan != nullptr ? running_->done() : operation->exchange->done();
+    if (done) return {.operation = operation, .error = disagreement_at_the_end(*operation)};
+  }
+  return {};
+}
+
+// Where some ranks only send (a broadcast's root, the others of a reduce) no message need show them that they disagree:
+// each looks at what the others have said of this call, as far as they have, before it calls it good.
+std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
+  if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  auto diagnosis = doctor.mismatch(operation.call);
+  const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
+  if (other) diagnosis = doctor.bad_message(operation.call, {.peer = *other, .tag = {}});  // it no longer says what
+  if (!diagnosis) return std::nullopt;
+  world_.transport->leave_call(operation.call.tag, diagnosis->failure);
+  return std::move(diagnosis->error);
+}
+
+// Opens connections where that has not happened yet. On an error the peers of a collective are told.
+std::optional<Error> Engine::start(Operation& operation) {
+  operation.started = true;
+  last_clock_ns_ = world_.clock->now_ns();
+  operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
+  if (recorder_ != nullptr) record_begin(operation);
+  if (operation.plan == nullptr) {
+    for (Transfer& transfer : operation.transfers) {
+      if (Status opened = open(transfer, connections_); !opened.ok()) return cost_of_one_call(opened.error());
+    }
+    operation.exchange =
+        std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_,
+                                   operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
+    return std::nullopt;
+  }
+  if (operation.by_slates) {
+    running_ = slates_.get();
+    world_.transport->enter_call(operation.call.tag, {});
+    running_->start(operation.call);
+    return std::nullopt;
+  }
+  if (Status opened = open(*operation.plan, connections_); !opened.ok()) {
+    world_.transport->enter_call(operation.call.tag, {});
+    world_.transport->leave_call(operation.call.tag,
+                                 CallFailure{.code = opened.error().code, .culprit = static_cast<std::int32_t>(rank_)});
+    return cost_of_one_call(opened.error());
+  }
+  if (execution_plan_ != operation.plan) {
+    execution_ = std::make_unique<Execution>(*operation.plan, *world_.transport);
+    execution_plan_ = operation.plan;
+  }
+  running_ = execution_.get();
+  if (operation.direct) {
+    direct_->set_plan(*execution_);
+    running_ = direct_.get();
+  }
+  running_->start(operation.call);
+  world_.transport->enter_call(operation.call.tag, running_->offered(operation.call));
+  // Those whose short calls need nothing of this rank look at marks, not at boards: see run_short().
+  const bool marked = operation.direct || marks_ == nullptr;
+  if (!marked && has_root(operation.plan->shape.collective.kind)) marks_->show_tag(operation.call.tag);
+  if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
+  return std::nullopt;
+}
+
+// After abort() on this rank.
+std::optional<Error> Engine::own_abort(const Operation& operation) {
+  if (!aborted_.load(std::memory_order_acquire)) return std::nullopt;
+  if (operation.plan != nullptr) {
+    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
+  }
+  return aborted_error(operation.call);
+}
+
+std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
+  if (aborted_.load(std::memory_order_relaxed)) return own_abort(operation);  // every poll comes here
+  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  if (operation.plan == nullptr) {
+    moved = operation.exchange->progress();
+    if (!operation.exchange->bad_message()) return std::nullopt;
+    return doctor.bad_transfer(*operation.exchange).error;
+  }
+  moved = running_->progress();
+  if (!running_->bad_message()) return std::nullopt;
+  if (auto error = own_abort(operation)) return error;  // which peers may have heard of sooner than we looked
+  return give_up(operation, doctor.bad_message(operation.call, *running_->bad_message()));
+}
+
+Engine::Ended Engine::pause(Idle& idle) {
+  const std::uint32_t sleeps_before = idle.sleeps;
+  world_.waiter->pause(idle, world_.transport->doorbell(), kMaxSleepNs);
+  if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
+  return look_around();
+}
+
+}  // namespace tutti

@@ -1,0 +1,128 @@
+// How an operation ends: what its peers are told, and when its memory is the caller's again. By the driver.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "engine/engine.h"
+#include "plan/collective.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kBoardNs = 100'000'000;  // until what a peer has done stands on its board, mostly
+constexpr std::int64_t kLetGoNs =
+    1'000'000'000;  // longest wait for peers that may still store into a failed call's output
+
+}  // namespace
+
+// The numbers of transfers that have not begun serve later transfers. Under the lock.
+void Engine::give_back_numbers(const Operation& operation) noexcept {
+  if (operation.exchange != nullptr) return operation.exchange->give_back_numbers();
+  // Without an exchange it never began, because a connection could not be opened.
+  for (std::size_t i = operation.transfers.size(); i-- > 0;) {
+    const Transfer& transfer = operation.transfers[i];
+    numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
+  }
+}
+
+// What `result` means for the peers, for the memory of the call and for its stream. Never throws. If a step fails, the
+// operation fails, and the communicator with it, because the peers may not have been told.
+void Engine::finish(Operation& operation, Status result) noexcept {
+  if (!result.ok()) runs_through([&] { world_.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
+  const ErrorScope scope = result.ok() ? ErrorScope::kCall : result.error().scope;
+  try {
+    if (result.ok()) {
+      conclude(operation);
+    } else {
+      abandon(operation, scope);
+    }
+  } catch (...) {
+    const auto rank = static_cast<std::int32_t>(rank_);
+    Error error = result.ok() ? error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call")
+                              : std::move(result).error();
+    error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // as the peers see it by the next line
+    result = std::move(error);
+    announce_abort();
+    runs_through([&] { abandon(operation, ErrorScope::kCommunicator); });
+  }
+  const bool fell = !operation.started && falls_with_call(operation);
+  if (operation.gate != nullptr) fell ? operation.gate->dropped() : operation.gate->ended(result);
+  if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(copy_of(result.error()));
+  if (recorder_ != nullptr) runs_through([&] { record_end(operation, result); });
+  operation.result = std::move(result);
+}
+
+void Engine::conclude(Operation& operation) {
+  if (operation.plan == nullptr) return;
+  if (running_ != nullptr && running_->shows_output()) running_->hide_output(false);
+  // Where every rank needs something of every other one, an empty message at least.
+  if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
+    marks_->note_all_entered(operation.call.tag.sequence);
+  }
+  world_.transport->leave_call(operation.call.tag, std::nullopt);
+  last_good_.store(operation.call.tag.sequence, std::memory_order_release);
+}
+
+void Engine::abandon(Operation& operation, ErrorScope scope) {
+  if (operation.plan == nullptr) {
+    if (operation.exchange != nullptr) take_back(operation, scope);
+    return;
+  }
+  last_failed_ = true;
+  if (operation.started && operation.direct) direct_->give_up(operation.call.tag.sequence);
+  if (operation.started && running_ != nullptr) take_back(operation, scope);
+}
+
+// Of an operation that has failed: peers that are inside of it may have learnt where our memory lies, and use it until
+// they notice the failure or have agreed not to.
+void Engine::take_back(Operation& operation, ErrorScope scope) {
+  const bool collective = operation.plan != nullptr;
+  const bool shown = !collective || (running_ != nullptr && running_->shows_output());
+  const bool mapped = collective && (operation.direct || operation.call.output_window.window != 0);
+  const std::uint64_t sequence = operation.call.tag.sequence;
+  std::int64_t begin_ns = world_.clock->now_ns();
+  const auto recalled = [&](std::uint32_t peer) {
+    return collective ? running_->recall_output(peer) : operation.exchange->recall_output(peer);
+  };
+  for (std::uint32_t peer = 0; shown && peer < ranks_; ++peer) static_cast<void>(recalled(peer));  // all at once
+  if (scope >= ErrorScope::kConnection) {  // all that is under way ends: it is waited for together
+    if (broken_since_ns_ == 0) {
+      recall_all();
+      broken_since_ns_ = begin_ns;
+    }
+    begin_ns = broken_since_ns_;
+  }
+  // A peer that aborts or leaves may still touch our memory for a moment, and its status reaches us kBoardNs later.
+  const auto lets_go = [&](std::uint32_t peer, const PeerStatus& status) {
+    if (status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) return true;
+    const bool outside = collective && (status.left >= sequence || status.entered < sequence);
+    const bool back = !shown || recalled(peer);
+    if (mapped && !outside) return false;
+    return back || ((outside || status.life != PeerLife::kLive) && world_.clock->now_ns() - begin_ns > kBoardNs);
+  };
+  if (shown || mapped) wait_for_peers(begin_ns + kLetGoNs, std::ref(lets_go));  // a reference: allocates nothing
+  if (!collective) return operation.exchange->give_up();
+  if (shown) running_->hide_output(true);
+}
+
+void Engine::recall_all() {
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < ranks_; ++peer) {
+      static_cast<void>(operation->exchange->recall_output(peer));
+    }
+  }
+}
+
+void Engine::remove(const Operation& operation) {
+  if (operation.plan != nullptr) {
+    TUTTI_ASSERT(queue_.front().get() == &operation);
+    queue_.pop_front();
+  } else {
+    std::erase_if(exchanges_, [&](const auto& each) { return each.get() == &operation; });
+    if (operation.probes) --probes_;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,76 @@
+// What the engine tells the flight recorder. By the driver; only where there is one.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace tutti {
+namespace {
+
+recording::Way way_of(const Operation& operation) {
+  if (operation.plan == nullptr) return recording::Way::kTransfers;
+  if (operation.by_slates) return recording::Way::kSlates;
+  return operation.direct ? recording::Way::kDirect : recording::Way::kMessages;
+}
+
+}  // namespace
+
+void Engine::record_begin(Operation& operation) {
+  const auto streamed = operation.gate == nullptr ? std::uint8_t{0} : recording::kStreamed;
+  if (operation.plan != nullptr) {
+    operation.recorded = recorder_->begin(operation.call.tag, way_of(operation), streamed);
+    if (operation.call.tag.type == kUserTag) {
+      recorder_->add(operation.recorded, operation.call.tag.count * operation.call.element_bytes, 0, 0);
+    }
+    return;
+  }
+  // An exchange: its first transfer stands for all of them. Copies from the rank to itself have no peer.
+  if (operation.transfers.empty()) return;
+  const Transfer& first = operation.transfers.front();
+  const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
+  std::uint64_t bytes = 0;
+  for (const Transfer& transfer : operation.transfers) bytes += transfer.bytes;
+  operation.recorded = recorder_->begin(first.tag, recording::Way::kTransfers, streamed | sends);
+  recorder_->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
+}
+
+void Engine::record_end(Operation& operation, const Status& result) {
+  if (result.ok()) {
+    if (operation.recorded != 0) recorder_->end(operation.recorded, recorder_->now());
+    return;
+  }
+  const std::uint64_t sequence = operation.plan == nullptr ? 0 : operation.call.tag.sequence;
+  if (operation.recorded == 0 && operation.plan != nullptr) {
+    operation.recorded = recorder_->begin(operation.call.tag, way_of(operation), recording::kUnbegun);
+  }
+  if (operation.recorded == 0) return recorder_->failed(result.error(), sequence);
+  recorder_->end_badly(operation.recorded, result.error(), sequence);
+}
+
+// Of the first operation that is under way.
+void Engine::record_waits(std::int64_t now_ns) {
+  if (active_.empty()) return;
+  const Operation& operation = *active_.front();
+  std::vector<std::uint32_t> waited;
+  std::vector<std::uint32_t> absent;
+  std::string text = "its stream to come to this call";
+  std::uint64_t sequence = operation.call.tag.sequence;
+  if (operation.plan != nullptr && operation.started) {
+    waited = running_->waits_for_ranks();
+    text = running_->waits_for();
+    for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+      if (peer != rank_ && world_.transport->peer_status(peer).entered < sequence) absent.push_back(peer);
+    }
+  } else if (operation.exchange != nullptr) {
+    for (const Transfer* transfer : operation.exchange->unfinished()) waited.push_back(transfer->peer);
+    std::sort(waited.begin(), waited.end());
+    waited.erase(std::unique(waited.begin(), waited.end()), waited.end());
+    text = operation.exchange->waits_for();
+    sequence = 0;
+  }
+  recorder_->waits(
+      {.serial = operation.recorded, .sequence = sequence, .waited = waited, .absent = absent, .text = text}, now_ns);
+}
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+#include "engine/pieces.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "plan/collective.h"
+#include "tutti/types.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::size_t kPage = 4096;  // pieces begin at whole ones
+
+bool has_one_block(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce || kind == CollectiveKind::kBroadcast;
+}
+
+}  // namespace
+
+std::vector<Piece> cut(std::uint64_t count, std::size_t element_bytes) {
+  TUTTI_ASSERT(element_bytes > 0 && kPage % element_bytes == 0);
+  const std::uint64_t bytes = count * element_bytes;
+  if (bytes < 2 * kPieceBytes) return {{.first = 0, .count = count}};
+  const std::uint64_t pieces = std::min<std::uint64_t>(kMostPieces, (bytes + kPieceBytes - 1) / kPieceBytes);
+  const std::uint64_t each_bytes = ((bytes + pieces - 1) / pieces + kPage - 1) / kPage * kPage;
+  const std::uint64_t each = each_bytes / element_bytes;
+  std::vector<Piece> all;
+  for (std::uint64_t first = 0; first < count; first += each) {
+    all.push_back({.first = first, .count = std::min(each, count - first)});
+  }
+  return all;
+}
+
+// A plan of one chunk does the same with every element. Of the others, two-shot alone is known to: whoever owns a chunk
+// adds all ranks' values in rank order and rounds once. (Order::kByRank does not suffice: it says in which order ranks
+// are added, not with which parentheses, and these differ from chunk to chunk, in a double tree for one.)
+bool gives_same_in_pieces(const PlanShape& shape) {
+  if (!has_one_block(shape.collective.kind) || shape.algorithm == Algorithm::kUser) return false;
+  return !reduces(shape.collective.kind) || shape.chunks == 1 || shape.algorithm == Algorithm::kTwoShot;
+}
+
+bool may_be_cut(const CallTag& tag) {
+  const DataType type{tag.type};
+  if (!has_one_block(CollectiveKind{tag.kind}) || tag.digest != 0 || tag.type == kUserTag || !is_valid(type)) {
+    return false;
+  }
+  return tag.count >= 2 * kPieceBytes / size_of(type);
+}
+
+}  // namespace tutti::detail

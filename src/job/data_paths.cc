@@ -1,0 +1,112 @@
+#include "job/data_paths.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "transports/ucx/ucx_maker.h"
+#include "transports/verbs/verbs_maker.h"
+
+namespace tutti::detail {
+namespace {
+
+VerbsSettings verbs_settings(const Config& config) {
+  VerbsSettings settings;
+  settings.required = config.transport == TransportPolicy::kVerbs;
+  settings.devices = config.rdma_devices;
+  settings.gid_index = config.rdma_gid_index;
+  settings.queue_pairs = config.rdma_queue_pairs;
+  settings.timeout = static_cast<std::uint8_t>(config.rdma_timeout);
+  settings.retries = static_cast<std::uint8_t>(config.rdma_retries);
+  settings.traffic_class = static_cast<std::uint8_t>(config.rdma_traffic_class);
+  settings.service_level = static_cast<std::uint8_t>(config.rdma_service_level);
+  settings.cache_bytes = std::uint64_t{config.rdma_cache_mib} << 20;
+  settings.write_outputs = config.rdma_write_outputs;
+  return settings;
+}
+
+// Software devices are a processor's speed, as TCP is, and wear the processor more: only by name.
+std::string why_not_by_itself(const VerbsSettings& settings, const VerbsPorts& ports) {
+  if (ports.usable.empty()) return "";
+  for (const VerbsPort& port : ports.usable) {
+    if (!port.software || !settings.devices.empty()) return "";
+  }
+  return "all usable ports are of software devices, no quicker than TCP: name them in TUTTI_RDMA_DEVICES, or set "
+         "TUTTI_TRANSPORT=verbs";
+}
+
+PathCandidate look_at_verbs(const Config& config) {
+  PathCandidate verbs{.name = "verbs", .words = {}};
+  const VerbsSettings settings = verbs_settings(config);
+  const Result<VerbsPorts> ports = find_verbs_ports(settings);
+  if (!ports) {
+    verbs.words.push_back(ports.error().message);
+    return verbs;
+  }
+  for (const VerbsPort& port : ports->usable) verbs.words.push_back(describe(port));
+  for (const std::string& refused : ports->refused) verbs.words.push_back(refused);
+  verbs.usable = !ports->usable.empty();
+  if (!verbs.usable && ports->refused.empty()) verbs.words.emplace_back("this machine has no RDMA device");
+  const std::string doubt =
+      config.encrypt ? "TUTTI_ENCRYPT=1, and verbs cannot be encrypted" : why_not_by_itself(settings, *ports);
+  verbs.chosen = verbs.usable && (config.transport == TransportPolicy::kVerbs ||
+                                  (config.transport == TransportPolicy::kAuto && doubt.empty()));
+  if (verbs.usable && !verbs.chosen) {
+    verbs.words.push_back(config.transport == TransportPolicy::kAuto ? "not chosen: " + doubt
+                                                                     : "not chosen: TUTTI_TRANSPORT asks for another");
+  }
+  return verbs;
+}
+
+PathCandidate look_at_ucx(const Config& config) {
+  PathCandidate ucx{.name = "ucx", .words = {}};
+  const Result<std::string> version = find_ucx();
+  ucx.usable = version.ok();
+  ucx.words.push_back(version.ok() ? *version : version.error().message);
+  ucx.chosen = ucx.usable && config.transport == TransportPolicy::kUcx;
+  if (ucx.usable && !ucx.chosen) ucx.words.emplace_back("not chosen: only where TUTTI_TRANSPORT=ucx asks for it");
+  return ucx;
+}
+
+}  // namespace
+
+std::vector<PathCandidate> path_candidates(const Config& config) {
+  std::vector<PathCandidate> candidates = {look_at_verbs(config), look_at_ucx(config)};
+  const bool other = candidates[0].chosen || candidates[1].chosen;
+  candidates.push_back({.name = "tcp",
+                        .usable = true,
+                        .chosen = !other && config.transport != TransportPolicy::kShm,
+                        .words = {other ? "carries what is no message: boards, goodbyes, introductions"
+                                        : "needs nothing but an address"}});
+  return candidates;
+}
+
+Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, const Log& log) {
+  const auto missing = [](const PathCandidate& wanted) {
+    std::string why;
+    for (const std::string& word : wanted.words) why += (why.empty() ? "" : "; ") + word;
+    return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
+                 fmt::format("TUTTI_TRANSPORT={} cannot be had here: {}", wanted.name, why)};
+  };
+  if (config.encrypt && (config.transport == TransportPolicy::kVerbs || config.transport == TransportPolicy::kUcx)) {
+    return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
+                 fmt::format("TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT={0}: what goes by {0} cannot be encrypted; give all "
+                             "ranks TUTTI_TRANSPORT=auto or tcp, or TUTTI_ENCRYPT=0",
+                             config.transport == TransportPolicy::kVerbs ? "verbs" : "ucx")};
+  }
+  if (config.transport == TransportPolicy::kTcp || config.transport == TransportPolicy::kShm) {
+    return std::shared_ptr<DataPathMaker>();
+  }
+  if (config.transport == TransportPolicy::kUcx) {
+    const PathCandidate ucx = look_at_ucx(config);
+    if (!ucx.usable) return missing(ucx);
+    return make_ucx_maker();
+  }
+  const PathCandidate verbs = look_at_verbs(config);
+  for (const std::string& word : verbs.words) log.write(LogLevel::kInfo, "verbs: {}", word);
+  if (verbs.chosen) return make_verbs_maker(verbs_settings(config));
+  if (config.transport == TransportPolicy::kVerbs) return missing(verbs);
+  return std::shared_ptr<DataPathMaker>();
+}
+
+}  // namespace tutti::detail

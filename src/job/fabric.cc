@@ -1,0 +1,469 @@
+#include "job/fabric.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/boot_id.h"
+#include "base/crc32c.h"
+#include "base/recording.h"
+#include "job/data_paths.h"
+#include "job/machine_limits.h"
+#include "job/memory_sharing.h"
+#include "job/rank_sets.h"
+#include "topology/host.h"
+#include "transports/checksum/checksum_transport.h"
+#include "transports/mixed/mixed_transport.h"
+#include "transports/rdma/offload_transport.h"
+#include "transports/shm/groups.h"
+#include "transports/shm/shm_transport.h"
+#include "transports/shm/unix_exchange.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace tutti {
+namespace {
+
+Error set_up_error(ErrorCode code, std::string message, std::int32_t rank = -1) {
+  return {code, ErrorScope::kCommunicator, rank, std::move(message)};
+}
+
+std::int64_t margin_ns(std::int64_t timeout_ms) { return std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000; }
+
+// Two ranks try to share memory if their machine names are equal. A name that is equal on two machines does no harm:
+// the ranks then find out that they cannot reach each other's Unix sockets, whose names are random.
+Result<std::string> machine_name(const Config& config) {
+  auto boot = boot_id();
+  if (!boot) return boot.error();
+  return boot->name + "/" + config.node_id;
+}
+
+// What must be the same on all ranks of a job.
+std::string common_settings(const Config& config) {
+  constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp", "verbs", "ucx"};
+  return fmt::format(
+      "TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={} "
+      "TUTTI_CHECKSUM={}",
+      config.slots, config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)",
+      kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0, config.encrypt ? 1 : 0,
+      config.checksum ? 1 : 0);
+}
+
+// Of a communicator, where none are set. Cards want longer messages: with four slots of 128 KiB one of 400 Gbit/s waits
+// for credit after 10 us. Not where ranks share caches, and not for so many that the slots would take gigabytes. By UCX
+// longer ones still, where not a message but each of its flushes and announcements costs: measured,
+// docs/results/2026-11-25-rdma.md.
+std::uint32_t default_slot_bytes(const JobFabric& fabric, const std::vector<std::uint32_t>& members) {
+  constexpr std::size_t kMostOfLong = 64;  // ranks; each has 2 * slots * slot_bytes for each lane to each other
+  constexpr std::uint32_t kSlotBytesOfUcx = 1024 * 1024;
+  std::set<std::uint32_t> machines;
+  for (const std::uint32_t rank : members) {
+    if (fabric.path_offers.empty() || fabric.path_offers[rank].empty()) return kSlotBytes;
+    machines.insert(fabric.machines[rank]);
+  }
+  const bool apart = machines.size() == members.size() || network_only(fabric.config.transport);
+  if (!apart || members.size() > kMostOfLong) return kSlotBytes;
+  const bool longest = fabric.config.transport == TransportPolicy::kUcx && members.size() <= kMostOfLong / 2;
+  return longest ? kSlotBytesOfUcx : kSlotBytesOfCards;
+}
+
+// Cuts the settings off the front of every blob. Errors: kMismatch, naming the first rank that differs from rank 0.
+Status compare_settings(std::vector<std::string>& blobs) {
+  std::string first;
+  for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
+    const std::size_t end = blobs[rank].find('|');
+    const std::string settings = blobs[rank].substr(0, end);
+    blobs[rank].erase(0, end == std::string::npos ? blobs[rank].size() : end + 1);
+    if (rank == 0) first = settings;
+    if (settings == first) continue;
+    return set_up_error(ErrorCode::kMismatch,
+                        fmt::format("rank 0 has {}, rank {} has {}: give all ranks the same", first, rank, settings),
+                        static_cast<std::int32_t>(rank));
+  }
+  return {};
+}
+
+Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
+  std::uint32_t id = 0;
+  const auto [end, error] = std::from_chars(blob.data(), blob.data() + blob.size(), id);
+  if (error == std::errc() && end == blob.data() + blob.size()) return id;
+  return set_up_error(ErrorCode::kRefused, fmt::format("rank {} published a segment number that cannot be read", rank),
+                      static_cast<std::int32_t>(rank));
+}
+
+// Finds the machine of every rank: those that say they are on one, and of these the ones that reach each other.
+Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, const std::vector<std::string>& blobs,
+                                                 std::uint32_t rank, const Gather& gather,
+                                                 std::vector<std::string>& addresses) {
+  const std::size_t ranks = blobs.size();
+  const auto name_of = [&](std::size_t r) { return std::string_view(blobs[r]).substr(0, blobs[r].find('|')); };
+  addresses.assign(ranks, "");
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (name_of(r) == name_of(rank)) addresses[r] = blobs[r].substr(std::min(blobs[r].size(), name_of(r).size() + 1));
+  }
+  const auto reached = exchange.probe(addresses);
+  std::vector<bool> own(ranks, false);
+  for (std::size_t r = 0; reached && r < ranks; ++r) own[r] = (*reached)[r] == Reach::kReached;
+  auto rows = gather_or_fail(gather, reached ? Result<std::string>(pack_ranks(own)) : reached.error());
+  if (!rows) return rows.error();
+  std::vector<std::vector<bool>> reaches;
+  for (const std::string& row : *rows) reaches.push_back(unpack_ranks(row, ranks));
+  return local_groups(reaches);
+}
+
+// Of the segments of a machine's ranks.
+SegmentShape shape_of(const Config& config, const std::vector<std::uint32_t>& ranks) {
+  return {.ranks = static_cast<std::uint32_t>(ranks.size()),
+          .slots = config.slots,
+          .slot_bytes = config.slot_bytes_or(kSlotBytes)};
+}
+
+// Ranks that use the network alone share no memory, so the limits of shared memory do not concern them.
+Status check_limits(const Config& config, const std::vector<std::uint32_t>& ranks) {
+  if (network_only(config.transport)) return check_descriptor_limit(ranks.size(), process_limits());
+  return check_machine_limits(shape_of(config, ranks), process_limits());
+}
+
+// How many machines; and, by rank, their number in the order of their first ranks.
+std::vector<std::uint32_t> number_machines(const std::vector<std::uint32_t>& machines,
+                                           const std::vector<std::uint32_t>& members) {
+  std::map<std::uint32_t, std::uint32_t> numbers;
+  std::vector<std::uint32_t> nodes;
+  for (const std::uint32_t member : members) {
+    nodes.push_back(numbers.try_emplace(machines[member], static_cast<std::uint32_t>(numbers.size())).first->second);
+  }
+  return nodes;
+}
+
+std::string words_of_checksums() {
+  return fmt::format("every message carries a checksum (CRC-32C by {}), all values travel in slots",
+                     crc32c_is_in_hardware() ? "the processor's instruction" : "tables");
+}
+
+std::string_view words_of(Attachment attachment) {
+  switch (attachment) {
+    case Attachment::kNone: return "memory that is not registered is copied through slots";
+    case Attachment::kLongCalls: return "long messages are copied straight between the ranks' memory";
+    case Attachment::kCalls: return "messages are copied straight between the ranks' memory, by system calls";
+    case Attachment::kPointers: return "the ranks are threads of one process and use each other's memory";
+  }
+  return "";
+}
+
+// The making of one communicator's transport.
+class TransportMaker {
+ public:
+  TransportMaker(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
+                 std::uint32_t rank, std::uint64_t communicator, const Gather& gather)
+      : fabric_(fabric),
+        members_(members),
+        rank_(rank),
+        communicator_(communicator),
+        gather_(gather),
+        slot_bytes_(fabric->config.slot_bytes_or(default_slot_bytes(*fabric, members))) {
+    const bool remote_only = network_only(fabric->config.transport);
+    for (std::uint32_t r = 0; r < members.size(); ++r) {
+      const bool here = fabric->machines[members[r]] == fabric->machines[members[rank]];
+      const bool local = r == rank || (here && !remote_only);
+      local_index_.push_back(local ? static_cast<std::int32_t>(local_.size()) : -1);
+      if (local) local_.push_back(r);
+    }
+  }
+
+  Result<std::unique_ptr<Transport>> make() {
+    const std::int64_t deadline_ns = fabric_->clock->now_ns() + fabric_->config.setup_timeout.count() * 1'000'000;
+    std::vector<std::uint32_t> peers;
+    for (const std::uint32_t r : local_) peers.push_back(members_[r]);
+    const auto exchange = std::make_shared<SubExchange>(fabric_->exchange, std::move(peers));  // shared with windows
+    const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
+    const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
+                             .slots = fabric_->config.slots,
+                             .slot_bytes = whole_slot_bytes()};
+    auto own = OwnSegment::create(index, shape, exchange);
+    auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
+    if (!blobs) {  // the other communicators that are made beside this one count on every round
+      static_cast<void>(gather_("!"));
+      return blobs.error();
+    }
+    const auto offered_until_all_know = own->offer();
+    auto local = open_local(exchange, shape, std::move(*own), *blobs, deadline_ns);
+    if (!local) return gather_or_fail(gather_, local.error()).error();
+    const std::string found = found_attachment(**local) + pack_cpus(fabric_->cpus);
+    ShmTransport* const whole = local_.size() == members_.size() ? local->get() : nullptr;
+    auto transport = whole != nullptr
+                         ? Result<std::unique_ptr<Transport>>(std::unique_ptr<Transport>(std::move(*local)))
+                         : add_remote(std::move(*local));
+    // Nobody leaves set-up before everybody has everybody's memory, and the cards what they need. Each says how it can
+    // attach to the others, and where it may run.
+    auto ready = gather_or_fail(gather_, transport ? Result<std::string>(found) : transport.error());
+    if (!ready) return ready.error();
+    if (whole != nullptr) whole->set_attachment(agreed_attachment(*ready));
+    for (const std::string& blob : *ready) cpus_.push_back(unpack_cpus(std::string_view(blob).substr(!blob.empty())));
+    if (!fabric_->config.checksum) return transport;
+    return std::unique_ptr<Transport>(std::make_unique<ChecksumTransport>(*std::move(transport), rank_, ways()));
+  }
+
+  // Of every rank, after make().
+  const std::vector<std::vector<bool>>& cpus() const { return cpus_; }
+
+ private:
+  Result<std::unique_ptr<ShmTransport>> open_local(const std::shared_ptr<SubExchange>& exchange,
+                                                   const SegmentShape& shape, OwnSegment own,
+                                                   const std::vector<std::string>& blobs, std::int64_t deadline_ns) {
+    std::vector<std::uint32_t> ids;
+    for (const std::uint32_t r : local_) {
+      auto id = parse_id(blobs[r], r);
+      if (!id) return id.error();
+      ids.push_back(*id);
+    }
+    const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
+    auto offers = collect_offers(*exchange, index, ids, own.segment().mapping(), *fabric_->clock, deadline_ns);
+    if (!offers) return in_job_ranks(offers.error());
+    auto transport = ShmTransport::create(index, shape, std::move(own), *offers, exchange);
+    if (!transport) return in_job_ranks(transport.error());
+    return transport;
+  }
+
+  // A digit: what this rank finds, as far as the settings let it.
+  std::string found_attachment(const ShmTransport& local) const {
+    const AttachPolicy policy = fabric_->config.attach;
+    Attachment found = policy == AttachPolicy::kOff ? Attachment::kNone : local.find_attachment();
+    if (policy == AttachPolicy::kCalls && found != Attachment::kNone) found = Attachment::kCalls;
+    return std::to_string(static_cast<int>(found));
+  }
+
+  // What all ranks of this machine can do; what is no such digit counts as nothing.
+  Attachment agreed_attachment(const std::vector<std::string>& blobs) const {
+    Attachment agreed = Attachment::kPointers;
+    for (const std::uint32_t r : local_) {
+      const std::size_t digit = std::string_view("0123").find(blobs[r][0]);  // of an empty one: its end
+      agreed = digit > 3 ? Attachment::kNone : std::min(agreed, static_cast<Attachment>(digit));
+    }
+    return agreed;
+  }
+
+  // With the room for a checksum behind the value.
+  std::uint32_t whole_slot_bytes() const { return slot_bytes_ + (fabric_->config.checksum ? kChecksumRoom : 0); }
+
+  // By rank, for people.
+  std::vector<std::string> ways() const {
+    std::vector<std::string> ways;
+    for (std::uint32_t r = 0; r < members_.size(); ++r) {
+      if (local_index_[r] >= 0) {
+        ways.emplace_back("shared memory");
+        continue;
+      }
+      const std::string& address = fabric_->tcp_addresses[members_[r]];  // its nonce is nobody else's business
+      ways.push_back(fabric_->path_maker != nullptr ? "the network" : "tcp, " + address.substr(0, address.find('/')));
+    }
+    return ways;
+  }
+
+  Result<std::unique_ptr<Transport>> add_remote(std::unique_ptr<ShmTransport> local) {
+    TUTTI_ASSERT(fabric_->endpoint != nullptr);
+    std::vector<std::string> addresses;
+    for (std::uint32_t r = 0; r < members_.size(); ++r) {
+      addresses.push_back(local_index_[r] >= 0 ? "" : fabric_->tcp_addresses[members_[r]]);
+    }
+    TcpTransportOptions options;
+    options.rank = rank_;
+    options.ranks = static_cast<std::uint32_t>(members_.size());
+    options.communicator = communicator_;
+    options.slots = fabric_->config.slots;
+    options.slot_bytes = whole_slot_bytes();
+    options.clock = fabric_->clock.get();
+    if (fabric_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
+    auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
+    if (!remote) return remote.error();
+    if (local_.size() == 1) return std::unique_ptr<Transport>(std::move(*remote));
+    PollDoorbell& doorbell = (*remote)->doorbell();
+    return mix(std::move(local), std::move(*remote), doorbell);
+  }
+
+  Result<std::unique_ptr<Transport>> mix(std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> remote,
+                                         PollDoorbell& doorbell) {
+    auto mixed = MixedTransport::create(
+        {.rank = rank_, .ranks = static_cast<std::uint32_t>(members_.size()), .local_index = local_index_},
+        std::move(local), std::move(remote), doorbell);
+    if (!mixed) return mixed.error();
+    return std::unique_ptr<Transport>(std::move(*mixed));
+  }
+
+  // A rank that is alone on its machine too: the local transport knows the registered memory, which cards read.
+  Result<std::unique_ptr<Transport>> add_offloaded(std::unique_ptr<ShmTransport> local,
+                                                   const TcpTransportOptions& options,
+                                                   const std::vector<std::string>& addresses) {
+    DataPathOptions path{.rank = rank_,
+                         .ranks = options.ranks,
+                         .slots = options.slots,
+                         .slot_bytes = options.slot_bytes,
+                         .lanes = options.lanes,
+                         .offers = {}};
+    for (std::uint32_t r = 0; r < members_.size(); ++r) {
+      path.offers.push_back(local_index_[r] >= 0 ? "" : fabric_->path_offers[members_[r]]);
+    }
+    auto remote = OffloadTransport::create(options, fabric_->endpoint, addresses, [&](const DataPathHost& host) {
+      return fabric_->path_maker->make(host, path);
+    });
+    if (!remote) return remote.error();
+    PollDoorbell& doorbell = (*remote)->doorbell();
+    return mix(std::move(local), std::move(*remote), doorbell);
+  }
+
+  // The shared-memory transport counts the ranks of this machine.
+  Error in_job_ranks(Error error) const {
+    if (local_.size() == members_.size() || error.rank < 0) return error;
+    const std::uint32_t rank = local_[static_cast<std::size_t>(error.rank)];
+    error.message += fmt::format(" (rank {} of this machine is rank {} of the communicator)", error.rank, rank);
+    error.rank = static_cast<std::int32_t>(rank);
+    return error;
+  }
+
+  std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
+  const std::vector<std::uint32_t>& members_;
+  std::uint32_t rank_;
+  std::uint64_t communicator_;
+  const Gather& gather_;
+  const std::uint32_t slot_bytes_;
+  std::vector<std::int32_t> local_index_;  // by rank; -1: on another machine
+  std::vector<std::uint32_t> local_;       // ranks of this machine, this one among them
+  std::vector<std::vector<bool>> cpus_;    // by rank
+};
+
+}  // namespace
+
+Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
+                                               const std::string& tcp_address, const Key& key, std::int64_t timeout_ms,
+                                               const Gather& gather,
+                                               const Result<std::shared_ptr<detail::RankDevice>>& device) {
+  auto fabric = std::make_shared<JobFabric>();
+  fabric->config = config;
+  fabric->job_rank = rank;
+  HostTopology host = discover_host();
+  fabric->cpus = std::move(host.cpus);
+  fabric->cpu_limit = host.cpu_limit;
+  fabric->clock = std::make_shared<SteadyClock>();
+  fabric->prover = std::make_shared<Prover>(config.verify_plans);
+  const std::int64_t deadline_ns = fabric->clock->now_ns() + timeout_ms * 1'000'000;
+  auto listening = UnixExchange::listen(rank, ranks);
+  auto name = machine_name(config);
+  auto introduction = listening ? place_to_share_memory(config, **listening, rank) : listening.error();
+  if (!name) introduction = name.error();
+  if (introduction) *introduction = common_settings(config) + "|" + *name + "|" + *introduction;
+  auto blobs = gather_or_fail(gather, introduction);
+  if (!blobs) return blobs.error();
+  TUTTI_TRY(compare_settings(*blobs));
+  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as JobFabric::exchange
+  fabric->exchange = exchange;
+  std::vector<std::string> addresses;
+  auto machines = find_machines(*exchange, *blobs, rank, gather, addresses);
+  if (!machines) return machines.error();
+  fabric->machines = std::move(*machines);
+  std::vector<std::uint32_t> group;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    if (fabric->machines[r] == fabric->machines[rank]) group.push_back(r);
+  }
+  const bool one_machine = group.size() == ranks;
+  if (!one_machine && config.transport == TransportPolicy::kShm) {
+    return set_up_error(ErrorCode::kConfig,
+                        "TUTTI_TRANSPORT=shm, but the ranks cannot all share memory: they are on several machines, in "
+                        "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
+  }
+  // All are here, and connect at once: who does not is told of in the next round, which has the same deadline.
+  Status connected = check_limits(config, group);
+  if (connected) connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns(timeout_ms));
+  const bool with_tcp = !one_machine || network_only(config.transport);
+  Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
+  if (!device) contact = device.error();
+  if (contact.ok() && with_tcp) {
+    auto endpoint = TcpEndpoint::listen({.address = tcp_address,
+                                         .first_port = config.port_range.first,
+                                         .last_port = config.port_range.last,
+                                         .key = key,
+                                         .encrypt = config.encrypt});
+    if (endpoint) fabric->endpoint = *endpoint;
+    contact = endpoint ? Result<std::string>(fabric->endpoint->address()) : endpoint.error();
+  }
+  if (contact.ok() && with_tcp) {
+    auto maker = detail::find_data_path(config, Log(config.log_level, static_cast<std::int32_t>(rank)));
+    if (maker) fabric->path_maker = *maker;
+    if (!maker) contact = maker.error();
+    if (fabric->path_maker != nullptr) *contact += "|" + fabric->path_maker->offer();
+  }
+  if (contact.ok()) contact = (*device != nullptr ? "d" : "-") + *contact;
+  auto contacts = gather_or_fail(gather, contact);
+  if (!contacts) return contacts.error();
+  for (const std::string& one : *contacts) {
+    fabric->devices |= one.starts_with('d');
+    const std::size_t bar = std::min(one.find('|'), one.size());
+    fabric->tcp_addresses.push_back(one.substr(!one.empty(), bar - !one.empty()));
+    fabric->path_offers.push_back(one.substr(std::min(bar + 1, one.size())));
+  }
+  fabric->device = *device;
+  return fabric;
+}
+
+namespace {
+
+std::unique_ptr<Recorder> make_recorder(JobFabric& fabric, const std::vector<std::uint32_t>& members,
+                                        std::uint32_t rank, std::uint64_t communicator, const World& world) {
+  if (fabric.first_communicator == 0) fabric.first_communicator = communicator;
+  if (fabric.config.record == 0) return nullptr;
+  if (fabric.recordings == nullptr) fabric.recordings = open_recordings(fabric.config, fabric.job_rank);
+  return Recorder::create(fabric.recordings, {.job = fabric.first_communicator,
+                                              .communicator = communicator,
+                                              .rank = rank,
+                                              .ranks = static_cast<std::uint32_t>(members.size()),
+                                              .job_rank = fabric.job_rank,
+                                              .transport = world.transport->name(),
+                                              .capacity = fabric.config.record});
+}
+
+}  // namespace
+
+std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank) {
+  return std::make_shared<RecordingFolder>(recording::folders(config.record_dir, process_environment()),
+                                           Log(config.log_level, static_cast<std::int32_t>(job_rank)));
+}
+
+Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
+                         std::uint32_t rank, std::uint64_t communicator, const Gather& gather) {
+  TransportMaker maker(fabric, members, rank, communicator, gather);
+  auto transport = maker.make();
+  if (!transport) return transport.error();
+  World world{.clock = fabric->clock,
+              .waiter = nullptr,
+              .transport = std::move(*transport),
+              .prover = fabric->prover,
+              .nodes = number_machines(fabric->machines, members),
+              .log = Log(fabric->config.log_level, static_cast<std::int32_t>(rank))};
+  std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
+  std::vector<std::vector<bool>> first;  // of rank 0's, which all ranks know alike
+  for (std::uint32_t r = 0; r < members.size(); ++r) {
+    if (world.nodes[r] == world.nodes[rank]) cpus.push_back(maker.cpus()[r]);
+    if (world.nodes[r] == world.nodes[0]) first.push_back(maker.cpus()[r]);
+  }
+  world.cores = cores_of(first, 0);
+  const auto here = static_cast<std::uint32_t>(cpus.size());
+  const std::uint32_t cores = cores_of(cpus, fabric->cpu_limit);
+  world.waiter =
+      fabric->make_waiter ? fabric->make_waiter() : std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
+  if (here == members.size()) world.nodes.clear();
+  world.recorder = make_recorder(*fabric, members, rank, communicator, world);
+  world.log.write(
+      LogLevel::kInfo,
+      "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
+      "{} slots of {} "
+      "bytes; {}",
+      rank, members.size(), world.transport->name(), here, members.size(), cores, world.transport->slots(),
+      world.transport->slot_bytes(),
+      fabric->config.checksum ? words_of_checksums() : std::string(words_of(world.transport->attachment())));
+  return world;
+}
+
+}  // namespace tutti

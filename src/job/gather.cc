@@ -1,0 +1,35 @@
+// A round of set-up, in which every rank says what it has, or how it failed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "job/fabric.h"
+
+namespace tutti {
+
+// A blob begins with '+', or with '!' where the rank failed, or with '?', whom it waited for in vain and '|' where that
+// is why.
+Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
+  std::string own = "+";
+  if (!result) own = result.error().code == ErrorCode::kTimeout ? fmt::format("?{}|", result.error().rank) : "!";
+  auto blobs = gather(own + (result ? *result : result.error().message.substr(0, 1024)));
+  if (!result) return result.error();
+  if (!blobs) return blobs.error();
+  // What has failed on a rank counts for more than that others waited for it.
+  for (const char mark : {'!', '?'}) {
+    for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
+      const std::string& blob = (*blobs)[rank];
+      if (!blob.starts_with(mark)) continue;
+      const std::size_t words = mark == '!' ? 1 : blob.find('|') + 1;
+      const std::int64_t culprit = mark == '!' ? static_cast<std::int64_t>(rank) : std::atoll(blob.c_str() + 1);
+      const bool known = culprit >= 0 && culprit < static_cast<std::int64_t>(blobs->size());
+      return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, known ? static_cast<std::int32_t>(culprit) : -1,
+                   fmt::format("set-up failed on rank {}: {}", rank, blob.substr(words))};
+    }
+  }
+  for (std::string& blob : *blobs) blob.erase(0, std::min<std::size_t>(blob.size(), 1));
+  return blobs;
+}
+
+}  // namespace tutti

@@ -1,0 +1,30 @@
+#include "job/memory_sharing.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/log.h"
+#include "transports/shm/mapping.h"
+
+namespace tutti {
+
+Result<std::string> place_to_share_memory(const Config& config, const UnixExchange& exchange, std::uint32_t rank) {
+  const std::optional<Error>& refusal = Mapping::refusal();
+  if (!refusal) return exchange.address();
+  if (config.transport == TransportPolicy::kShm) {
+    Error error = *refusal;
+    error.message =
+        fmt::format("TUTTI_TRANSPORT=shm, but the system forbids shared memory: {}; use TUTTI_TRANSPORT=auto or tcp",
+                    error.message);
+    return error;
+  }
+  if (!network_only(config.transport)) {
+    Log(config.log_level, static_cast<std::int32_t>(rank))
+        .write(LogLevel::kWarn, "{}; this rank shares no memory, and talks TCP to ranks of its own machine, too",
+               refusal->message);
+  }
+  return std::string();
+}
+
+}  // namespace tutti

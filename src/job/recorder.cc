@@ -1,0 +1,200 @@
+#include "job/recorder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "tutti/version.h"
+
+namespace tutti {
+namespace {
+
+using recording::Failure;
+using recording::Header;
+using recording::Live;
+using recording::Record;
+
+std::uint32_t device_capacity_of(std::uint32_t capacity) { return std::max(capacity / 4, recording::kLeastCapacity); }
+
+template <std::size_t kRoom>
+void copy_text(std::array<char, kRoom>& to, std::string_view text) {
+  const std::size_t length = std::min(text.size(), kRoom - 1);
+  std::copy_n(text.data(), length, to.data());
+  std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
+}
+
+std::string own_program() {
+  std::ifstream file("/proc/self/comm");
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// What is written between is taken by readers as a whole or not at all.
+template <class Block>
+class Replacing {
+ public:
+  explicit Replacing(Block& block) : block_(block), serial_(block.serial.load(std::memory_order_relaxed)) {
+    block_.serial.store(serial_ + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  ~Replacing() { block_.serial.store(serial_ + 2, std::memory_order_release); }
+  Replacing(const Replacing&) = delete;
+  Replacing& operator=(const Replacing&) = delete;
+
+ private:
+  Block& block_;
+  const std::uint64_t serial_;
+};
+
+void write_failure(Failure& failure, const Error& error, std::uint64_t sequence, std::uint64_t ticks) {
+  const Replacing replacing(failure);
+  failure.ticks.store(ticks, std::memory_order_relaxed);
+  failure.sequence.store(sequence, std::memory_order_relaxed);
+  failure.code = static_cast<std::uint32_t>(error.code);
+  failure.scope = static_cast<std::uint32_t>(error.scope);
+  failure.culprit = error.rank;
+  copy_text(failure.text, error.message);
+}
+
+}  // namespace
+
+std::unique_ptr<Recorder> Recorder::create(std::shared_ptr<RecordingFolder> folder, const About& about) {
+  TUTTI_ASSERT(std::has_single_bit(about.capacity));
+  const std::uint32_t job = recording::fold(about.job);
+  std::string name = recording::file_name(job, recording::fold(about.communicator), about.rank, getpid());
+  auto file = folder->make(name, recording::file_bytes(about.capacity, device_capacity_of(about.capacity)));
+  if (file == nullptr) return nullptr;
+  std::unique_ptr<Recorder> recorder(
+      new Recorder(std::move(folder), std::move(file), std::move(name), about.capacity));  // private constructor
+  recorder->fill(about);
+  return recorder;
+}
+
+Recorder::Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<MappedRecording> file, std::string name,
+                   std::uint32_t capacity)
+    : folder_(std::move(folder)),
+      file_(std::move(file)),
+      name_(std::move(name)),
+      header_(reinterpret_cast<Header*>(file_->data())),
+      records_(reinterpret_cast<Record*>(file_->data() + sizeof(Header))),
+      mask_(capacity - 1),
+      device_records_(records_ + capacity),
+      device_mask_(device_capacity_of(capacity) - 1),
+      ticks_(recording::has_cpu_counter() ? recording::Ticks::kCpuCounter : recording::Ticks::kSteadyNs),
+      process_(getpid()) {}
+
+Recorder::~Recorder() {
+  if (getpid() != process_) return;  // a forked copy: what it maps is the parent's
+  set_anchor();
+  header_->ended.store(now(), std::memory_order_release);
+  // Without memory for its new name the file keeps the old one. Its header says that the communicator has ended.
+  if (!ended_badly_) runs_through([this] { folder_->ended_well(name_); });
+}
+
+// The magic comes last: a file without it was never whole.
+void Recorder::fill(const About& about) {
+  Header& header = *header_;
+  header.version = recording::kVersion;
+  header.header_bytes = sizeof(Header);
+  header.record_bytes = sizeof(Record);
+  header.capacity = static_cast<std::uint32_t>(mask_ + 1);
+  header.device_capacity = static_cast<std::uint32_t>(device_mask_ + 1);
+  header.ticks = ticks_;
+  header.job = recording::fold(about.job);
+  header.communicator = recording::fold(about.communicator);
+  header.rank = about.rank;
+  header.ranks = about.ranks;
+  header.job_rank = about.job_rank;
+  header.pid = getpid();
+  header.process_start = recording::process_start(header.pid);
+  header.pid_namespace = recording::own_pid_namespace();
+  copy_text(header.boot, recording::own_boot());
+  std::array<char, 64> host{};
+  if (gethostname(host.data(), host.size() - 1) == 0) header.host = host;
+  copy_text(header.program, own_program());
+  copy_text(header.release, version());
+  copy_text(header.transport, about.transport);
+  set_anchor();
+  header.made.ticks.store(header.latest.ticks.load());
+  header.made.steady_ns.store(header.latest.steady_ns.load());
+  header.made.unix_ns.store(header.latest.unix_ns.load());
+  header.made.serial.store(2);
+  std::atomic_thread_fence(std::memory_order_release);
+  header.magic = recording::kMagic;
+}
+
+void Recorder::set_anchor() {
+  recording::Anchor& anchor = header_->latest;
+  const Replacing replacing(anchor);
+  anchor.steady_ns.store(static_cast<std::uint64_t>(recording::steady_ns()), std::memory_order_relaxed);
+  anchor.ticks.store(now(), std::memory_order_relaxed);
+  anchor.unix_ns.store(static_cast<std::uint64_t>(recording::unix_ns()), std::memory_order_relaxed);
+}
+
+void Recorder::add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers) {
+  Record& record = place(serial);
+  record.bytes.store(bytes, std::memory_order_relaxed);
+  record.peer_and_transfers.store(peer | std::uint64_t{transfers} << 32, std::memory_order_relaxed);
+  record.extra_serial.store(serial, std::memory_order_release);
+}
+
+void Recorder::end_badly(std::uint64_t serial, const Error& error, std::uint64_t sequence) {
+  failed(error, sequence);
+  Record& record = place(serial);
+  if (record.serial.load(std::memory_order_relaxed) != serial) return;
+  record.end.store(now(), std::memory_order_relaxed);
+  auto outcome = std::bit_cast<recording::Outcome>(record.outcome.load(std::memory_order_relaxed));
+  outcome.state = recording::State::kFailed;
+  outcome.code = static_cast<std::uint8_t>(error.code);
+  outcome.culprit = error.rank;
+  record.outcome.store(std::bit_cast<std::uint64_t>(outcome), std::memory_order_release);
+}
+
+void Recorder::failed(const Error& error, std::uint64_t sequence) {
+  ended_badly_ = true;
+  set_anchor();
+  const std::uint64_t ticks = now();
+  if (header_->first_failure.serial.load(std::memory_order_relaxed) == 0) {
+    write_failure(header_->first_failure, error, sequence, ticks);
+  }
+  write_failure(header_->last_failure, error, sequence, ticks);
+}
+
+void Recorder::waits(const Wait& wait, std::int64_t now_ns) {
+  last_wait_ns_ = now_ns;
+  set_anchor();
+  Live& live = header_->live;
+  const Replacing replacing(live);
+  const std::uint64_t ticks = now();
+  if (wait.serial != waiting_serial_ || wait.sequence != waiting_sequence_) {
+    live.since.store(ticks, std::memory_order_relaxed);
+    waiting_serial_ = wait.serial;
+    waiting_sequence_ = wait.sequence;
+  }
+  live.operation.store(wait.serial, std::memory_order_relaxed);
+  live.sequence.store(wait.sequence, std::memory_order_relaxed);
+  live.updated.store(ticks, std::memory_order_relaxed);
+  const auto list = [](std::uint32_t& count, auto& to, std::span<const std::uint32_t> ranks) {
+    count = static_cast<std::uint32_t>(ranks.size());
+    std::copy_n(ranks.begin(), std::min(ranks.size(), to.size()), to.begin());
+  };
+  list(live.waited_count, live.waited, wait.waited);
+  list(live.absent_count, live.absent, wait.absent);
+  copy_text(live.text, wait.text);
+}
+
+void Recorder::enqueued(const CallTag& tag) {
+  const std::uint64_t serial = next_device_ += 2;
+  Record& record = device_records_[(serial / 2 - 1) & device_mask_];
+  open(record, serial);
+  write(record, tag, {.state = recording::State::kEnqueued, .way = recording::Way::kDevice});
+  record.serial.store(serial, std::memory_order_release);
+}
+
+}  // namespace tutti

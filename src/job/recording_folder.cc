@@ -1,0 +1,189 @@
+#include "job/recording_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include "base/recording.h"
+#include "base/thread.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kMostOld = 256;                    // files of dead processes and ended communicators
+constexpr std::size_t kMostEnded = 8;                    // of one job's rank
+constexpr std::int64_t kOldS = std::int64_t{24} * 3600;  // these go whatever their number
+constexpr std::uint64_t kLeastFreeShare = 4;             // a quarter of the file system stays free, at most
+constexpr std::uint64_t kLeastFreeBytes = 1 << 30;       // so much
+
+// An errno, or 0. Without signals, because the call begins anew after each: a program whose timer fires often enough
+// would never get its file.
+int allocate(int fd, std::size_t bytes) {
+  const SignalsBlocked blocked;
+  int error = EINTR;  // also after the process was stopped
+  while (error == EINTR) error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  return error;
+}
+
+Error trouble(const std::string& what) {
+  return {ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: {}", what, std::strerror(errno))};
+}
+
+// Whether the process that made this file is there no more, or its communicator has ended. What cannot be read or comes
+// from another name space of processes counts as living.
+bool is_over(int folder, const char* name) {
+  const int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return false;
+  alignas(recording::Header) std::array<std::byte, sizeof(recording::Header)> bytes{};
+  const ssize_t got = pread(fd, bytes.data(), bytes.size(), 0);
+  close(fd);
+  if (got != static_cast<ssize_t>(bytes.size())) return false;
+  const auto& header = *reinterpret_cast<const recording::Header*>(bytes.data());
+  if (header.magic != recording::kMagic || header.version != recording::kVersion) return false;
+  if (header.ended.load(std::memory_order_relaxed) != 0) return true;
+  if (header.pid_namespace != recording::own_pid_namespace()) return false;
+  return recording::process_start(header.pid) != header.process_start;
+}
+
+struct OldFile {
+  std::string name;
+  std::int64_t made_s;
+};
+
+}  // namespace
+
+MappedRecording::~MappedRecording() { munmap(data_, bytes_); }
+
+RecordingFolder::RecordingFolder(std::vector<std::string> candidates, Log log)
+    : candidates_(std::move(candidates)), log_(log) {
+  std::reverse(candidates_.begin(), candidates_.end());  // the next one is the last
+}
+
+RecordingFolder::~RecordingFolder() {
+  if (fd_ >= 0) close(fd_);
+}
+
+// Made by us, or found and nobody else's to write to: others could put links where our files are to be.
+Status RecordingFolder::open_one(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return trouble(path);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return trouble(path);
+  struct stat about {};
+  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+  if (fstat(fd, &about) != 0 || about.st_uid != geteuid() || (about.st_mode & kOthersWrite) != 0) {
+    close(fd);
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                 path + ": belongs to another user, or others may write to it: name another in TUTTI_RECORD_DIR"};
+  }
+  fd_ = fd;
+  prune();
+  return {};
+}
+
+// The next candidate that serves.
+bool RecordingFolder::open() {
+  while (fd_ < 0 && !candidates_.empty()) {
+    const std::string path = std::move(candidates_.back());
+    candidates_.pop_back();
+    const Status opened = open_one(path);
+    if (!opened.ok()) trouble_ += (trouble_.empty() ? "" : "; ") + opened.error().message;
+  }
+  return fd_ >= 0;
+}
+
+void RecordingFolder::prune() const {
+  const int again = openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  struct Close {
+    void operator()(DIR* open) const { closedir(open); }
+  };
+  std::unique_ptr<DIR, Close> folder(again < 0 ? nullptr : fdopendir(again));
+  if (folder == nullptr) {
+    if (again >= 0) close(again);
+    return;
+  }
+  std::vector<OldFile> old;
+  while (const dirent* entry = readdir(folder.get())) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    if (!recording::is_recording(entry->d_name)) continue;
+    struct stat about {};
+    if (fstatat(fd_, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode)) continue;
+    const bool removable =
+        std::string_view(entry->d_name).ends_with(recording::kEndedSuffix) || is_over(fd_, entry->d_name);
+    if (removable) old.push_back({.name = entry->d_name, .made_s = about.st_mtim.tv_sec});
+  }
+  folder.reset();
+  std::sort(old.begin(), old.end(), [](const OldFile& a, const OldFile& b) { return a.made_s > b.made_s; });
+  const std::int64_t now_s = recording::unix_ns() / 1'000'000'000;
+  for (std::size_t i = 0; i < old.size(); ++i) {
+    if (i >= kMostOld || now_s - old[i].made_s > kOldS) unlinkat(fd_, old[i].name.c_str(), 0);
+  }
+}
+
+Result<std::unique_ptr<MappedRecording>> RecordingFolder::try_make(const std::string& name, std::size_t bytes) const {
+  struct statvfs room {};
+  if (fstatvfs(fd_, &room) != 0) return trouble("the room for recordings");
+  const std::uint64_t free_bytes = std::uint64_t{room.f_bavail} * room.f_frsize;
+  const std::uint64_t all_bytes = std::uint64_t{room.f_blocks} * room.f_frsize;
+  const std::uint64_t left_bytes = std::min(all_bytes / kLeastFreeShare, kLeastFreeBytes);
+  if (free_bytes < bytes + left_bytes) {
+    return Error{
+        ErrorCode::kSystem, ErrorScope::kCall, -1,
+        fmt::format("{} of {} bytes are free, and {} of them are left to others", free_bytes, all_bytes, left_bytes)};
+  }
+  const int fd = openat(fd_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return trouble(name);
+  const auto fail = [&](const std::string& what) {
+    const Error error = trouble(what);
+    close(fd);
+    unlinkat(fd_, name.c_str(), 0);
+    return error;
+  };
+  if (const int error = allocate(fd, bytes); error != 0) {
+    errno = error;
+    return fail("room for " + name);
+  }
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (data == MAP_FAILED) return fail("mapping " + name);
+  close(fd);
+  return std::make_unique<MappedRecording>(static_cast<std::byte*>(data), bytes);
+}
+
+std::unique_ptr<MappedRecording> RecordingFolder::make(const std::string& name, std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  while (open()) {
+    auto made = try_make(name, bytes);
+    if (made) return *std::move(made);
+    if (!told_) trouble_ += (trouble_.empty() ? "" : "; ") + made.error().message;
+    if (candidates_.empty()) break;
+    close(std::exchange(fd_, -1));
+    ended_.clear();
+  }
+  if (!std::exchange(told_, true)) {
+    log_.write(LogLevel::kWarn,
+               "no flight recorder ({}): name a folder with room in TUTTI_RECORD_DIR, or set TUTTI_RECORD=0", trouble_);
+  }
+  return nullptr;
+}
+
+void RecordingFolder::ended_well(const std::string& name) {
+  const std::scoped_lock lock(mutex_);
+  if (fd_ < 0) return;
+  std::string ended = name.substr(0, name.size() - recording::kSuffix.size());
+  ended += recording::kEndedSuffix;
+  if (renameat(fd_, name.c_str(), fd_, ended.c_str()) != 0) return;  // it was removed, or made elsewhere
+  ended_.push_back(std::move(ended));
+  if (ended_.size() <= kMostEnded) return;
+  unlinkat(fd_, ended_.front().c_str(), 0);
+  ended_.pop_front();
+}
+
+}  // namespace tutti

@@ -1,0 +1,38 @@
+// CouncilSeat: a communicator's place in the council of its ranks (runtime/council.h), which speaks by Mail. For one
+// thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "membership/council.h"
+#include "membership/mail.h"
+
+namespace tutti::detail {
+
+class CouncilSeat final : private CouncilPost {
+ public:
+  // As a Reunion.
+  CouncilSeat(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+              std::uint64_t communicator);
+
+  // Blocks until there is an outcome, at most 4 patiences. `lost`: a rank that is said to be gone.
+  Result<CouncilDecision> decide(const CouncilVoice& voice, std::optional<std::uint32_t> lost,
+                                 std::int64_t patience_ns);
+
+ private:
+  void send(std::uint32_t peer, std::string_view message) override { mail_.send(peer, message); }
+  std::optional<std::string> take(std::uint32_t peer) override { return mail_.take(peer); }
+  bool gone(std::uint32_t peer) override { return mail_.gone(peer); }
+  bool direct(std::uint32_t peer) override { return mail_.by_exchange(peer); }
+  void hang_up();
+
+  Mail mail_;
+  Council council_;
+};
+
+}  // namespace tutti::detail

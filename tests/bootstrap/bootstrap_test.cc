@@ -1,0 +1,500 @@
+// The hub and its clients: all meet, strangers do not, and whoever is missing, dead or gives up is named to all others.
+#include "bootstrap/bootstrap.h"
+
+#include <gtest/gtest.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "bootstrap/bootstrap_wire.h"
+#include "bootstrap/raw_rank.h"
+#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/unique_id_parts.h"
+#include "tests/support/patience.h"
+#include "tests/support/ports.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using test::eventually;
+using test::free_port;
+using test::Raw;
+
+std::int64_t ms_since(Clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - start).count();
+}
+
+Listener listen_somewhere() { return Listener::open("127.0.0.1", std::vector<std::uint16_t>{0}).value(); }
+
+// How many connections wait for the owner of a listening socket to accept them.
+unsigned connections_waiting(int listening_fd) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  EXPECT_EQ(getsockopt(listening_fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+  return info.tcpi_unacked;
+}
+
+RendezvousOptions job(std::int32_t rank, std::int32_t size, std::uint16_t port) {
+  RendezvousOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.host = "127.0.0.1";
+  options.ports = {port};
+  options.job_id = "bootstrap-test";
+  options.key = test::key_for_tests();
+  options.timeout_ms = test::patience().count();
+  return options;
+}
+
+void on_ranks(const std::vector<std::int32_t>& ranks, const std::function<void(std::int32_t)>& body) {
+  std::vector<std::thread> threads;
+  for (const std::int32_t rank : ranks) threads.emplace_back([&body, rank] { body(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<std::int32_t> up_to(std::int32_t size) {
+  std::vector<std::int32_t> ranks;
+  for (std::int32_t rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+const unsigned kLongestChildS = static_cast<unsigned>(2 * test::patience() / std::chrono::seconds(1));
+constexpr int kRounds = 3;
+
+std::string blob_of(std::int32_t rank, int round) {
+  return std::string(std::size_t(round) * 2000, char('a' + rank % 26));
+}
+
+// Checks kRounds rounds. True: all was right.
+bool exchanges(Bootstrap& bootstrap, const RendezvousOptions& options) {
+  for (int round = 0; round < kRounds; ++round) {
+    const auto blobs = bootstrap.all_gather(blob_of(options.rank, round));
+    EXPECT_TRUE(blobs.ok()) << "rank " << options.rank << ": " << to_string(blobs.error());
+    if (!blobs.ok()) return false;
+    std::vector<std::string> wanted;
+    for (std::int32_t rank = 0; rank < options.size; ++rank) wanted.push_back(blob_of(rank, round));
+    EXPECT_EQ(*blobs, wanted) << "rank " << options.rank << " round " << round;
+  }
+  return true;
+}
+
+// Meets, and checks the rounds. True: all was right.
+bool meets(const RendezvousOptions& options) {
+  auto bootstrap = tcp_bootstrap(options);
+  EXPECT_TRUE(bootstrap.ok()) << "rank " << options.rank << ": " << to_string(bootstrap.error());
+  return bootstrap.ok() && exchanges(**bootstrap, options);
+}
+
+Error failure_of(const RendezvousOptions& options) {
+  auto bootstrap = tcp_bootstrap(options);
+  EXPECT_FALSE(bootstrap.ok()) << "rank " << options.rank;
+  return bootstrap.ok() ? Error{} : bootstrap.error();
+}
+
+void expect_words(const Error& error, const std::string& words) {
+  EXPECT_NE(error.message.find(words), std::string::npos) << "\"" << words << "\" is not in: " << to_string(error);
+}
+
+class Rank : public test::RawRank {
+ public:
+  Rank(std::uint16_t port, std::int32_t rank, std::int32_t size) : RawRank(port, rank, size, "bootstrap-test") {}
+};
+
+TEST(Hub, EveryRankGetsEveryBlobInEveryRound) {
+  for (const std::int32_t size : {1, 2, 3, 9, 40}) {
+    const std::uint16_t port = free_port();
+    on_ranks(up_to(size), [&](std::int32_t rank) { EXPECT_TRUE(meets(job(rank, size, port))); });
+  }
+}
+
+TEST(Hub, MeetsOnIpv6AndKnowsItsOwnAddress) {
+  const std::uint16_t port = free_port();
+  on_ranks(up_to(3), [&](std::int32_t rank) {
+    RendezvousOptions options = job(rank, 3, port);
+    options.host = "::1";
+    auto bootstrap = tcp_bootstrap(options);
+    ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
+    EXPECT_EQ((*bootstrap)->local_address(), "::1");
+  });
+}
+
+TEST(Hub, StrangersAreToldWhyAndTheRealOnesMeet) {
+  const std::uint16_t port = free_port();
+  std::thread root([&] { EXPECT_TRUE(meets(job(0, 3, port))); });
+  Raw silent(port), noisy(port), endless(port);
+  noisy.say(std::string(2000, 'x'));
+  EXPECT_NE(noisy.hear().find("this is not the Tutti protocol"), std::string::npos);
+  endless.say(std::string("\4\0\0\0abcd", 8));
+  EXPECT_NE(endless.hear().find("this is not the Tutti protocol"), std::string::npos);
+  // Before it has proved anything, and after.
+  const auto refused = [&](Rank& stranger, const std::string& reason) {
+    EXPECT_FALSE(stranger.join());
+    EXPECT_EQ(stranger.heard.substr(0, 1), std::string(1, '\0'));
+    EXPECT_NE(stranger.heard.find(reason), std::string::npos) << stranger.heard << " lacks: " << reason;
+    EXPECT_EQ(stranger.hear(), "") << "and the connection is closed";
+  };
+  Rank protocol(port, 1, 3), version(port, 1, 3), other(port, 1, 3), more(port, 1, 4), high(port, 3, 3),
+      low(port, -1, 3);
+  protocol.hello.protocol = 77;
+  refused(protocol, "protocol 5 is spoken here, not 77");
+  version.introduction.version = 9'008'007;
+  refused(version, "rank 1 runs Tutti 9.8.7, the hub " + wire::version_text(wire::library_version()));
+  other.hello.job = wire::job_tag("Bootstrap-test");
+  refused(other, "another job");
+  refused(more, "rank 1 says that there are 4 ranks, rank 0 says 3");
+  refused(high, "rank 3 is outside 0..2");
+  refused(low, "rank -1 is outside 0..2");
+  on_ranks({1, 2}, [&](std::int32_t rank) { EXPECT_TRUE(meets(job(rank, 3, port))); });
+  root.join();
+}
+
+// Whichever comes second is refused; the other one meets rank 1, which comes only when that has happened.
+TEST(Hub, OfTwoProcessesThatSayTheyAreRank2OneIsRefused) {
+  const std::uint16_t port = free_port();
+  std::atomic<int> refused = 0;
+  on_ranks({0, 1, 2, 2}, [&](std::int32_t rank) {
+    if (rank != 2) {
+      EXPECT_TRUE(rank == 0 || eventually([&] { return refused == 1; }));
+      EXPECT_TRUE(meets(job(rank, 3, port)));
+      return;
+    }
+    auto bootstrap = tcp_bootstrap(job(2, 3, port));
+    if (bootstrap.ok()) {
+      EXPECT_TRUE(exchanges(**bootstrap, job(2, 3, port)));
+      return;
+    }
+    expect_words(bootstrap.error(), "rank 2 has joined already");
+    ++refused;
+  });
+  EXPECT_EQ(refused, 1);
+}
+
+TEST(Hub, ManySilentConnectionsKeepNobodyOut) {
+  auto listener = listen_somewhere();
+  const std::uint16_t port = listener.port();
+  const std::int64_t never_ms = 10 * test::patience().count();
+  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                        .key = test::key_for_tests(),
+                                                        .size = 2,
+                                                        .first_patience_ms = never_ms,
+                                                        .hello_patience_ms = never_ms})
+                 .value();
+  std::vector<std::unique_ptr<Raw>> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<Raw>(port));
+  Rank first(port, 0, 2);
+  EXPECT_TRUE(first.join()) << "the patience of the silent ones is not over yet";
+  EXPECT_TRUE(silent.front()->is_closed()) << "the oldest has made room";
+}
+
+TEST(Hub, ASilentConnectionIsClosedWhenItsTimeIsOver) {
+  EXPECT_EQ(HubOptions{}.hello_patience_ms, 3000) << "docs/security.md names this number";
+  auto listener = listen_somewhere();
+  const std::uint16_t port = listener.port();
+  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                        .key = test::key_for_tests(),
+                                                        .size = 2,
+                                                        .first_patience_ms = 10 * test::patience().count(),
+                                                        .hello_patience_ms = 50})
+                 .value();
+  Raw silent(port);
+  EXPECT_TRUE(silent.is_closed());
+}
+
+void expect_rank_2_ended(const Error& error) {
+  EXPECT_EQ(error.code, ErrorCode::kPeerLost) << to_string(error);
+  EXPECT_EQ(error.rank, 2);
+  expect_words(error, "rank 2 ended during set-up");
+}
+
+TEST(Hub, ARankThatDiesBeforeAllHaveComeIsNamedToAll) {
+  const std::uint16_t port = free_port();
+  std::atomic<bool> one_has_joined = false;
+  on_ranks({0, 1, 2}, [&](std::int32_t rank) {
+    if (rank == 0) {
+      const Error error = failure_of(job(0, 4, port));
+      expect_rank_2_ended(error);
+      expect_words(error, "3 of 4 had not joined");  // rank 0 itself may not have either
+      return;
+    }
+    Rank by_hand(port, rank, 4);
+    EXPECT_TRUE(by_hand.join());
+    if (rank == 2) {
+      EXPECT_TRUE(eventually([&] { return one_has_joined.load(); }));
+      return;
+    }
+    one_has_joined = true;
+    const std::string told = by_hand.hear_sealed();
+    ASSERT_TRUE(told.starts_with('!'));
+    expect_rank_2_ended(wire::unpack_failure(std::string_view(told).substr(1)));
+  });
+}
+
+TEST(Hub, ARankThatDiesBetweenRoundsIsNamedToAll) {
+  const std::uint16_t port = free_port();
+  on_ranks(up_to(4), [&](std::int32_t rank) {
+    if (rank == 2) {
+      Rank dying(port, 2, 4);
+      EXPECT_TRUE(dying.join());
+      dying.say_sealed("b");
+      EXPECT_EQ(dying.hear_sealed().substr(0, 1), "+");
+      return;
+    }
+    auto bootstrap = tcp_bootstrap(job(rank, 4, port));
+    ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
+    const auto blobs = (*bootstrap)->all_gather("x");
+    ASSERT_FALSE(blobs.ok());
+    expect_rank_2_ended(blobs.error());
+  });
+}
+
+// Rank 0 has little time, so it begins when the others have connected.
+TEST(Hub, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
+  auto listener = listen_somewhere();
+  const std::uint16_t port = listener.port();
+  const int listening_fd = listener.release();
+  const milliseconds limit = test::scaled(milliseconds(600));
+  on_ranks({0, 1, 3}, [&](std::int32_t rank) {
+    RendezvousOptions options = job(rank, 4, port);
+    if (rank == 0) {
+      EXPECT_TRUE(eventually([&] { return connections_waiting(listening_fd) == 2; }));
+      options.listening_fd = listening_fd;
+      options.timeout_ms = limit.count();
+    }
+    if (rank == 3) {
+      options.job_id = "other";
+      EXPECT_EQ(failure_of(options).code, ErrorCode::kRefused);
+      return;
+    }
+    const Error error = failure_of(options);
+    EXPECT_EQ(error.code, ErrorCode::kTimeout);
+    EXPECT_EQ(error.rank, 2);
+    expect_words(error, "rank(s) 2, 3 of 4 did not join within " + std::to_string(limit.count()) + " ms");
+    expect_words(error, "another job");
+  });
+  close(listening_fd);
+}
+
+// Ranks 0 and 3 are by hand: they have joined when rank 1 begins.
+TEST(Hub, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) {
+  auto listener = listen_somewhere();
+  const std::uint16_t port = listener.port();
+  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                        .key = test::key_for_tests(),
+                                                        .size = 4,
+                                                        .first_patience_ms = 10 * test::patience().count()})
+                 .value();
+  const auto expect_right = [](const Error& error) {
+    EXPECT_EQ(error.code, ErrorCode::kTimeout) << to_string(error);
+    EXPECT_EQ(error.rank, 2);
+    expect_words(error, "rank 1 gave up set-up; rank(s) 2 of 4 had not joined");
+  };
+  Rank zero(port, 0, 4), three(port, 3, 4);
+  EXPECT_TRUE(zero.join());
+  EXPECT_TRUE(three.join());
+  RendezvousOptions options = job(1, 4, port);
+  options.timeout_ms = test::scaled(milliseconds(300)).count();
+  expect_right(failure_of(options));
+  for (Rank* rank : {&zero, &three}) {
+    const std::string told = rank->hear_sealed();
+    ASSERT_TRUE(told.starts_with('!'));
+    expect_right(wire::unpack_failure(std::string_view(told).substr(1)));
+  }
+}
+
+// The others are slow, and rank 0, which has the hub, does not wait for them: a stopped rank keeps its line open, too.
+TEST(Hub, ARankThatLeavesBetweenRoundsIsNamed) {
+  for (const std::int32_t leaver : {0, 1}) {
+    const std::uint16_t port = free_port();
+    std::atomic<std::int64_t> left_after_ms = -1;
+    on_ranks(up_to(3), [&](std::int32_t rank) {
+      auto bootstrap = tcp_bootstrap(job(rank, 3, port));
+      ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
+      const auto start = Clock::now();
+      if (rank == leaver) {
+        (*bootstrap)->set_succeeded();
+        bootstrap->reset();
+        left_after_ms = ms_since(start);
+        return;
+      }
+      EXPECT_TRUE(eventually([&] { return left_after_ms >= 0; }));
+      const auto blobs = (*bootstrap)->all_gather("x");
+      ASSERT_FALSE(blobs.ok());
+      expect_words(blobs.error(), "rank " + std::to_string(leaver) + " left set-up before the others");
+    });
+    EXPECT_LT(left_after_ms, 1500) << "the hub waits for 2 s";
+  }
+}
+
+// When the set-up has failed already, a rank that was late completes the round, and then nobody is missing.
+TEST(Hub, TakesALateBlobAndAGoodbyeAfterTheFailure) {
+  auto listener = listen_somewhere();
+  const std::uint16_t port = listener.port();
+  auto options = job(0, 2, port);
+  options.timeout_ms = 300;
+  options.listening_fd = listener.release();
+  auto rank = std::make_unique<Rank>(port, 1, 2);  // is connected before rank 0 begins
+  std::thread late([rank = std::move(rank)] {
+    EXPECT_TRUE(rank->join());
+    EXPECT_TRUE(rank->hear_sealed().starts_with('!'));
+    rank->say_sealed("bx");
+    rank->say_sealed("q");
+  });
+  const Error error = failure_of(options);  // the hub lives on until the late rank has left
+  late.join();
+  close(options.listening_fd);
+  EXPECT_EQ(error.code, ErrorCode::kTimeout);
+  EXPECT_EQ(error.rank, 1);
+}
+
+TEST(Hub, IsLeftByTheOthersWhenItEnds) {
+  const std::uint16_t port = free_port();
+  const pid_t root = fork();
+  if (root == 0) {
+    alarm(kLongestChildS);
+    auto bootstrap = tcp_bootstrap(job(0, 2, port));
+    pause();
+    _exit(0);
+  }
+  auto bootstrap = tcp_bootstrap(job(1, 2, port));
+  ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
+  std::thread killer([&] {  // before the call or in the middle of it: the result is the same
+    std::this_thread::sleep_for(milliseconds(100));
+    kill(root, SIGKILL);
+  });
+  const auto blobs = (*bootstrap)->all_gather("x");
+  ASSERT_FALSE(blobs.ok());
+  EXPECT_EQ(blobs.error().code, ErrorCode::kPeerLost);
+  EXPECT_EQ(blobs.error().rank, 0);
+  killer.join();
+  waitpid(root, nullptr, 0);
+}
+
+// Derived ports may be taken: by a program that says nothing of ours, by another job. All ranks find the one hub.
+TEST(Hub, IsFoundBehindForeignListenersOnItsPorts) {
+  auto foreign = listen_somewhere();
+  auto other = listen_somewhere();
+  const std::vector<std::uint16_t> ports = {foreign.port(), other.port(), free_port()};
+  const int foreign_fd = foreign.release();
+  std::thread echo([&] {  // answers every hello with nonsense
+    while (true) {
+      const int fd = accept(foreign_fd, nullptr, nullptr);
+      if (fd < 0) return;
+      EXPECT_GT(send(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28, MSG_NOSIGNAL), 0);
+      close(fd);
+    }
+  });
+  auto other_hub = RendezvousHub::start(std::move(other), {.job_id = "another",
+                                                           .key = test::key_for_tests(),
+                                                           .size = 2,
+                                                           .first_patience_ms = 10 * test::patience().count()})
+                       .value();
+  on_ranks(up_to(4), [&](std::int32_t rank) {
+    RendezvousOptions options = job(rank, 4, 0);
+    options.ports = ports;
+    if (rank == 0) std::this_thread::sleep_for(milliseconds(150));  // mostly the last, but any order is right
+    EXPECT_TRUE(meets(options));
+  });
+  RendezvousOptions lonely = job(1, 2, 0);
+  lonely.ports = {ports[0], ports[1]};
+  lonely.timeout_ms = test::scaled(milliseconds(2000)).count();
+  const Error error = failure_of(lonely);
+  expect_words(error, "what listens on port " + std::to_string(ports[0]) + " is not Tutti");
+  expect_words(error, "on port " + std::to_string(ports[1]) + " another job of Tutti is being set up");
+  shutdown(foreign_fd, SHUT_RDWR);
+  echo.join();
+  close(foreign_fd);
+}
+
+TEST(Hub, WithoutAnyFreePortRankZeroSaysSo) {
+  const auto taken = listen_somewhere();
+  const Error error = failure_of(job(0, 2, taken.port()));
+  EXPECT_EQ(error.code, ErrorCode::kSystem);
+  expect_words(error, "rank 0 cannot listen on 127.0.0.1:" + std::to_string(taken.port()));
+}
+
+RendezvousOptions by_id(std::int32_t rank, std::int32_t size, const UniqueId& id) {
+  RendezvousOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.unique_id = id;
+  options.timeout_ms = test::patience().count();
+  return options;
+}
+
+TEST(UniqueId, SeveralServeAtTheSameTimeEachOnce) {
+  const std::vector<UniqueId> ids = {UniqueId::create().value(), UniqueId::create().value(),
+                                     UniqueId::create().value()};
+  on_ranks(up_to(9), [&](std::int32_t i) { EXPECT_TRUE(meets(by_id(i / 3, 3, ids[std::size_t(i % 3)]))); });
+  const std::uint16_t port = unpack_unique_id(ids[0]).value().port;
+  // Another program may get the port then, which the kernel has chosen.
+  const bool closed = eventually([&] { return !test::somebody_listens(port); });
+  RendezvousOptions again = by_id(0, 3, ids[0]);
+  const auto start = Clock::now();
+  const Error error = failure_of(again);
+  const bool another = !closed || error.message.find("this is another job") != std::string::npos;
+  if (!another) expect_words(error, "an id serves once");
+  EXPECT_LT(ms_since(start), again.timeout_ms) << "no need to wait for the whole deadline";
+}
+
+TEST(UniqueId, TheMakerNeedsToBeNoRank) {
+  std::vector<pid_t> children;
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  for (std::int32_t rank = 0; rank < 3; ++rank) {  // before there are threads: a fork may catch one with a lock in hand
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(kLongestChildS);
+      std::array<char, 256> text{};
+      if (read(pipe_ends[0], text.data(), text.size()) != ssize_t{text.size()}) _exit(2);
+      const auto id = UniqueId::from_text({text.data(), text.size()});
+      _exit(id.ok() && meets(by_id(rank, 3, *id)) ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  const std::string text = UniqueId::create().value().to_text();
+  for (std::size_t i = 0; i < children.size(); ++i) {  // as much as PIPE_BUF takes is written and read as one
+    EXPECT_EQ(write(pipe_ends[1], text.data(), text.size()), ssize_t(text.size()));
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  for (const int end : pipe_ends) close(end);
+}
+
+TEST(UniqueId, TheFirstToComeSaysHowManyThereAre) {
+  const UniqueId id = UniqueId::create().value();
+  const UniqueIdParts parts = unpack_unique_id(id).value();
+  test::RawRank first(parts.port, 1, 2, parts.job_id, parts.key);
+  EXPECT_TRUE(first.join());
+  expect_words(failure_of(by_id(2, 3, id)), "rank 2 says that there are 3 ranks, the first to come said 2");
+  std::thread root([&] { EXPECT_TRUE(meets(by_id(0, 2, id))); });
+  first.say_sealed("b");  // the round of the set-up itself
+  EXPECT_TRUE(first.hear_sealed().starts_with('+'));
+  for (int round = 0; round < kRounds; ++round) {
+    first.say_sealed("b" + blob_of(1, round));
+    EXPECT_TRUE(first.hear_sealed().starts_with('+'));
+  }
+  root.join();
+}
+
+TEST(UniqueId, EndsWhenNobodyComes) {
+  const UniqueId id = UniqueId::create({.patience = milliseconds(50)}).value();
+  const std::uint16_t port = unpack_unique_id(id).value().port;
+  EXPECT_TRUE(eventually([&] { return !test::somebody_listens(port); }));
+  expect_words(failure_of(by_id(0, 2, id)), "nobody serves the unique id");
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,53 @@
+// The PMIx client over a library of a few lines, of which one call or another hangs.
+#include "bootstrap/pmix.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "tests/support/patience.h"
+
+namespace tutti {
+namespace {
+
+enum Outcome : int { kShared = 0, kNoLibrary = 10, kOtherText = 11, kTimedOut = 12, kOtherError = 13, kAgain = 14 };
+
+// In a process of its own, since the library belongs to the process. 15: it did not end.
+int outcome_when_hanging(const std::string& call) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(static_cast<unsigned>(test::patience().count() / 1000));
+    setenv("FAKE_PMIX_HANGS", call.c_str(), 1);
+    if (dlopen(TUTTI_FAKE_PMIX, RTLD_NOW | RTLD_GLOBAL) == nullptr) _exit(kNoLibrary);  // found by its name from now on
+    const auto share = [] {
+      return share_through_pmix(
+          0, []() -> Result<std::string> { return std::string("an id"); },
+          std::chrono::steady_clock::now() + test::scaled(std::chrono::milliseconds(500)));
+    };
+    const auto text = share();
+    if (text.ok()) std::exit(*text == "an id" ? kShared : kOtherText);
+    if (text.error().code != ErrorCode::kTimeout) _exit(kOtherError);
+    _exit(share().ok() ? kAgain : kTimedOut);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 15;
+}
+
+TEST(Pmix, AnIdIsShared) { EXPECT_EQ(outcome_when_hanging("nothing"), kShared); }
+
+TEST(Pmix, ACallThatHangsEndsAtTheDeadline) {
+  for (const char* call : {"PMIx_Init", "PMIx_Put", "PMIx_Commit"}) {
+    EXPECT_EQ(outcome_when_hanging(call), kTimedOut) << call;
+  }
+}
+
+// It is given 3 s, since a launcher takes a rank that ends without it for crashed.
+TEST(Pmix, AGoodbyeThatHangsDoesNotHoldTheProcess) { EXPECT_EQ(outcome_when_hanging("PMIx_Finalize"), kShared); }
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,214 @@
+// Bits that are flipped on their way between ranks, in a slot of shared memory and in the bytes that go to a socket:
+// the rank that receives them says so and by which hop they came, the others learn that the call has failed, and the
+// communicator works on. This program's own send() and sendmsg() stand before the system's.
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+
+#include "communicator/process_support.h"
+#include "communicator/support.h"
+
+namespace {
+
+constexpr std::size_t kLeastToFlip = 64 * 1024;  // bytes of a message, so that it is one of data
+std::atomic<int> to_flip = 0;                    // messages that are still to be altered
+
+ssize_t send_flipped(int fd, const msghdr& message, int flags) {
+  std::vector<char> bytes;
+  for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
+    const auto* from = static_cast<const char*>(message.msg_iov[i].iov_base);
+    bytes.insert(bytes.end(), from, from + message.msg_iov[i].iov_len);
+  }
+  const std::size_t place = bytes.size() / 2;
+  bytes[place] = static_cast<char>(bytes[place] ^ 0x10);
+  const ssize_t sent = syscall(SYS_sendto, fd, bytes.data(), bytes.size(), flags, nullptr, 0);
+  if (sent <= static_cast<ssize_t>(place)) ++to_flip;  // it has not gone yet
+  return sent;
+}
+
+bool takes_turn(std::size_t bytes) {
+  int left = to_flip.load();
+  return bytes >= kLeastToFlip && left > 0 && to_flip.compare_exchange_strong(left, left - 1);
+}
+
+}  // namespace
+
+extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < message->msg_iovlen; ++i) bytes += message->msg_iov[i].iov_len;
+  return takes_turn(bytes) ? send_flipped(fd, *message, flags) : syscall(SYS_sendmsg, fd, message, flags);
+}
+
+extern "C" ssize_t send(int fd, const void* data, std::size_t bytes, int flags) {
+  iovec part{.iov_base = const_cast<void*>(data), .iov_len = bytes};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  return sendmsg(fd, &message, flags);
+}
+
+namespace tutti::test {
+namespace {
+
+constexpr std::size_t kCount = 1 << 20;  // float32: many messages, so that nobody ends before it knows
+
+Communicators summed(std::int32_t ranks, const char* transport, std::int32_t nodes = 1) {
+  CommunicatorOptions options;
+  options.timeout = patience();
+  options.transport = transport;
+  options.checksum = true;
+  auto made = Communicator::create_all(ranks, options, nodes);
+  EXPECT_TRUE(made.ok()) << to_string(made.error());
+  return std::move(*made);
+}
+
+Status sum(Communicator& rank, std::vector<float>& data) {
+  return rank.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
+}
+
+// One rank has found it, and names sender, receiver and way; the others have learnt of it.
+void expect_one_found_it(const std::vector<Status>& results, const std::string& way) {
+  int found = 0;
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    ASSERT_FALSE(results[rank].ok()) << "rank " << rank << " knows nothing of it";
+    const Error& error = results[rank].error();
+    EXPECT_EQ(error.code, ErrorCode::kDamaged) << to_string(error);
+    if (error.message.find("the checksum of message") == std::string::npos) continue;
+    ++found;
+    const std::string hop = "from rank " + std::to_string(error.rank) + " to rank " + std::to_string(rank) + " over ";
+    EXPECT_NE(error.message.find(hop + way), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("all_reduce #"), std::string::npos) << error.message;
+  }
+  EXPECT_EQ(found, 1);
+}
+
+void expect_good_sums(Communicators& ranks) {
+  on_every_rank(ranks, [&](Communicator& rank) {
+    std::vector<float> data(1000, 1.0F);
+    const Status status = sum(rank, data);
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+    EXPECT_EQ(data[999], static_cast<float>(ranks.size()));
+  });
+}
+
+TEST(Checksums, FindABitThatWasFlippedInATcpStream) {
+  Communicators ranks = summed(3, "tcp");
+  expect_good_sums(ranks);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Status> results(ranks.size());
+    to_flip = 1;
+    on_every_rank(ranks, [&](Communicator& rank) {
+      std::vector<float> data(kCount, 1.0F);
+      results[static_cast<std::size_t>(rank.rank())] = sum(rank, data);
+    });
+    EXPECT_EQ(to_flip, 0) << "nothing was altered";
+    expect_one_found_it(results, "tcp, 127.0.0.1:");
+    expect_good_sums(ranks);
+  }
+}
+
+TEST(Checksums, WithoutThemItGoesUnseen) {
+  CommunicatorOptions options;
+  options.transport = "tcp";
+  auto ranks = Communicator::create_all(2, options);
+  ASSERT_TRUE(ranks.ok());
+  std::atomic<int> wrong = 0;
+  to_flip = 1;
+  on_every_rank(*ranks, [&](Communicator& rank) {
+    std::vector<float> data(kCount, 1.0F);
+    EXPECT_TRUE(sum(rank, data).ok());
+    for (const float value : data) wrong += value != 2.0F;
+  });
+  EXPECT_EQ(to_flip, 0);
+  EXPECT_GT(wrong, 0) << "the test flips nothing that counts";
+}
+
+TEST(Checksums, FindABitThatWasFlippedInATransfer) {
+  Communicators ranks = summed(2, "tcp");
+  to_flip = 1;
+  on_every_rank(ranks, [&](Communicator& rank) {
+    std::vector<float> data(kCount, 1.0F);
+    if (rank.rank() == 0) {
+      static_cast<void>(rank.send(data.data(), data.size(), DataType::kFloat32, 1));  // may end before it is read
+      return;
+    }
+    const Status status = rank.receive(data.data(), data.size(), DataType::kFloat32, 0);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kDamaged) << to_string(status.error());
+    EXPECT_EQ(status.error().rank, 0);
+    EXPECT_NE(status.error().message.find("from rank 0 to rank 1 over tcp"), std::string::npos)
+        << status.error().message;
+  });
+  expect_good_sums(ranks);
+}
+
+constexpr float kPattern = 1234.5F;
+
+// Flips a bit of what looks like a slot full of the pattern. False: there is none.
+bool flip_in_shared_memory() {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  const std::vector<float> wanted(1024, kPattern);
+  while (std::getline(maps, line)) {
+    if (line.find("memfd:") == std::string::npos || line.find("rw-s") == std::string::npos) continue;
+    const std::size_t dash = line.find('-');
+    auto* at = reinterpret_cast<std::byte*>(std::stoull(line.substr(0, dash), nullptr, 16));
+    const auto* end = reinterpret_cast<std::byte*>(std::stoull(line.substr(dash + 1), nullptr, 16));
+    for (; at + wanted.size() * sizeof(float) <= end; at += 4096) {
+      if (std::memcmp(at, wanted.data(), wanted.size() * sizeof(float)) != 0) continue;
+      at[1000] ^= std::byte{1};
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(Checksums, FindABitThatWasFlippedInASlot) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "who looks for a bit to flip in the memory of running ranks races with them";
+#endif
+  Communicators ranks = summed(2, "shm");
+  expect_good_sums(ranks);
+  std::vector<Status> results(2);
+  std::thread early([&] {
+    std::vector<float> data(kCount, kPattern);
+    results[0] = sum(*ranks[0], data);
+  });
+  bool flipped = false;  // before rank 1 comes, so that it cannot have read it yet
+  for (int i = 0; i < 2000 && !flipped; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    flipped = flip_in_shared_memory();
+  }
+  EXPECT_TRUE(flipped) << "nothing was found in shared memory";
+  std::vector<float> data(kCount, 1.0F);
+  results[1] = sum(*ranks[1], data);
+  early.join();
+  expect_one_found_it(results, "shared memory");
+  expect_good_sums(ranks);
+}
+
+TEST(Checksums, MustBeAskedForOnAllRanks) {
+  const std::uint16_t port = free_port();
+  std::vector<std::thread> threads;
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([=] {
+      CommunicatorOptions options = job(rank, 2, port);
+      options.checksum = rank == 1;
+      const auto made = Communicator::create(options);
+      ASSERT_FALSE(made.ok());
+      EXPECT_EQ(made.error().code, ErrorCode::kMismatch);
+      EXPECT_EQ(made.error().rank, 1);
+      EXPECT_NE(made.error().message.find("TUTTI_CHECKSUM=1"), std::string::npos) << made.error().message;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tutti::test

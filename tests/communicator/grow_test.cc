@@ -1,0 +1,135 @@
+// Newcomers in a running job: ranks as processes, killed ones replaced; what is refused.
+#include <gmock/gmock.h>
+#include <sys/prctl.h>
+
+#include <cstring>
+#include <new>
+
+#include "communicator/process_support.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+struct Board {
+  std::atomic<int> ready;
+  std::atomic<int> id_made;
+  char id[257];
+};
+
+Board& make_board() {
+  void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return *new (memory) Board{};
+}
+
+UniqueId publish_id(Board& board) {
+  const auto id = UniqueId::create();
+  EXPECT_TRUE(id.ok());
+  std::strncpy(board.id, id->to_text().c_str(), sizeof(board.id) - 1);
+  board.id_made = 1;
+  return *id;
+}
+
+int come_as_newcomer(Board& board, std::int32_t rank, std::int32_t size, const char* transport) {
+  while (board.id_made == 0) std::this_thread::sleep_for(milliseconds(2));
+  const auto id = UniqueId::from_text(board.id);
+  if (!id.ok()) return 20;
+  CommunicatorOptions options;
+  options.unique_id = *id;
+  options.rank = rank;
+  options.size = size;
+  options.transport = transport;
+  auto grown = Communicator::create(options);
+  if (!grown.ok()) std::fprintf(stderr, "newcomer %d: %s\n", rank, to_string(grown.error()).c_str());
+  return grown.ok() && sum_is_right(**grown, 1000) && sum_is_right(**grown, 300'007) ? 0 : 21;
+}
+
+class Grow : public testing::TestWithParam<const char*> {};
+
+TEST_P(Grow, AdmitsNewcomersBehindThoseWhoWereThere) {
+  Board& board = make_board();
+  const std::uint16_t port = free_port();
+  std::vector<pid_t> children;
+  for (std::int32_t rank = 0; rank < 4; ++rank) {
+    children.push_back(start([&, rank] {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (rank >= 2) return come_as_newcomer(board, rank, 4, GetParam());
+      CommunicatorOptions options = job(rank, 2, port);
+      options.transport = GetParam();
+      auto old = Communicator::create(options);
+      if (!old.ok()) return 2;
+      auto grown = (*old)->grow(4, rank == 1 ? std::optional(publish_id(board)) : std::nullopt);
+      if (!grown.ok()) std::fprintf(stderr, "rank %d: %s\n", rank, to_string(grown.error()).c_str());
+      if (!grown.ok() || (*grown)->rank() != rank || (*grown)->size() != 4) return 3;
+      if ((*grown)->transport() != (*old)->transport()) return 4;
+      if (!sum_is_right(**grown, 1000) || !sum_is_right(**grown, 300'007)) return 5;
+      return sum_is_right(**old, 1000) ? 0 : 6;
+    }));
+  }
+  for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
+}
+
+// kill -9, agree and shrink, a replacement comes, and the job has its size again.
+TEST_P(Grow, ReplacesAKilledRank) {
+  Board& board = make_board();
+  const std::uint16_t port = free_port();
+  std::vector<pid_t> children;
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    children.push_back(start([&, rank] {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      CommunicatorOptions options = job(rank, 3, port);
+      options.transport = GetParam();
+      auto communicator = Communicator::create(options);
+      if (!communicator.ok()) return 2;
+      ++board.ready;
+      while (sum_fails(**communicator, {}).empty()) continue;
+      auto fewer = (*communicator)->shrink();
+      if (!fewer.ok() || (*fewer)->size() != 2) return 3;
+      const bool first = (*fewer)->rank() == 0;
+      auto again = (*fewer)->grow(3, first ? std::optional(publish_id(board)) : std::nullopt);
+      if (!again.ok()) std::fprintf(stderr, "rank %d: %s\n", rank, to_string(again.error()).c_str());
+      return again.ok() && sum_is_right(**again, 1000) && sum_is_right(**again, 300'007) ? 0 : 4;
+    }));
+  }
+  for (int i = 0; i < 4000 && board.ready < 3; ++i) std::this_thread::sleep_for(milliseconds(5));
+  kill(children[0], SIGKILL);
+  children.push_back(start([&] { return come_as_newcomer(board, 2, 3, GetParam()); }));
+  for (std::size_t i = 0; i < children.size(); ++i) EXPECT_EQ(status_of(children[i]), i == 0 ? 128 + SIGKILL : 0) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Grow, testing::Values("auto", "tcp"),
+                         [](const auto& way) { return std::string(way.param); });
+
+TEST(Grow, RefusesWhatCannotBeRight) {
+  CommunicatorOptions options;
+  options.setup_timeout = milliseconds(500);
+  auto made = Communicator::create_all(2, options);
+  ASSERT_TRUE(made.ok());
+  on_every_rank(*made, [](Communicator& rank) {
+    const auto fewer = rank.grow(2);
+    ASSERT_FALSE(fewer.ok());
+    EXPECT_EQ(fewer.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(fewer.error().message, HasSubstr("grow: 2 ranks, of which 2 are there"));
+    const auto nobody = rank.grow(3);
+    ASSERT_FALSE(nobody.ok());
+    EXPECT_THAT(nobody.error().message, HasSubstr("no rank gave a unique id"));
+    const auto both = rank.grow(3, *UniqueId::create());
+    ASSERT_FALSE(both.ok());
+    EXPECT_EQ(both.error().code, ErrorCode::kMismatch);
+    EXPECT_EQ(both.error().rank, 1);
+    const auto sizes = rank.grow(3 + rank.rank());
+    ASSERT_FALSE(sizes.ok());
+    EXPECT_THAT(sizes.error().message, HasSubstr("rank 0 wants to grow to 3 ranks, rank 1 to 4"));
+    const auto alone = rank.grow(3, rank.rank() == 0 ? std::optional(*UniqueId::create()) : std::nullopt);
+    ASSERT_FALSE(alone.ok());
+    EXPECT_EQ(alone.error().code, ErrorCode::kTimeout);
+    EXPECT_EQ(alone.error().scope, ErrorScope::kCall);
+    EXPECT_THAT(alone.error().message, HasSubstr("2"));
+    EXPECT_TRUE(sum_is_right(rank, 100));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,366 @@
+// Calls short enough for slates: the same bits as the plans that they stand for, in step with all other calls, and told
+// in the same words when ranks disagree or stay away.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/wait.h"
+#include "communicator/communicator_impl.h"
+#include "communicator/support.h"
+#include "tests/support/threads.h"
+#include "transports/shm_ranks.h"
+#include "transports/transport.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+using Kind = CollectiveKind;
+using Bytes = std::vector<std::byte>;
+
+// Bits of every kind, the same in every run; of floats all classes of values.
+Bytes random_bits(std::size_t bytes, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes bits(bytes);
+  for (std::byte& byte : bits) byte = static_cast<std::byte>(random());
+  return bits;
+}
+
+struct Shape {
+  Kind kind;
+  std::size_t count;
+  DataType type;
+  ReduceOp op;
+};
+
+// What every rank's output holds after one call.
+std::vector<Bytes> outputs_of(Communicators& ranks, const Shape& shape) {
+  const std::size_t blocks = ranks.size();
+  const std::size_t bytes = blocks * shape.count * size_of(shape.type);
+  std::vector<Bytes> outputs(blocks, Bytes(bytes));
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const auto number = static_cast<std::size_t>(rank.rank());
+    const Bytes input = random_bits(bytes, static_cast<std::uint32_t>(number) + 1);
+    CollectiveCall call;
+    call.kind = shape.kind;
+    call.input = input.data();
+    call.output = outputs[number].data();
+    call.count = shape.count;
+    call.type = shape.type;
+    call.op = shape.op;
+    call.root = static_cast<std::int32_t>(blocks) - 1;
+    CallOptions options;
+    options.algorithm = shape.kind == Kind::kAllReduce ? Algorithm::kOneShot : Algorithm::kDirect;
+    options.scale.real = 0.3;
+    options.scale.integer = 3;
+    const Status status = rank.run(call, options);
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  });
+  return outputs;
+}
+
+TEST(Slates, GiveTheBitsOfThePlansThatTheyStandFor) {
+  Communicators by_slates = make_ranks(4);
+  Communicators by_messages = make_world(kWorlds[1], 4);
+  for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter, Kind::kAllGather, Kind::kAllToAll,
+                          Kind::kBroadcast, Kind::kGather, Kind::kScatter}) {
+    for (const DataType type : {DataType::kInt8, DataType::kUint32, DataType::kInt64, DataType::kFloat16,
+                                DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64, DataType::kFloat8E5M2}) {
+      for (const ReduceOp op :
+           {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg, ReduceOp::kPreMulSum}) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kMostShownBytes / 4 / size_of(type)}) {
+          const Shape shape{.kind = kind, .count = count, .type = type, .op = op};
+          EXPECT_EQ(outputs_of(by_slates, shape), outputs_of(by_messages, shape))
+              << to_string(kind) << " " << to_string(type) << " " << to_string(op) << " " << count;
+        }
+        if (kind != Kind::kAllReduce && kind != Kind::kReduce && kind != Kind::kReduceScatter) break;
+      }
+    }
+  }
+}
+
+// A root that only sends runs ahead of its readers, and calls with and without slates take turns, so that a slate comes
+// to be used by two calls in a row.
+TEST(Slates, AreNotWrittenBeforeTheLastReaderIsDone) {
+  constexpr int kRounds = 3000;
+  Communicators ranks = make_ranks(3);
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::mt19937 same(7);  // all ranks draw alike
+    std::mt19937 own(static_cast<std::uint32_t>(rank.rank()));
+    std::vector<std::int32_t> data(4 * kMostShownBytes);
+    for (int round = 0; round < kRounds; ++round) {
+      const std::size_t count = same() % 3 == 0 ? kMostShownBytes / 4 + 1 : 1 + same() % (kMostShownBytes / 4);
+      const auto root = static_cast<std::int32_t>(same() % 3);
+      if (own() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+      const std::int32_t word = round * 4 + 1;
+      if (same() % 4 == 0) {
+        std::fill_n(data.begin(), count, word + rank.rank());
+        ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kInt32, ReduceOp::kSum).ok());
+        ASSERT_EQ(data[0], 3 * word + 3);
+        ASSERT_EQ(data[count - 1], 3 * word + 3);
+      } else {
+        std::fill_n(data.begin(), count, rank.rank() == root ? word : -1);
+        ASSERT_TRUE(rank.broadcast(data.data(), data.data(), count, DataType::kInt32, root).ok());
+        ASSERT_EQ(data[0], word);
+        ASSERT_EQ(data[count - 1], word);
+      }
+    }
+  });
+}
+
+TEST(Slates, DisagreementIsNamedAndTheNextCallsAreInStep) {
+  Communicators ranks = make_ranks(2);
+  for (const std::size_t other : {std::size_t{3}, kMostShownBytes}) {  // by a slate as well, and by messages
+    std::atomic<int> told = 0;
+    on_every_rank(ranks, [&](Communicator& rank) {
+      std::vector<float> data(2 * kMostShownBytes, 1.0f);
+      for (int warm_up = 0; warm_up < 3; ++warm_up) {
+        ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), 1, DataType::kFloat32, ReduceOp::kSum).ok());
+      }
+      const std::size_t count = rank.rank() == 0 ? 2 : other;
+      const Status status = rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+      EXPECT_THAT(status.error().message, HasSubstr("count"));
+      ++told;
+    });
+    EXPECT_EQ(told, 2);
+  }
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int round = 0; round < 10; ++round) {
+      float one = 1.0f;
+      ASSERT_TRUE(rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+      ASSERT_EQ(one, 2.0f);
+    }
+  });
+}
+
+TEST(Slates, WhoStaysAwayIsNamedAndMayComeBackLater) {
+  Communicators ranks = make_ranks(3);
+  std::barrier others_gave_up(3);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    for (int round = 0; round < 6; ++round) {
+      float one = 1.0f;
+      CallOptions options;
+      if (round == 3 && rank.rank() == 1) others_gave_up.arrive_and_wait();
+      if (round == 3) options.timeout = scaled(std::chrono::milliseconds(300));
+      const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum, options);
+      if (round == 3) {  // the late one still finds what the others have shown
+        if (rank.rank() == 1) continue;
+        EXPECT_FALSE(status.ok());
+        EXPECT_THAT(to_string(status.error()), HasSubstr("not entered by rank 1"));
+        others_gave_up.arrive_and_wait();
+        continue;
+      }
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+      EXPECT_EQ(one, 3.0f);
+    }
+  });
+}
+
+// Other threads of the rank send, receive, start work and finalize while a short call waits.
+TEST(Slates, OtherThreadsAreServedWhileAShortCallWaits) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::thread beside([&rank] {
+      for (int i = 0; i < 200; ++i) {
+        int word = rank.rank() == 0 ? i : -1;
+        const Status moved =
+            rank.rank() == 0 ? rank.send(&word, 1, DataType::kInt32, 1) : rank.receive(&word, 1, DataType::kInt32, 0);
+        ASSERT_TRUE(moved.ok()) << to_string(moved.error());
+        ASSERT_EQ(word, i);
+      }
+    });
+    for (int i = 0; i < 2000; ++i) {
+      std::int64_t sum = i;
+      ASSERT_TRUE(rank.all_reduce(&sum, &sum, 1, DataType::kInt64, ReduceOp::kSum).ok());
+      ASSERT_EQ(sum, 2 * i);
+    }
+    beside.join();
+  });
+  // One rank finalizes while its own call waits for the other rank, which is late.
+  std::atomic<bool> finalizing = false;
+  on_every_rank(ranks, [&finalizing](Communicator& rank) {
+    std::thread ends;
+    if (rank.rank() == 0) {
+      ends = std::thread([&rank, &finalizing, calling = gettid()] {
+        EXPECT_TRUE(falls_asleep(calling));
+        finalizing = true;
+        EXPECT_TRUE(rank.finalize().ok());
+      });
+    } else {
+      EXPECT_TRUE(eventually([&finalizing] { return finalizing.load(); }));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // to do wrong in
+    }
+    float one = 1.0f;
+    const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+    EXPECT_EQ(one, 2.0f);
+    if (ends.joinable()) ends.join();
+  });
+}
+
+// What the turns of the slates count on: an empty call, too, ends only when all have entered it.
+TEST(Slates, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    for (int round = 0; round < 3; ++round) {
+      int word = rank.rank() == 0 ? 10 + round : 0;
+      const Status moved = rank.broadcast(&word, &word, 1, DataType::kInt32, 0);
+      ASSERT_TRUE(moved.ok()) << round << ": " << to_string(moved.error());
+      ASSERT_EQ(word, 10 + round);
+      ASSERT_TRUE(rank.all_reduce(&word, &word, 0, DataType::kInt32, ReduceOp::kSum, with(Algorithm::kRing)).ok());
+    }
+  });
+}
+
+// Roots and those that only send run ahead as far as slates and long rooms let them, in turns that differ from rank to
+// rank: nothing is overwritten that somebody has still to read.
+TEST(Slates, RanksThatRunAheadOverwriteNothing) {
+  constexpr std::uint32_t kRanks = 4;
+  constexpr int kCalls = 3000;
+  Communicators ranks = make_ranks(kRanks, patience(), "off");
+  on_every_rank(ranks, [&](Communicator& rank) {
+    std::mt19937 alike(7);  // the same calls on all ranks
+    std::mt19937 own(static_cast<std::uint32_t>(rank.rank()) + 100);
+    std::vector<std::int32_t> input, output;
+    const std::int32_t me = rank.rank();
+    for (int round = 0; round < kCalls; ++round) {
+      const Kind kind = std::array{Kind::kBroadcast, Kind::kScatter, Kind::kReduce, Kind::kGather}[alike() % 4];
+      const auto root = static_cast<std::int32_t>(alike() % 8 == 0 ? alike() % kRanks : 1);
+      const std::size_t count = std::array<std::size_t, 4>{1, 9, 300, 4000}[alike() % 4];  // line, room, long room
+      input.assign(kRanks * count, round * 10 + me);
+      output.assign(kRanks * count, -1);
+      for (std::uint32_t i = 0; i < own() % 64 * (own() % 16 == 0 ? 200 : 1); ++i) relax();
+      const CollectiveCall call{.kind = kind,
+                                .input = input.data(),
+                                .output = output.data(),
+                                .count = count,
+                                .type = DataType::kInt32,
+                                .root = root};
+      const Status status = rank.run(call, {});
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+      const bool takes = kind == Kind::kBroadcast || kind == Kind::kScatter || me == root;
+      for (std::uint32_t block = 0; takes && block < (kind == Kind::kGather ? kRanks : 1); ++block) {
+        const std::int32_t expected = kind == Kind::kReduce   ? static_cast<std::int32_t>(kRanks) * round * 10 + 6
+                                      : kind == Kind::kGather ? round * 10 + static_cast<std::int32_t>(block)
+                                                              : round * 10 + root;
+        for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(output[block * count + i], expected) << "call " << round;
+      }
+    }
+  });
+}
+
+TEST(Slates, AnAbortEndsAWaitingShortCall) {
+  Communicators ranks = make_ranks(2);
+  std::thread aborts([&ranks] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ranks[0]->abort();
+  });
+  float one = 1.0f;
+  const Status status = ranks[0]->all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+  aborts.join();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kAborted);
+}
+
+// What another thread starts while a short call waits is begun when that is done, though nobody waits for it.
+TEST(Slates, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
+  constexpr std::uint32_t kRounds = 1500;
+  Communicators ranks = make_ranks(2);
+  std::atomic<bool> failed = false;
+  for (std::uint32_t round = 0; round < kRounds && !failed; ++round) {
+    std::array<std::int32_t, 2> words{static_cast<std::int32_t>(round), -1};
+    on_every_rank(ranks, [&](Communicator& rank) {
+      Work work;
+      std::thread beside;
+      const bool sends = rank.rank() == 0;
+      std::int32_t* word = &words[sends ? 0 : 1];
+      if (sends) {
+        beside = std::thread([&] {
+          Group group;
+          ASSERT_TRUE(group.send(rank, word, 1, DataType::kInt32, 1).ok());
+          for (std::uint32_t i = 0; i < round % 97 * 20; ++i) relax();
+          auto started = group.start();
+          ASSERT_TRUE(started.ok());
+          work = std::move(*started);
+        });
+      } else {
+        for (std::uint32_t i = 0; i < round % 89 * 40; ++i) relax();
+      }
+      float one = 1.0f;
+      Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+      while (!status.ok() && status.error().code == ErrorCode::kInvalidArgument) {  // the group is open
+        status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
+      }
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+      if (sends) return beside.join();
+      const Status got = rank.receive(word, 1, DataType::kInt32, 0);
+      ASSERT_TRUE(got.ok() || failed.exchange(true)) << "round " << round << ": " << to_string(got.error());
+      EXPECT_EQ(*word, static_cast<std::int32_t>(round));
+    });
+  }
+  EXPECT_FALSE(failed);
+}
+
+// A root that ran ahead, by slates and by messages, is still told of with what it meant.
+TEST(Slates, DisagreementWithARootFarAheadIsTold) {
+  constexpr std::size_t kLong = 2 * kMostShownBytes / sizeof(float);
+  Communicators ranks = make_ranks(2, scaled(std::chrono::milliseconds(1500)));
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::vector<float> data(kLong, 1.0f);
+    const auto broadcast = [&](std::size_t count) {
+      return rank.broadcast(data.data(), data.data(), count, DataType::kFloat32, 0);
+    };
+    if (rank.rank() == 0) {
+      ASSERT_TRUE(broadcast(1).ok());
+      const CallOptions by_messages = with(Algorithm::kBinomial);
+      while (rank.broadcast(data.data(), data.data(), kLong, DataType::kFloat32, 0, by_messages).ok()) continue;
+      // Nobody takes more.
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const Status status = broadcast(2);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+    EXPECT_THAT(status.error().message, HasSubstr("rank 0 passed count 1, rank 1 passed count 2"));
+  });
+}
+
+// A rank whose peer is always late finds out that spinning does not pay, though the call is first waited for in other
+// ways than the rest of it.
+TEST(Slates, SpinningThatDoesNotPayIsGivenUp) {
+  constexpr WaitLimits kLimits{.spins = 2000, .yields = 100};
+  auto transports = shm_ranks({.ranks = 2}, in_process_exchanges(2));
+  const auto clock = std::make_shared<SteadyClock>();  // as ranks of one process share it
+  const auto prover = std::make_shared<Prover>(true);  // likewise
+  Communicators ranks;
+  const AdaptiveWaiter* first = nullptr;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    auto waiter = std::make_unique<AdaptiveWaiter>(kLimits);
+    if (rank == 0) first = waiter.get();
+    World world{
+        .clock = clock, .waiter = std::move(waiter), .transport = std::move(transports[rank]), .prover = prover};
+    ranks.push_back(detail::CommunicatorImpl::wrap(
+        std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), patience())));
+  }
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int round = 0; round < 30; ++round) {
+      if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      float one = 1.0f;
+      ASSERT_TRUE(rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+    }
+  });
+  EXPECT_LE(first->spins(), kLimits.spins / 20);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,137 @@
+// Calls that end alike on all ranks that live: as many have gone well on each, whoever is killed whenever.
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <iterator>
+#include <new>
+#include <random>
+
+#include "communicator/process_support.h"
+
+namespace tutti::test {
+namespace {
+
+constexpr std::int32_t kSize = 4;
+
+struct Report {
+  std::atomic<std::int64_t> begun[kSize];  // calls
+  std::atomic<std::int64_t> good[kSize];   // calls that have ended well
+};
+
+Report& make_report() {
+  void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return *new (memory) Report{};
+}
+
+// The ranks of a job, each a process that works until body(communicator, its rank) returns.
+std::vector<pid_t> start_job(bool uniform, const char* transport,
+                             const std::function<void(Communicator&, std::int32_t)>& body) {
+  const std::uint16_t port = free_port();
+  std::vector<pid_t> children;
+  for (std::int32_t me = 0; me < kSize; ++me) {
+    children.push_back(start([&, me] {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      CommunicatorOptions options = job(me, kSize, port);
+      options.transport = transport;
+      options.uniform = uniform;
+      auto communicator = Communicator::create(options);
+      if (!communicator.ok()) return 2;
+      body(**communicator, me);
+      return 0;
+    }));
+  }
+  return children;
+}
+
+// One broadcast from `root`, counted in the report. False: it has failed.
+bool broadcast(Communicator& rank, Report& report, std::int32_t root, const CallOptions& options = {}) {
+  std::vector<float> data(1000, static_cast<float>(rank.rank()));
+  ++report.begun[rank.rank()];
+  const Status status = rank.broadcast(data.data(), data.data(), data.size(), DataType::kFloat32, root, options);
+  if (status.ok()) ++report.good[rank.rank()];
+  return status.ok();
+}
+
+// Waits for the end of all after the victim was killed. True: the survivors count alike.
+bool alike_after_the_end(const std::vector<pid_t>& children, std::size_t victim, const Report& report) {
+  bool alike = true;
+  std::int64_t first = -1;
+  for (std::size_t me = 0; me < kSize; ++me) {
+    EXPECT_EQ(status_of(children[me]), me == victim ? 128 + SIGKILL : 0) << "rank " << me;
+    if (me == victim) continue;
+    if (first < 0) first = report.good[me];
+    alike = alike && report.good[me] == first;
+  }
+  EXPECT_GT(first, 0);
+  return alike;
+}
+
+class Uniform : public testing::TestWithParam<const char*> {};
+
+// Killed at any moment of broadcasts whose root, of 16 in a row the same, runs ahead of the others.
+TEST_P(Uniform, SurvivorsHaveAsManyGoodCalls) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 12; ++round) {
+    const std::size_t victim = random() % kSize;
+    const auto after = std::chrono::microseconds(20'000 + random() % 20'000);
+    Report& report = make_report();
+    const auto children = start_job(true, GetParam(), [&](Communicator& rank, std::int32_t me) {
+      while (true) {
+        const auto root = static_cast<std::int32_t>(report.good[me] / 16 % kSize);
+        if (me != root) std::this_thread::sleep_for(std::chrono::microseconds(200));
+        if (!broadcast(rank, report, root)) return;
+      }
+    });
+    ASSERT_TRUE(eventually([&] {
+      return std::all_of(std::begin(report.good), std::end(report.good), [](const auto& good) { return good > 0; });
+    }));
+    std::this_thread::sleep_for(after);
+    kill(children[victim], SIGKILL);
+    EXPECT_TRUE(alike_after_the_end(children, victim, report)) << "rank " << victim << " was killed";
+  }
+}
+
+// Rank 1, which passes everything on from the root to ranks 2 and 3, leaves out the last call and is killed: the root
+// has sent, and can know that nothing arrives only if it waits for the others' word.
+TEST(Uniform, TheRootKnowsThatACallWasNotPassedOn) {
+  constexpr std::int64_t kGood = 5;
+  for (const bool uniform : {true, false}) {
+    Report& report = make_report();
+    const auto children = start_job(uniform, "tcp", [&](Communicator& rank, std::int32_t me) {
+      while (broadcast(rank, report, 0, with(Algorithm::kChain))) {
+        while (me == 1 && report.good[me] == kGood) pause();
+      }
+    });
+    ASSERT_TRUE(eventually([&] {
+      return report.good[1] == kGood && report.begun[2] == kGood + 1 && report.begun[3] == kGood + 1 &&
+             (uniform ? report.begun[0] : report.good[0]) > kGood;
+    }));
+    kill(children[1], SIGKILL);
+    EXPECT_EQ(alike_after_the_end(children, 1, report), uniform);
+    for (const std::int32_t rank : {2, 3}) EXPECT_EQ(report.good[rank], kGood);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Uniform, testing::Values("auto", "tcp"),
+                         [](const auto& way) { return std::string(way.param); });
+
+TEST(Uniform, WorksOnAfterADisagreement) {
+  CommunicatorOptions options;
+  options.uniform = true;
+  options.timeout = patience();
+  auto made = Communicator::create_all(3, options);
+  ASSERT_TRUE(made.ok());
+  on_every_rank(*made, [](Communicator& rank) {
+    std::vector<float> data(100);
+    const std::size_t count = rank.rank() == 2 ? 99 : 100;
+    const Status status = rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum);
+    EXPECT_FALSE(status.ok());
+    EXPECT_TRUE(sum_is_right(rank, 1000));
+    auto child = rank.duplicate();
+    ASSERT_TRUE(child.ok());
+    EXPECT_TRUE(sum_is_right(**child, 1000));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

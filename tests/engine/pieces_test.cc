@@ -1,0 +1,69 @@
+// How long calls are cut. What the pieces do is tested over the double of the CUDA driver: tests/cuda/pieces_test.cc.
+#include "engine/pieces.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "tutti/types.h"
+
+namespace tutti::detail {
+namespace {
+
+TEST(Pieces, CoverTheBlockInOrder) {
+  for (const std::size_t element_bytes : {1u, 2u, 4u, 8u}) {
+    const std::uint64_t least = 2 * kPieceBytes / element_bytes;
+    for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, least - 1, least, least + 1, 3 * least,
+                                      kMostPieces * least + 1, 1000 * least + 77}) {
+      const std::vector<Piece> pieces = cut(count, element_bytes);
+      EXPECT_EQ(pieces.size() > 1, count >= least) << count << " elements of " << element_bytes;
+      EXPECT_LE(pieces.size(), kMostPieces);
+      std::uint64_t next = 0;
+      for (const Piece& piece : pieces) {
+        EXPECT_EQ(piece.first, next);
+        EXPECT_EQ(piece.first * element_bytes % 4096, 0u) << "off its page";
+        EXPECT_TRUE(piece.count > 0 || count == 0);
+        EXPECT_LE(piece.count, pieces.front().count);
+        next += piece.count;
+      }
+      EXPECT_EQ(next, count);
+      if (count < kMostPieces * least / 2) {
+        EXPECT_LE(pieces.front().count * element_bytes, 2 * kPieceBytes);
+      }
+    }
+  }
+}
+
+TEST(Pieces, OnlyPlansThatDoTheSameWithEveryElementAreCut) {
+  const auto same = [](CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks) {
+    Collective collective;
+    collective.kind = kind;
+    collective.ranks = ranks;
+    auto generator = find_generator(collective, algorithm);
+    EXPECT_TRUE(generator.ok()) << to_string(generator.error());
+    return generator.ok() && gives_same_in_pieces(generator->shape);
+  };
+  using Kind = CollectiveKind;
+  for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kRecursiveDoubling}) {
+    EXPECT_TRUE(same(Kind::kAllReduce, algorithm, 5)) << to_string(algorithm);
+  }
+  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kBinomial, Algorithm::kTree}) {
+    EXPECT_TRUE(same(Kind::kReduce, algorithm, 5)) << to_string(algorithm);
+  }
+  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kDoubleTree, Algorithm::kRing}) {
+    EXPECT_TRUE(same(Kind::kBroadcast, algorithm, 5)) << to_string(algorithm);
+  }
+  // Whose chunks are added in orders, or with parentheses, of their own.
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kHalvingDoubling}) {
+    EXPECT_FALSE(same(Kind::kAllReduce, algorithm, 6)) << to_string(algorithm);
+  }
+  EXPECT_FALSE(same(Kind::kReduce, Algorithm::kRing, 5));
+  for (const Kind kind : {Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather, Kind::kScatter}) {
+    EXPECT_FALSE(same(kind, Algorithm::kDirect, 5)) << to_string(kind) << " has several blocks";
+  }
+}
+
+}  // namespace
+}  // namespace tutti::detail

@@ -1,0 +1,148 @@
+// The rounds of a communicator's set-up when one rank cannot go through with them.
+#include "job/fabric.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+// All ranks' blobs to all ranks, round after round, among threads.
+class Rounds {
+ public:
+  explicit Rounds(std::size_t ranks) : blobs_(ranks) {}
+  std::vector<std::string> gather(std::size_t rank, const std::string& blob) {
+    std::unique_lock lock(mutex_);
+    blobs_[rank] = blob;
+    const std::size_t round = round_;
+    if (++there_ == blobs_.size()) {
+      there_ = 0;
+      ++round_;
+      gathered_ = blobs_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return round_ > round; });
+    return gathered_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t there_ = 0;
+  std::size_t round_ = 0;
+  std::vector<std::string> blobs_;
+  std::vector<std::string> gathered_;  // of the last round: the next one ends only when all have asked for it
+};
+
+// A way over which nothing is sent here.
+class QuietPath final : public DataPath {
+ public:
+  std::string_view name() const override { return "quiet"; }
+  bool reaches(std::uint32_t) const override { return false; }
+  Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t, std::uint16_t) override { return refusal(); }
+  Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t, std::uint16_t) override { return refusal(); }
+  void pump() override {}
+  bool flush() override { return true; }
+  std::optional<std::string> broken(std::uint32_t) override { return std::nullopt; }
+  void drain(std::int64_t) override {}
+  std::string troubles() override { return ""; }
+
+ private:
+  static Error refusal() { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, "nothing is sent here"}; }
+};
+
+// As of a card that has no more queue pairs, on one rank.
+class ScarceMaker final : public DataPathMaker {
+ public:
+  explicit ScarceMaker(bool has_some) : has_some_(has_some) {}
+  std::string_view name() const override { return "quiet"; }
+  std::string offer() const override { return ""; }
+  Result<std::unique_ptr<DataPath>> make(const DataPathHost&, const DataPathOptions&) override {
+    if (has_some_) return std::unique_ptr<DataPath>(std::make_unique<QuietPath>());
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "card7 has no more queue pairs"};
+  }
+
+ private:
+  bool has_some_;
+};
+
+// What set-up ends with on every rank; rank `poor` (if any) cannot make its way to the others.
+std::vector<std::optional<Error>> set_up(std::uint32_t ranks, std::uint32_t poor) {
+  Rounds rounds(ranks);
+  std::vector<std::optional<Error>> errors(ranks);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Gather gather = [&](const std::string& blob) -> Result<std::vector<std::string>> {
+        return rounds.gather(rank, blob);
+      };
+      Config config;
+      config.transport = TransportPolicy::kTcp;
+      auto fabric =
+          make_fabric(config, rank, ranks, "127.0.0.1", Key{7}, 20'000, gather, std::shared_ptr<detail::RankDevice>());
+      ASSERT_TRUE(fabric.ok()) << to_string(fabric.error());
+      (*fabric)->path_maker = std::make_shared<ScarceMaker>(rank != poor);
+      std::vector<std::uint32_t> members(ranks);
+      for (std::uint32_t r = 0; r < ranks; ++r) members[r] = r;
+      const auto world = make_world(*fabric, members, rank, 1, gather);
+      if (!world) errors[rank] = world.error();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+TEST(SetUp, AWayThatOneRankCannotMakeFailsAllAndNamesIt) {
+  const auto errors = set_up(3, 1);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(errors[rank].has_value()) << rank;
+    EXPECT_NE(errors[rank]->message.find("card7 has no more queue pairs"), std::string::npos) << errors[rank]->message;
+    if (rank != 1) {
+      EXPECT_EQ(errors[rank]->rank, 1) << errors[rank]->message;
+    }
+  }
+}
+
+// One rank has failed, those before and behind it waited for it in vain: it is the one to be named, by what failed.
+TEST(SetUp, WhatFailedOnARankCountsForMoreThanThatOthersWaitedForIt) {
+  const auto round = [](std::vector<std::string> others) {
+    return gather_or_fail(
+        [&](const std::string& own) -> Result<std::vector<std::string>> {
+          others.push_back(own);
+          return others;
+        },
+        std::string("fine"));
+  };
+  const Error failed = round({"?1|rank 1 did not connect", "!no descriptors", "?1|rank 1 did not connect"}).error();
+  EXPECT_EQ(failed.rank, 1);
+  EXPECT_EQ(failed.message, "set-up failed on rank 1: no descriptors");
+  const Error waited = round({"+", "?2|rank 2 did not connect", "+"}).error();
+  EXPECT_EQ(waited.rank, 2);
+  EXPECT_EQ(waited.message, "set-up failed on rank 1: rank 2 did not connect");
+  EXPECT_EQ(round({"?77|nonsense"}).error().rank, -1);
+  EXPECT_EQ(round({"+a", "+"}).value(), (std::vector<std::string>{"a", "", "fine"}));
+  const Error own{ErrorCode::kTimeout, ErrorScope::kCommunicator, 3, "rank 3 did not connect"};
+  std::string said;
+  EXPECT_EQ(gather_or_fail(
+                [&](const std::string& blob) -> Result<std::vector<std::string>> {
+                  said = blob;
+                  return std::vector<std::string>{blob};
+                },
+                own)
+                .error(),
+            own);
+  EXPECT_EQ(said, "?3|rank 3 did not connect");
+}
+
+TEST(SetUp, GoesThroughWhereAllCan) {
+  for (const auto& error : set_up(3, 3)) EXPECT_FALSE(error.has_value()) << error->message;
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,58 @@
+// Whatever kAuto stands for must be an algorithm that has a plan for that call.
+#include "selection/choose.h"
+
+#include <gtest/gtest.h>
+
+#include "algorithms/algorithms.h"
+#include "plan/collective.h"
+
+namespace tutti::detail {
+namespace {
+
+std::vector<std::uint32_t> dealt(std::uint32_t ranks, std::uint32_t machines) {
+  std::vector<std::uint32_t> nodes;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) nodes.push_back(rank * machines / ranks);
+  return machines == 1 ? std::vector<std::uint32_t>() : nodes;
+}
+
+TEST(Choose, AlwaysFindsAPlan) {
+  for (const CollectiveKind kind : all_collectives()) {
+    for (const std::uint32_t ranks : {1u, 2u, 3u, 8u, 17u, 64u, 256u, 257u, 1000u, 1024u, 1025u, 5000u}) {
+      for (const std::uint32_t machines : {1u, 2u, ranks}) {
+        if (machines > ranks) continue;
+        for (const std::uint64_t bytes : {0ull, 8ull, 8192ull, 8193ull, 40'000ull, 1ull << 30}) {
+          Collective collective;
+          collective.kind = kind;
+          collective.ranks = ranks;
+          collective.nodes = dealt(ranks, machines);
+          for (const Choice choice : {Choice{.bytes = bytes}, Choice{.bytes = bytes, .memory = false},
+                                      Choice{.bytes = bytes, .attached = true}}) {
+            const auto generator = find_generator(collective, choose_algorithm(collective, choice));
+            EXPECT_TRUE(generator.ok()) << to_string(kind) << " " << ranks << " ranks on " << machines << ", " << bytes
+                                        << " bytes: " << generator.error().message;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Choose, KeepsRankOrderWhereItIsAskedFor) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kReduce, CollectiveKind::kReduceScatter}) {
+    for (const std::uint32_t ranks : {2u, 5u, 64u}) {
+      for (const std::uint64_t bytes : {8ull, 1ull << 20}) {
+        Collective collective;
+        collective.kind = kind;
+        collective.ranks = ranks;
+        const auto generator =
+            find_generator(collective, choose_algorithm(collective, {.bytes = bytes, .in_rank_order = true}));
+        ASSERT_TRUE(generator.ok());
+        EXPECT_EQ(generator->shape.order, Order::kByRank);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::detail

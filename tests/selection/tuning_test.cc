@@ -1,0 +1,310 @@
+// Ranks choose alike, by rank 0's costs and rules, whatever theirs say; a user's rule counts, a wrong one is refused.
+#include "selection/tuning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "bootstrap/unique_id_parts.h"
+#include "communicator/create.h"
+#include "selection/choose.h"
+
+namespace tutti::detail {
+namespace {
+
+using ::testing::HasSubstr;
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+
+void on_all(Communicators& ranks, const std::function<void(Communicator&)>& body) {
+  std::vector<std::thread> threads;
+  for (auto& rank : ranks) threads.emplace_back([&] { body(*rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+Tuning measured_tuning() {
+  Tuning tuning{.parameters = default_host_parameters(2), .measured = true};
+  tuning.parameters.name.clear();
+  tuning.parameters.source.clear();
+  tuning.rules = "all_reduce:..64K:ranks<=8=one_shot; broadcast=tree";
+  tuning.overrides = *parse_overrides(tuning.rules);
+  return tuning;
+}
+
+TEST(Tuning, TravelsWhole) {
+  for (const bool measured : {false, true}) {
+    Tuning tuning = measured_tuning();
+    tuning.measured = measured;
+    if (!measured) tuning.parameters = default_host_parameters(2);
+    const auto again = unpack(pack(tuning));
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(*again, tuning);
+  }
+}
+
+// In another form than the user's they were longer than what is taken.
+TEST(Tuning, RulesTravelAsTheyWereWritten) {
+  Tuning tuning = measured_tuning();
+  tuning.rules.clear();
+  while (tuning.rules.size() + 20 < kMostOverrideBytes) tuning.rules += "reduce:ranks=8=ring;";
+  tuning.overrides = *parse_overrides(tuning.rules);
+  const auto again = unpack(pack(tuning));
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(*again, tuning);
+}
+
+TEST(Tuning, WhatIsNoneIsRefused) {
+  const std::string good = pack(measured_tuning());
+  for (std::size_t length = 0; length + 1 < good.size(); ++length) {
+    const auto part = unpack(std::string_view(good).substr(0, length));
+    if (part) continue;  // a text that ends behind the bar and a digit
+    EXPECT_EQ(part.error().code, ErrorCode::kRefused);
+  }
+  for (const char* text : {"", "|", "|{", "all_reduce=|2", "|-1", "|2x", "|{\"tutti_parameters\":2}"}) {
+    EXPECT_FALSE(unpack(text).ok()) << text;
+  }
+}
+
+TEST(Tuning, AUsersRuleCounts) {
+  auto ranks = create_all(3, {}, 1, {{"TUTTI_TUNE", "all_reduce:..1K=ring; all_reduce:ranks>=4=double_tree"}});
+  ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+  on_all(*ranks, [](Communicator& rank) {
+    EXPECT_EQ(rank.auto_algorithm(CollectiveKind::kAllReduce, 256, DataType::kFloat32), Algorithm::kRing);
+    EXPECT_EQ(rank.auto_algorithm(CollectiveKind::kAllReduce, 257, DataType::kFloat32), Algorithm::kOneShot);
+    std::vector<float> data(256, 1);
+    for (int call = 0; call < 3; ++call) {
+      ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum).ok());
+    }
+    EXPECT_EQ(data[0], 27);
+  });
+}
+
+TEST(Tuning, AWrongRuleIsRefused) {
+  const auto ranks = create_all(2, {}, 1, {{"TUTTI_TUNE", "all_reduce=rign"}});
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_EQ(ranks.error().code, ErrorCode::kConfig);
+  EXPECT_THAT(ranks.error().message, HasSubstr("did you mean ring?"));
+}
+
+TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
+  tuning->overrides = *parse_overrides("all_reduce=double_tree");
+  Chooser chooser({.tuning = tuning, .ranks = 4, .slates = true});
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
+  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 8}).algorithm, Algorithm::kDoubleTree);
+  const Algorithm in_order = chooser.choose(all_reduce, {.bytes = 8, .in_rank_order = true}).algorithm;
+  EXPECT_EQ(find_generator(all_reduce, in_order)->shape.order, Order::kByRank);
+}
+
+// Two ranks that were told different things: rank 0's word counts on both.
+TEST(Tuning, RanksWithDifferentRulesChooseAlike) {
+  const auto id = create_unique_id({}, {});
+  ASSERT_TRUE(id.ok()) << id.error().message;
+  std::vector<std::thread> threads;
+  const char* rules[] = {"all_reduce=ring", "all_reduce=double_tree"};
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.size = 2;
+      options.unique_id = *id;
+      auto made = create(options, {{"TUTTI_TUNE", rules[rank]}});
+      ASSERT_TRUE(made.ok()) << made.error().message;
+      EXPECT_EQ((*made)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
+      float one = 1;
+      ASSERT_TRUE((*made)->all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+      EXPECT_EQ(one, 2);
+      auto child = (*made)->duplicate();
+      ASSERT_TRUE(child.ok());
+      EXPECT_EQ((*child)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Tuning, ADamagedFileIsNoReasonToFail) {
+  const std::string path = ::testing::TempDir() + "tutti_tuning_test.json";
+  std::ofstream(path) << "{\"tutti_parameters\": 1, \"cores\": ";
+  auto ranks = create_all(2, {}, 1, {{"TUTTI_TUNE_FILE", path}, {"TUTTI_LOG", "error"}});
+  std::remove(path.c_str());
+  ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+  EXPECT_TRUE((*ranks)[0]->predicted_us(CollectiveKind::kAllReduce, 1, DataType::kFloat32).has_value())
+      << "by defaults";
+}
+
+// By sockets the tuner decides: the same on all ranks, something that has a plan, and the calls work.
+TEST(Tuning, WhateverTheTunerChoosesRuns) {
+  for (const std::int32_t nodes : {1, 2}) {
+    CommunicatorOptions options;
+    if (nodes == 1) options.transport = "tcp";
+    auto ranks = create_all(4, options, nodes, {});
+    ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+    on_all(*ranks, [](Communicator& rank) {
+      for (const std::size_t count : {1u, 1000u, 50'000u, 300'000u}) {
+        std::vector<float> data(count, 1);
+        ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
+        EXPECT_EQ(data[count - 1], 4);
+        ASSERT_TRUE(rank.broadcast(data.data(), data.data(), count, DataType::kFloat32, 1).ok());
+        const auto us = rank.predicted_us(CollectiveKind::kAllReduce, count, DataType::kFloat32);
+        ASSERT_TRUE(us.has_value());
+        EXPECT_GT(*us, 1);
+      }
+      ASSERT_TRUE(rank.barrier().ok());
+    });
+  }
+}
+
+// Choices are made for calls up to a power of two; a rule that begins there is none for the shorter ones.
+TEST(Chooser, ARuleForLongerCallsIsNoneForShorterOnes) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
+  const auto chosen = [&](const std::string& rules, std::uint64_t bytes) {
+    Tuning tuning{.parameters = default_host_parameters(0)};
+    tuning.overrides = *parse_overrides(rules);
+    Chooser chooser({.tuning = std::make_shared<const Tuning>(tuning), .ranks = 4, .nodes = nodes});
+    return chooser.choose(all_reduce, {.bytes = bytes}).algorithm;
+  };
+  ASSERT_NE(chosen("", 40'000), Algorithm::kOneShot);
+  EXPECT_EQ(chosen("all_reduce:64K..=one_shot", 40'000), chosen("", 40'000));
+  EXPECT_EQ(chosen("all_reduce:64K..=one_shot", 65536), Algorithm::kOneShot);
+}
+
+// A network on which a byte is dear and a message is cheap, and the other way round: the choice follows.
+TEST(Chooser, FollowsTheCosts) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8, .nodes = nodes};
+  const auto chosen = [&](double latency_us, double gbytes_per_s) {
+    const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0), .measured = true});
+    for (const Level level : {Level::kNic, Level::kSpine}) {
+      tuning->parameters.cost(level, Protocol::kSimple) = {.latency_us = latency_us, .gbytes_per_s = gbytes_per_s};
+    }
+    Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes});
+    const Chosen taken = chooser.choose(all_reduce, {.bytes = 1 << 20});
+    EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), taken) << "by the table";
+    const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
+    EXPECT_EQ(decision.algorithm, taken.algorithm);
+    EXPECT_EQ(decision.chunk_bytes, taken.chunk_bytes);
+    EXPECT_LE(decision.predictions.front().total_us(), decision.predictions.back().total_us());
+    return decision;
+  };
+  const auto far = chosen(1e6, 1000);
+  EXPECT_EQ(far.by, Chooser::By::kTuner) << "a second each way: as few rounds as can be";
+  EXPECT_NE(far.algorithm, Algorithm::kRing);
+  EXPECT_LT(far.predictions.front().total_us(), 5e6);
+}
+
+// A chain of tiles is the sooner done, the shorter these are; with one slot nobody sends ahead.
+TEST(Chooser, GoesByTheJobsSlots) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 8, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  const auto predicted = [&](std::uint32_t slots, std::uint64_t slot_bytes) {
+    Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes, .slots = slots, .slot_bytes = slot_bytes});
+    return chooser.predict(broadcast, {.bytes = 1 << 20}, {Algorithm::kChain}).value();
+  };
+  EXPECT_EQ(predicted(0, 0), predicted(tuning->parameters.slots, tuning->parameters.slot_bytes));
+  EXPECT_LT(predicted(4, 128 * 1024), predicted(4, 1 << 20));
+  EXPECT_LT(predicted(4, 16 * 1024), predicted(1, 16 * 1024));
+}
+
+// The whole way: TUTTI_SLOT_BYTES of a job is what its communicators predict by.
+TEST(Tuning, AJobsSlotsAreThoseOfItsPredictions) {
+  const auto predicted = [](const char* slot_bytes) {
+    CommunicatorOptions options;
+    options.transport = "tcp";
+    auto ranks = create_all(2, options, 1, {{"TUTTI_SLOT_BYTES", slot_bytes}});
+    EXPECT_TRUE(ranks.ok()) << ranks.error().message;
+    return (*ranks)[0]->predicted_us(CollectiveKind::kBroadcast, 1 << 20, DataType::kInt8, Algorithm::kChain);
+  };
+  const auto shorter = predicted("4096");
+  const auto longer = predicted("1048576");
+  ASSERT_TRUE(shorter && longer);
+  EXPECT_NE(*shorter, *longer);
+}
+
+TEST(Chooser, ARuleSaysHowLongChunksAre) {
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
+  tuning->overrides = *parse_overrides("all_reduce:1M..=ring/32K; all_reduce=two_shot");
+  Chooser chooser({.tuning = tuning, .ranks = 4, .slates = true});
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
+  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), (Chosen{Algorithm::kRing, 32 * 1024}));
+  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1000}), (Chosen{Algorithm::kTwoShot, 0}));
+  const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
+  EXPECT_EQ(decision.chunk_bytes, 32u * 1024);
+  for (const Prediction& one : decision.predictions) {
+    EXPECT_EQ(one.contender.chunk_bytes, one.contender.algorithm == Algorithm::kRing ? 32u * 1024 : 0u);
+  }
+}
+
+// Chunks of all lengths that a rule may name, over memory and over sockets, also where calls go without messages.
+TEST(Tuning, CallsInShortChunksGiveTheSameSums) {
+  for (const char* transport : {"auto", "tcp"}) {
+    for (const char* rules : {"all_reduce=ring/4K", "all_reduce=two_shot/8K; broadcast=chain/4K",
+                              "all_reduce=one_shot/16K; broadcast=direct/4K", "all_reduce=double_tree/128K"}) {
+      CommunicatorOptions options;
+      options.transport = transport;
+      auto ranks = create_all(3, options, 1, {{"TUTTI_TUNE", rules}});
+      ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+      on_all(*ranks, [](Communicator& rank) {
+        for (const std::size_t count : {1u, 100u, 1000u, 100'000u}) {
+          for (int call = 0; call < 2; ++call) {  // the second may go another way
+            std::vector<float> data(count);
+            for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 100 + rank.rank());
+            ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
+            for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], 3.0F * (i % 100) + 3) << i;
+            ASSERT_TRUE(rank.broadcast(data.data(), data.data(), count, DataType::kFloat32, 2).ok());
+            ASSERT_EQ(data[count - 1], 3.0F * ((count - 1) % 100) + 3);
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Tuning, ChunksLongerThanASlotAreRefused) {
+  const auto ranks = create_all(2, {}, 1, {{"TUTTI_TUNE", "all_reduce=ring/32K"}, {"TUTTI_SLOT_BYTES", "16384"}});
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_EQ(ranks.error().code, ErrorCode::kConfig);
+  EXPECT_THAT(ranks.error().message, HasSubstr("longer than a slot, 16384"));
+}
+
+TEST(Chooser, APredictionIsSimulatedOnce) {
+  const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
+  Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  Chooser chooser({.tuning = tuning, .ranks = 4, .nodes = nodes});
+  const auto first = chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing});
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(chooser.simulated(), 1u);
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing}), first);
+  EXPECT_EQ(chooser.simulated(), 1u);
+  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5001}, {Algorithm::kRing}), first) << "one byte more is more";
+  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kDoubleTree}), first);
+  EXPECT_EQ(chooser.simulated(), 3u);
+  // What cannot be predicted is not tried again either.
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
+  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
+  EXPECT_EQ(chooser.simulated(), 4u);
+}
+
+TEST(Chooser, KeepsSoManyPredictionsAndNoMore) {
+  const std::vector<std::uint32_t> nodes{0, 1};
+  const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 2, .nodes = nodes};
+  const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
+  Chooser chooser({.tuning = tuning, .ranks = 2, .nodes = nodes});
+  for (std::uint64_t bytes = 0; bytes < kMostKeptPredictions; ++bytes) {
+    chooser.predict(broadcast, {.bytes = bytes}, {Algorithm::kChain});
+  }
+  chooser.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
+  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions) << "the first one is still there";
+  chooser.predict(broadcast, {.bytes = kMostKeptPredictions}, {Algorithm::kChain});
+  chooser.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
+  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions + 2) << "all were forgotten";
+}
+
+}  // namespace
+}  // namespace tutti::detail
