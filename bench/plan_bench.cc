@@ -9,7 +9,7 @@
 #include "algorithms/algorithms.h"
 #include "plan/plan.h"
 #include "plan/tiling.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <tuple>
 
-#include "topology/xml_values.h"
+#include "topology/xml/values.h"
 
 namespace tutti {
 namespace {

@@ -9,7 +9,7 @@
 #include "topology/pci_classes.h"
 #include "topology/speeds.h"
 #include "topology/sysfs.h"
-#include "topology/xml_values.h"
+#include "topology/xml/values.h"
 
 namespace tutti {
 namespace {

@@ -1,5 +1,5 @@
 // A machine as a graph: what its parts are and which links join them. A value; built from hwloc, NVML and sysfs, from a
-// file in NCCL's XML format (topology/xml.h), or by name (topology/shapes.h). Pure data: any thread.
+// file in NCCL's XML format (topology/xml/xml.h), or by name (topology/shapes.h). Pure data: any thread.
 //
 // Links are full duplex: each direction carries the stated bandwidth by itself. Every part of one machine is there
 // once; clusters of equal machines are a Cluster (topology/cluster.h).

@@ -8,7 +8,7 @@
 
 #include "base/folder.h"
 #include "topology/speeds.h"
-#include "topology/xml_values.h"
+#include "topology/xml/values.h"
 
 namespace tutti {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "train/flat.h"
+#include "train/parallel/flat.h"
 
 namespace tutti::train {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "train/comm.h"
+#include "train/parallel/comm.h"
 
 namespace tutti::train {
 

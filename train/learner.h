@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "train/data.h"
-#include "train/mesh.h"
 #include "train/optimizer.h"
 #include "train/options.h"
-#include "train/pipeline.h"
-#include "train/replicas.h"
+#include "train/parallel/mesh.h"
+#include "train/parallel/pipeline.h"
+#include "train/parallel/replicas.h"
 
 namespace tutti::train {
 

@@ -16,7 +16,7 @@
 #include "train/data.h"
 #include "train/memory.h"
 #include "train/needed_memory.h"
-#include "train/plot.h"
+#include "train/plot/plot.h"
 #include "train/trainer.h"
 
 namespace tutti::train {

@@ -12,7 +12,8 @@ namespace tutti::train {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr int kKept = 1 << 30;  // freed memory stays with the process: fresh pages in every step cost half of its time
+// Freed memory stays with the process, because fresh pages in every step cost half of the step's time.
+constexpr int kMostKeptBytes = 1 << 30;
 
 std::atomic<std::int64_t> current{0};
 std::atomic<std::int64_t> peak{0};
@@ -45,8 +46,8 @@ class CountingAllocator final : public c10::Allocator {
 
 void count_allocations() {
   static CountingAllocator allocator;  // libtorch keeps a pointer to it for good
-  ::mallopt(M_MMAP_THRESHOLD, kKept);
-  ::mallopt(M_TRIM_THRESHOLD, kKept);
+  ::mallopt(M_MMAP_THRESHOLD, kMostKeptBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kMostKeptBytes);
   c10::SetCPUAllocator(&allocator, 1);
 }
 

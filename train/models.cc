@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "tools/common/messages.h"
-#include "train/tensor_parallel.h"
+#include "train/parallel/tensor_parallel.h"
 
 namespace tutti::train {
 namespace {

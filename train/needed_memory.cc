@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "train/comm.h"
+#include "train/parallel/comm.h"
 
 namespace tutti::train {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "train/options.h"
-#include "train/replicas.h"
+#include "train/parallel/replicas.h"
 
 namespace tutti::train {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "train/layer.h"
-#include "train/replicas.h"
+#include "train/parallel/replicas.h"
 
 namespace tutti::train {
 

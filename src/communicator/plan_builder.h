@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/json.h"
+#include "plan/formats/json.h"
 #include "plan/plan.h"
 #include "tutti/plan.h"
 

@@ -11,7 +11,7 @@
 #include "base/exceptions.h"
 #include "plan/canonical.h"
 #include "plan/limits.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 namespace {

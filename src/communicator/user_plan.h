@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "plan/json.h"
+#include "plan/formats/json.h"
 #include "plan/plan.h"
 #include "tutti/plan.h"
 #include "tutti/result.h"

@@ -1,6 +1,6 @@
 #include "job/prover.h"
 
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 

@@ -18,7 +18,7 @@
 
 #include "base/config.h"
 #include "model/parameters.h"
-#include "plan/json.h"
+#include "plan/formats/json.h"
 
 namespace tutti {
 namespace {

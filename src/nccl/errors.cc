@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "nccl/environment.h"
+#include "nccl/environment/environment.h"
 
 namespace tutti::nccl {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
-#include "nccl/environment.h"
+#include "nccl/environment/environment.h"
 
 namespace tutti::nccl {
 namespace {

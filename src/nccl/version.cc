@@ -1,6 +1,6 @@
 // What can be asked without a communicator, but for the parameters.
 #include "nccl/api.h"
-#include "nccl/environment.h"
+#include "nccl/environment/environment.h"
 
 namespace tutti::nccl {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "algorithms/generators.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "plan/mutate.h"
+#include "plan/verify/mutate.h"
 #include "support.h"
 
 namespace tutti {

@@ -7,8 +7,8 @@
 
 #include "algorithms/generators.h"
 #include "every_plan.h"
-#include "plan/mutate.h"
-#include "plan/verify.h"
+#include "plan/verify/mutate.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 namespace {

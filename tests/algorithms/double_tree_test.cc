@@ -6,7 +6,7 @@
 #include "algorithms/algorithms.h"
 #include "algorithms/generators.h"
 #include "plan/plan.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 namespace {

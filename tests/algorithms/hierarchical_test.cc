@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "algorithms/generators.h"
-#include "plan/mutate.h"
+#include "plan/verify/mutate.h"
 #include "support.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "every_plan.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "every_plan.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 namespace {

@@ -15,7 +15,7 @@
 #include "algorithms/algorithms.h"
 #include "plan/evaluate.h"
 #include "plan/plan.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 namespace tutti {
 

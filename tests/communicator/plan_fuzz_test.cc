@@ -10,8 +10,8 @@
 #include "algorithms/algorithms.h"
 #include "communicator/user_plan.h"
 #include "plan/collective.h"
-#include "plan/interpret.h"
-#include "plan/json.h"
+#include "plan/formats/json.h"
+#include "plan/verify/interpret.h"
 #include "tutti/plan.h"
 
 namespace tutti {

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "algorithms/algorithms.h"
-#include "plan/interpret.h"
-#include "plan/json.h"
+#include "plan/formats/json.h"
+#include "plan/verify/interpret.h"
 #include "tutti/plan.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
 // Plans from files (plan/json.h): what is wrong has words, what is read is written and read back as the same, and the
 // verifier takes any of it.
-#include "plan/json.h"
-#include "plan/verify.h"
+#include "plan/formats/json.h"
+#include "plan/verify/verify.h"
 #include "support.h"
 
 namespace {

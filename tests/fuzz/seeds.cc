@@ -14,10 +14,10 @@
 #include "job/recorder.h"
 #include "membership/mail.h"
 #include "model/parameters.h"
-#include "plan/json.h"
+#include "plan/formats/json.h"
 #include "selection/tuning.h"
 #include "topology/cluster.h"
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 #include "transports/shm/unix_address.h"
 #include "transports/tcp/wire.h"
 

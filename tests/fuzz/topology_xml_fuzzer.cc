@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 
 namespace {
 

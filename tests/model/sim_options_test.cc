@@ -9,7 +9,7 @@
 #include "tools/sim/report.h"
 #include "tools/sim/run.h"
 #include "tools/sim/svg.h"
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 
 namespace tutti::tool {
 namespace {

@@ -1,9 +1,9 @@
 // The forms of NCCL's values, taken apart.
-#include "nccl/environment_parse.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
+
+#include "nccl/environment/parse.h"
 
 namespace tutti::nccl {
 namespace {

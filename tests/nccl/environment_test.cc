@@ -1,5 +1,5 @@
 // What NCCL's variables come to, on a machine that the test makes up.
-#include "nccl/environment.h"
+#include "nccl/environment/environment.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "nccl/environment_names.h"
+#include "nccl/environment/names.h"
 
 namespace tutti::nccl {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "nccl.h"
+#include "nccl/environment/parameters.h"
 #include "nccl/errors.h"
-#include "nccl/parameters.h"
 
 namespace tutti::nccl {
 namespace {

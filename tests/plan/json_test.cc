@@ -1,5 +1,5 @@
 // Plans as text: what is written is read back equal, and what is wrong is refused with its place.
-#include "plan/json.h"
+#include "plan/formats/json.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 
 #include "plan/canonical.h"
 #include "plan/limits.h"
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 #include "plans.h"
 #include "tutti/plan.h"
 

@@ -1,4 +1,4 @@
-#include "plan/mutate.h"
+#include "plan/verify/mutate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <set>
 
-#include "plan/interpret.h"
-#include "plan/verify.h"
+#include "plan/verify/interpret.h"
+#include "plan/verify/verify.h"
 #include "plans.h"
 
 namespace tutti {

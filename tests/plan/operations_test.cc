@@ -1,6 +1,6 @@
 // Plans as operations of one call: every send has its receive, of the same length; nothing waits in a circle; bytes are
 // those of the algorithm. And as files: what was written is read back.
-#include "plan/operations.h"
+#include "plan/formats/operations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include "algorithms/algorithms.h"
-#include "plan/chakra.h"
-#include "plan/goal.h"
+#include "plan/formats/chakra.h"
+#include "plan/formats/goal.h"
 
 namespace tutti {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 #include "plan/windows.h"
 #include "plans.h"
 

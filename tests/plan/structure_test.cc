@@ -6,7 +6,7 @@
 #include <ostream>
 #include <string>
 
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 #include "plans.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "plan/svg.h"
+#include "plan/formats/svg.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "plan/text.h"
+#include "plan/formats/text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Values and deadlocks: what only running a plan shows.
-#include "plan/verify.h"
+#include "plan/verify/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,7 +14,7 @@
 
 #include "topology/speeds.h"
 #include "topology/sysfs.h"
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <string>
 
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 #include "xml_files.h"
 
 namespace tutti {

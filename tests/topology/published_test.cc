@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "topology/xml.h"
-#include "topology/xml_values.h"
+#include "topology/xml/values.h"
+#include "topology/xml/xml.h"
 #include "xml_files.h"
 
 namespace tutti {

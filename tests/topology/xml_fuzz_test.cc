@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 #include "xml_files.h"
 
 namespace tutti {

@@ -1,5 +1,5 @@
 // NCCL's topology files: what is read of them, what is written, and that what is written reads the same.
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What `tutti train plot` reads of logs, what it says of bad ones, and what is in the drawing.
-#include "train/plot.h"
+#include "train/plot/plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "plan/chakra.h"
 #include "plan/collective.h"
-#include "plan/goal.h"
-#include "plan/operations.h"
+#include "plan/formats/chakra.h"
+#include "plan/formats/goal.h"
+#include "plan/formats/operations.h"
 #include "tools/common/file.h"
 #include "tools/common/messages.h"
 #include "tools/perf/options.h"

@@ -9,7 +9,7 @@
 #include "tools/common/file.h"
 #include "tools/common/messages.h"
 #include "tools/topo/graph.h"
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 
 namespace tutti::tool {
 

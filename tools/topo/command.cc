@@ -16,15 +16,15 @@
 #include "tools/common/exit_status.h"
 #include "tools/common/file.h"
 #include "tools/common/messages.h"
+#include "tools/common/validators.h"
 #include "tools/topo/graph.h"
 #include "tools/topo/report.h"
 #include "tools/topo/routes.h"
 #include "tools/topo/svg.h"
 #include "tools/topo/transports.h"
-#include "tools/common/validators.h"
 #include "topology/cluster.h"
 #include "topology/discover.h"
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 #include "tutti/version.h"
 
 namespace tutti::tool {

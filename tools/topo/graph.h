@@ -7,7 +7,7 @@
 #include <string>
 
 #include "topology/graph.h"
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 
 namespace tutti::tool {
 

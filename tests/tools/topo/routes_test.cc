@@ -9,7 +9,7 @@
 
 #include "tests/topology/xml_files.h"
 #include "tools/topo/search.h"
-#include "topology/xml.h"
+#include "topology/xml/xml.h"
 
 namespace tutti {
 namespace {

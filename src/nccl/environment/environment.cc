@@ -1,0 +1,493 @@
+#include "nccl/environment/environment.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "base/assert.h"
+#include "nccl/environment/names.h"
+#include "nccl/environment/parse.h"
+#include "tutti/version.h"
+
+namespace tutti::nccl {
+namespace {
+
+constexpr std::int64_t kMostCtas = 64;
+constexpr std::int64_t kLeastThreads = 64, kMostThreads = 512, kWarp = 32;
+constexpr std::int64_t kLeastSlot = 4096, kMostSlot = 16 << 20;
+constexpr std::size_t kLongestInterfaces = 256, kLongestNodeId = 64;  // of TUTTI_INTERFACE, TUTTI_NODE_ID
+
+// The words of NCCL_ALGO and NCCL_PROTO, by bit.
+constexpr std::array<std::string_view, 7> kAlgorithmWords = {
+    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
+constexpr std::array<std::string_view, 3> kProtocolWords = {"LL", "LL128", "Simple"};
+enum ProtocolBit : std::uint32_t { kLlBit = 1, kLl128Bit = 2, kSimpleBit = 4, kAllProtocols = 7 };
+
+// Where NCCL has a choice that Tutti has, too. A broadcast and a reduce have rings alone in NCCL: nothing to choose.
+struct Counterpart {
+  std::size_t function;  // of kFunctionNames
+  CollectiveKind kind;
+  std::uint32_t bit;
+  Algorithm algorithm;
+};
+constexpr auto kCounterparts = std::to_array<Counterpart>({
+    {4, CollectiveKind::kAllReduce, 1u << 0, Algorithm::kDoubleTree},
+    {4, CollectiveKind::kAllReduce, 1u << 1, Algorithm::kRing},
+    {2, CollectiveKind::kAllGather, 1u << 1, Algorithm::kRing},
+    {2, CollectiveKind::kAllGather, 1u << 6, Algorithm::kCirculant},
+    {3, CollectiveKind::kReduceScatter, 1u << 1, Algorithm::kRing},
+    {3, CollectiveKind::kReduceScatter, 1u << 6, Algorithm::kCirculant},
+});
+
+// As TUTTI_RDMA_* bounds them.
+constexpr std::int64_t kMostGids = 255;
+constexpr std::int64_t kMostQueuePairs = 8;
+constexpr std::int64_t kMostTimeout = 31;
+constexpr std::int64_t kMostRetries = 7;
+constexpr std::int64_t kMostServiceLevel = 15;
+constexpr std::int64_t kMostTrafficClass = 255;
+
+std::string hexadecimal_hash(std::string_view text) {  // FNV-1a: two names that differ shall not meet by chance
+  std::uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 1099511628211u;
+  return fmt::format("{:016x}", hash);
+}
+
+class Reader {
+ public:
+  Reader(const Environment& environment, const Surroundings& surroundings)
+      : environment_(environment), surroundings_(surroundings) {}
+
+  Result<EnvironmentSettings> read() {
+    gather();
+    TUTTI_TRY(read_own());
+    read_debug();
+    TUTTI_TRY(read_interfaces());
+    TUTTI_TRY(read_place());
+    TUTTI_TRY(read_algorithms());
+    TUTTI_TRY(read_protocols());
+    read_transports();
+    read_sizes();
+    read_ctas();
+    read_others();
+    report_the_rest();
+    return std::move(settings_);
+  }
+
+ private:
+  struct Given {
+    std::string value;
+    std::string file;  // empty: the environment
+  };
+
+  void gather() {
+    for (const auto& [name, value] : environment_) add(name, value, {});
+    const auto named = environment_.find("NCCL_CONF_FILE");
+    const auto home = environment_.find("HOME");
+    if (named != environment_.end() && !named->second.empty()) {
+      if (!add_file(named->second))
+        warn("NCCL_CONF_FILE=\"{}\" cannot be read: nothing is taken from it", named->second);
+    } else if (home != environment_.end() && !home->second.empty()) {
+      add_file(home->second + "/.nccl.conf");
+    }
+    add_file("/etc/nccl.conf");
+  }
+
+  bool add_file(const std::string& path) {
+    const auto text = surroundings_.read_file(path);
+    if (!text) return false;
+    for (const auto& [name, value] : parse_conf(*text)) {
+      if (name.starts_with("NCCL_")) {
+        add(name, value, path);
+      } else {
+        warn("{} sets {}, which is no variable of NCCL: it is left out", path, name);
+      }
+    }
+    return true;
+  }
+
+  // The first that says something of a name counts.
+  void add(const std::string& name, const std::string& value, const std::string& file) {
+    if (name.starts_with("NCCL_") && !value.empty()) given_.try_emplace(name, Given{value, file});
+  }
+
+  // What is set for a mapped name.
+  std::optional<std::string> take(std::string_view name) {
+    TUTTI_ASSERT(std::any_of(mapped_names().begin(), mapped_names().end(),
+                             [&](const MappedName& mapped) { return mapped.name == name; }));
+    const auto found = given_.find(name);
+    if (found == given_.end()) return std::nullopt;
+    std::string value = std::move(found->second.value);
+    given_.erase(found);
+    return value;
+  }
+
+  template <class... Args>
+  void warn(fmt::format_string<Args...> format, Args&&... args) {
+    settings_.warnings.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+  void lay(std::string name, std::string value) { settings_.overlay.emplace_back(std::move(name), std::move(value)); }
+  void keep(std::string_view name, std::string text) {
+    settings_.taken.push_back({std::string(name), std::move(text), {}});
+  }
+  void keep(std::string_view name, std::int64_t number) {
+    settings_.taken.push_back({std::string(name), std::to_string(number), number});
+  }
+
+  // A number from `low` to `high`, moved to the nearer of them where it is outside.
+  std::optional<std::int64_t> take_number(std::string_view name, std::int64_t low, std::int64_t high) {
+    const auto text = take(name);
+    if (!text) return std::nullopt;
+    const auto number = parse_number(*text);
+    if (!number) {
+      warn("{}=\"{}\" is no whole number: the default is taken", name, *text);
+      return std::nullopt;
+    }
+    const std::int64_t taken = std::clamp(*number, low, high);
+    if (taken != *number) warn("{}={} is outside {} to {}: {} is taken", name, *text, low, high, taken);
+    keep(name, taken);
+    return taken;
+  }
+
+  bool take_switch(std::string_view name) {
+    const auto text = take(name);
+    if (!text) return false;
+    const bool on = *text == "1";
+    if (!on && *text != "0") warn("{}=\"{}\" is neither 0 nor 1: 0 is taken", name, *text);
+    keep(name, on ? 1 : 0);
+    return on;
+  }
+
+  // TUTTI_* variables that the meaning of others hangs on.
+  Status read_own() {
+    Variables own;
+    for (const std::string_view name : {"TUTTI_NCCL_VERSION", "TUTTI_SLOTS"}) {
+      const auto found = environment_.find(name);
+      if (found != environment_.end()) own.emplace_back(name, found->second);
+    }
+    const auto config = parse_config(own);
+    if (!config) return config.error();
+    settings_.version = config->nccl_version;
+    slots_ = config->slots;
+    return {};
+  }
+
+  void read_debug() {
+    const auto text = take("NCCL_DEBUG");
+    if (!text) return;
+    constexpr std::array<std::array<std::string_view, 2>, 6> kLevels = {{{"NONE", "off"},
+                                                                         {"VERSION", "error"},
+                                                                         {"WARN", "warn"},
+                                                                         {"INFO", "info"},
+                                                                         {"ABORT", "info"},
+                                                                         {"TRACE", "debug"}}};
+    for (const auto& [word, level] : kLevels) {
+      if (!same_word(*text, word)) continue;
+      lay("TUTTI_LOG", std::string(level));
+      keep("NCCL_DEBUG", std::string(word));
+      settings_.says_version = word != "NONE";
+      return;
+    }
+    warn("NCCL_DEBUG=\"{}\" is none of NONE, VERSION, WARN, INFO, ABORT, TRACE: Tutti's level, warn, stays", *text);
+  }
+
+  Status read_interfaces() {
+    SocketFamily family = SocketFamily::kAny;
+    if (const auto text = take("NCCL_SOCKET_FAMILY")) {
+      if (*text == "AF_INET") family = SocketFamily::kIpv4;
+      if (*text == "AF_INET6") family = SocketFamily::kIpv6;
+      if (family == SocketFamily::kAny) {
+        warn("NCCL_SOCKET_FAMILY=\"{}\" is neither AF_INET nor AF_INET6: both are used", *text);
+      } else {
+        keep("NCCL_SOCKET_FAMILY", *text);
+      }
+    }
+    auto pattern = take("NCCL_SOCKET_IFNAME");
+    if (pattern) keep("NCCL_SOCKET_IFNAME", *pattern);
+    if (!pattern && family == SocketFamily::kAny) return {};
+    const auto there = surroundings_.interfaces();
+    if (!there) return there.error();
+    // A family alone narrows what NCCL takes of itself, loopback and docker's bridges last.
+    const std::string_view wanted = pattern ? std::string_view(*pattern) : "^docker,lo,virbr";
+    auto found = filter_interfaces(wanted, family, *there);
+    if (found.empty() && !pattern) found = filter_interfaces("lo", family, *there);
+    if (found.empty()) {
+      std::vector<std::string> names;
+      for (const InterfaceAddress& one : *there) names.push_back(fmt::format("{} ({})", one.name, one.address));
+      return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
+                   fmt::format("{}: no network interface that is up fits; there are: {}",
+                               pattern ? fmt::format("NCCL_SOCKET_IFNAME=\"{}\"", *pattern)
+                                       : std::string("NCCL_SOCKET_FAMILY=AF_INET6"),
+                               fmt::join(names, ", "))};
+    }
+    std::string list;
+    for (const InterfaceAddress& one : found) {
+      if (list.size() + 1 + one.address.size() > kLongestInterfaces) break;  // only the first that fits is ever taken
+      list += (list.empty() ? "" : ",") + one.address;
+    }
+    lay("TUTTI_INTERFACE", std::move(list));
+    return {};
+  }
+
+  Status read_place() {
+    const auto text = take("NCCL_COMM_ID");
+    if (!text) return {};
+    TUTTI_TRY(check_place(*text));
+    settings_.root = *text;
+    keep("NCCL_COMM_ID", *text);
+    return {};
+  }
+
+  Status read_algorithms() {
+    const auto text = take("NCCL_ALGO");
+    if (!text) return {};
+    const auto choice = parse_choice("NCCL_ALGO", *text, kAlgorithmWords);
+    if (!choice) return choice.error();
+    keep("NCCL_ALGO", *text);
+    bool none_at_all = true;
+    for (std::size_t function = 0; function < kListedFunctions; ++function) {
+      std::size_t there = 0;
+      std::vector<const Counterpart*> left;
+      for (const Counterpart& one : kCounterparts) {
+        if (one.function != function) continue;
+        ++there;
+        if ((choice->allowed[function] & one.bit) != 0) left.push_back(&one);
+      }
+      if (left.size() == 1) {
+        settings_.algorithms[static_cast<std::size_t>(left.front()->kind)] = left.front()->algorithm;
+      } else if (left.size() < there && choice->named[function]) {
+        warn("NCCL_ALGO=\"{}\" leaves {} with no algorithm that Tutti has: Tutti chooses", *text,
+             kFunctionNames[function]);
+      }
+      // With all left that Tutti has, it goes on choosing, from those too that NCCL knows nothing of.
+      none_at_all &= there == 0 || left.empty();
+    }
+    if (none_at_all) warn("NCCL_ALGO=\"{}\" leaves no algorithm that Tutti has: Tutti chooses", *text);
+    return {};
+  }
+
+  Status read_protocols() {
+    const auto text = take("NCCL_PROTO");
+    if (!text) return {};
+    const auto choice = parse_choice("NCCL_PROTO", *text, kProtocolWords);
+    if (!choice) return choice.error();
+    keep("NCCL_PROTO", *text);
+    std::uint32_t left = kAllProtocols;
+    for (const std::uint32_t allowed : choice->allowed) left &= allowed;
+    const bool alike = std::all_of(choice->allowed.begin(), choice->allowed.end(),
+                                   [&](std::uint32_t allowed) { return allowed == left; });
+    if (alike && left == kAllProtocols) return {};
+    if (left == 0) {
+      warn(
+          "NCCL_PROTO=\"{}\" leaves no protocol that serves every function, and Tutti takes one for all: it chooses "
+          "by length",
+          *text);
+      return {};
+    }
+    // Tutti can be told one protocol, or to choose among all, which would take one that is excluded.
+    const std::string word = (left & kSimpleBit) != 0 ? "simple" : (left & kLl128Bit) != 0 ? "ll128" : "ll";
+    if (!alike || std::popcount(left) > 1) {
+      warn("NCCL_PROTO=\"{}\" leaves more than one protocol: Tutti holds to one, {}", *text, word);
+    }
+    lay("TUTTI_DEVICE_PROTOCOL", word);
+    return {};
+  }
+
+  void read_transports() {
+    if (take_switch("NCCL_SHM_DISABLE")) lay("TUTTI_TRANSPORT", "tcp");
+    bool apart = take_switch("NCCL_P2P_DISABLE");
+    if (const auto text = take("NCCL_P2P_LEVEL")) {
+      constexpr std::array<std::string_view, 11> kLevels = {"NVL", "NVB", "C2C", "PIX", "PXB", "P2C",
+                                                            "PXN", "PHB", "SYS", "NET", "DIS"};
+      const auto number = parse_number(*text);
+      if (*text == "LOC" || (number && *number <= 0)) {
+        apart = true;
+        keep("NCCL_P2P_LEVEL", *text);
+      } else if (number || std::find(kLevels.begin(), kLevels.end(), *text) != kLevels.end()) {
+        settings_.ignored.push_back(fmt::format(
+            "NCCL_P2P_LEVEL={} has no effect: Tutti asks the driver which GPUs reach each other, and knows LOC, never, "
+            "besides",
+            *text));
+      } else {
+        warn("NCCL_P2P_LEVEL=\"{}\" is none of LOC, {}: the default is taken", *text, fmt::join(kLevels, ", "));
+      }
+    }
+    if (apart) lay("TUTTI_DEVICE_CALLS", "staged");
+    read_networks();
+  }
+
+  // Cards are used where there are some, unless they are switched off or the sockets are asked for.
+  void read_networks() {
+    bool cards = !take_switch("NCCL_IB_DISABLE");
+    if (const auto text = take("NCCL_NET")) {
+      if (same_word(*text, "Socket")) {
+        cards = false;
+        keep("NCCL_NET", "Socket");
+      } else if (same_word(*text, "IB")) {
+        keep("NCCL_NET", "IB");
+      } else {
+        warn("NCCL_NET=\"{}\": Tutti has no such network, only IB and Socket (TCP): it chooses of these", *text);
+      }
+    }
+    const auto devices = take("NCCL_IB_HCA");
+    if (!cards) lay("TUTTI_RDMA_DEVICES", "none");
+    if (cards && devices) {
+      lay("TUTTI_RDMA_DEVICES", device_list(*devices));
+      keep("NCCL_IB_HCA", *devices);
+    }
+    // -1 and the like: by rule.
+    if (const auto index = take_number("NCCL_IB_GID_INDEX", -1, kMostGids); index && *index >= 0) {
+      lay("TUTTI_RDMA_GID_INDEX", std::to_string(*index));
+    }
+    lay_number("NCCL_IB_QPS_PER_CONNECTION", 1, kMostQueuePairs, "TUTTI_RDMA_QUEUE_PAIRS");
+    lay_number("NCCL_IB_TIMEOUT", 1, kMostTimeout, "TUTTI_RDMA_TIMEOUT");
+    lay_number("NCCL_IB_RETRY_CNT", 0, kMostRetries, "TUTTI_RDMA_RETRIES");
+    lay_number("NCCL_IB_SL", 0, kMostServiceLevel, "TUTTI_RDMA_SERVICE_LEVEL");
+    lay_number("NCCL_IB_TC", 0, kMostTrafficClass, "TUTTI_RDMA_TRAFFIC_CLASS");
+  }
+
+  void lay_number(std::string_view name, std::int64_t low, std::int64_t high, std::string own) {
+    if (const auto number = take_number(name, low, high)) lay(std::move(own), std::to_string(*number));
+  }
+
+  void read_sizes() {
+    if (const auto threads = take_number("NCCL_NTHREADS", kLeastThreads, kMostThreads)) {
+      const std::int64_t taken = *threads % kWarp == 0 ? *threads : kMostThreads;
+      if (taken != *threads) {
+        warn("NCCL_NTHREADS={} is no multiple of {}: {} is taken", *threads, kWarp, taken);
+        settings_.taken.back() = {"NCCL_NTHREADS", std::to_string(taken), taken};
+      }
+      lay("TUTTI_DEVICE_THREADS", std::to_string(taken));
+    }
+    if (const auto bytes = take_number("NCCL_BUFFSIZE", slots_ * kLeastSlot, slots_ * kMostSlot)) {
+      const std::string slot = std::to_string(*bytes / slots_ / kLeastSlot * kLeastSlot);
+      lay("TUTTI_SLOT_BYTES", slot);
+      lay("TUTTI_DEVICE_SLOT_BYTES", slot);
+    }
+  }
+
+  // Of a variable and its older names, the most restrictive; the oldest only where the one before it is not set.
+  std::optional<std::int32_t> take_ctas(const std::array<std::string_view, 3>& names,
+                                        const std::int64_t& (*stricter)(const std::int64_t&, const std::int64_t&)) {
+    auto taken = take_number(names[0], 1, kMostCtas);
+    auto older = take_number(names[1], 1, kMostCtas);
+    const auto oldest = take_number(names[2], 1, kMostCtas);
+    if (!older) older = oldest;
+    if (taken && older) taken = stricter(*taken, *older);
+    if (!taken) taken = older;
+    if (!taken) return std::nullopt;
+    return static_cast<std::int32_t>(*taken);
+  }
+
+  void read_ctas() {
+    settings_.max_ctas = take_ctas({"NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS"}, std::min<std::int64_t>);
+    settings_.min_ctas = take_ctas({"NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"}, std::max<std::int64_t>);
+    auto& most = settings_.max_ctas;
+    auto& least = settings_.min_ctas;
+    if (most && least && *least > *most) {
+      warn("the least number of CTAs asked for is {}, the most {}: neither is taken", *least, *most);
+      most.reset();
+      least.reset();
+    }
+    const std::int32_t usual = static_cast<std::int32_t>(Config().device_blocks);
+    if (most) {
+      lay("TUTTI_DEVICE_BLOCKS", std::to_string(*most));
+    } else if (least && *least > usual) {
+      lay("TUTTI_DEVICE_BLOCKS", std::to_string(*least));
+    }
+  }
+
+  void read_others() {
+    if (const auto text = take("NCCL_COMM_BLOCKING")) {
+      if (*text == "0" || *text == "1") {
+        settings_.blocking = *text == "1";
+        keep("NCCL_COMM_BLOCKING", *text == "1" ? 1 : 0);
+      } else {
+        warn("NCCL_COMM_BLOCKING=\"{}\" is neither 0 nor 1: each communicator's own configuration counts", *text);
+      }
+    }
+    if (const auto text = take("NCCL_HOSTID")) {
+      keep("NCCL_HOSTID", *text);
+      lay("TUTTI_NODE_ID", text->size() <= kLongestNodeId ? *text : hexadecimal_hash(*text));
+    }
+    if (const auto text = take("NCCL_CONF_FILE")) keep("NCCL_CONF_FILE", *text);
+    if (const auto text = take("NCCL_PARAM_DUMP_ALL")) {
+      settings_.all_parameters = *text == "1" || same_word(*text, "T") || same_word(*text, "TRUE");
+      const bool no = *text == "0" || same_word(*text, "F") || same_word(*text, "FALSE");
+      if (!settings_.all_parameters && !no) warn("NCCL_PARAM_DUMP_ALL=\"{}\" is no yes or no: no is taken", *text);
+      keep("NCCL_PARAM_DUMP_ALL", settings_.all_parameters ? 1 : 0);
+    }
+  }
+
+  void report_the_rest() {
+    for (const auto& [name, given] : given_) {
+      if (is_foreign(name)) continue;
+      const std::string why = why_ignored(name, given.value);
+      if (why.empty()) continue;
+      const std::string where = given.file.empty() ? std::string() : fmt::format(" (in {})", given.file);
+      settings_.ignored.push_back(fmt::format("{}={}{} has no effect: {}", name, given.value, where, why));
+    }
+  }
+
+  const Environment& environment_;
+  const Surroundings& surroundings_;
+  std::map<std::string, Given, std::less<>> given_;  // what is set and not taken yet
+  std::int64_t slots_ = 0;                           // of a connection
+  EnvironmentSettings settings_;
+};
+
+// 22809 is 2.28.9; up to 2.8 the minor version had one digit.
+std::string version_text(std::int32_t version) {
+  const std::int32_t major = version / (version < 10'000 ? 1000 : 10'000);
+  const std::int32_t minor = version / 100 % (version < 10'000 ? 10 : 100);
+  return fmt::format("{}.{}.{}", major, minor, version % 100);
+}
+
+std::optional<std::string> read_conf_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostConfBytes, '\0');
+  if (!file) return std::nullopt;
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return std::nullopt;
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+Surroundings this_machine() { return {.read_file = read_conf_file, .interfaces = interface_addresses}; }
+
+Result<EnvironmentSettings> read_settings(const Environment& environment, const Surroundings& surroundings) {
+  return Reader(environment, surroundings).read();
+}
+
+void report(const EnvironmentSettings& settings, const Log& log) {
+  if (settings.says_version) {  // whatever the level: NCCL_DEBUG=VERSION asks for this alone
+    std::fputs(fmt::format("tutti: NCCL's interface {}, Tutti {}\n", version_text(settings.version), version()).c_str(),
+               stderr);
+  }
+  for (const std::string& warning : settings.warnings) log.write(LogLevel::kWarn, "{}", warning);
+  if (settings.ignored.empty()) return;
+  std::vector<std::string> names;
+  for (const std::string& sentence : settings.ignored) names.push_back(sentence.substr(0, sentence.find('=')));
+  log.write(LogLevel::kWarn, "without effect in Tutti: {}{}", fmt::join(names, ", "),
+            log.enabled(LogLevel::kInfo) ? "" : " (NCCL_DEBUG=INFO tells why)");
+  for (const std::string& sentence : settings.ignored) {  // a slip of the hand is worth its sentence at any level
+    const bool slip = sentence.find("did you mean") != std::string::npos;
+    log.write(slip ? LogLevel::kWarn : LogLevel::kInfo, "{}", sentence);
+  }
+}
+
+const Result<EnvironmentSettings>& process_settings() {
+  // Never destroyed: threads may ask while the process ends.
+  static const auto& settings = *new Result<EnvironmentSettings>(read_settings(process_environment(), this_machine()));
+  return settings;
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,411 @@
+#include "nccl/environment/names.h"
+
+#include <fmt/format.h>
+#include <strings.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/config.h"
+
+namespace tutti::nccl {
+namespace {
+
+constexpr std::string_view kPrefix = "NCCL_";
+
+constexpr auto kMapped = std::to_array<MappedName>({
+    {"NCCL_ALGO"},
+    {"NCCL_BUFFSIZE", true},
+    {"NCCL_COMM_BLOCKING", true},
+    {"NCCL_COMM_ID"},
+    {"NCCL_CONF_FILE"},
+    {"NCCL_DEBUG"},
+    {"NCCL_HOSTID"},
+    {"NCCL_IB_DISABLE", true},
+    {"NCCL_IB_GID_INDEX", true},
+    {"NCCL_IB_HCA"},
+    {"NCCL_IB_QPS_PER_CONNECTION", true},
+    {"NCCL_IB_RETRY_CNT", true},
+    {"NCCL_IB_SL", true},
+    {"NCCL_IB_TC", true},
+    {"NCCL_IB_TIMEOUT", true},
+    {"NCCL_MAX_CTAS", true},
+    {"NCCL_MAX_NCHANNELS", true},
+    {"NCCL_MAX_NRINGS", true},
+    {"NCCL_MIN_CTAS", true},
+    {"NCCL_MIN_NCHANNELS", true},
+    {"NCCL_MIN_NRINGS", true},
+    {"NCCL_NET"},
+    {"NCCL_NTHREADS", true},
+    {"NCCL_P2P_DISABLE", true},
+    {"NCCL_P2P_LEVEL"},
+    {"NCCL_PARAM_DUMP_ALL", true},
+    {"NCCL_PROTO"},
+    {"NCCL_SHM_DISABLE", true},
+    {"NCCL_SOCKET_FAMILY"},
+    {"NCCL_SOCKET_IFNAME"},
+});
+
+constexpr auto kForeign = std::to_array<std::string_view>({
+    // PyTorch's, under the names that they had before they became TORCH_NCCL_*
+    "NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_BLOCKING_WAIT",
+    "NCCL_DESYNC_DEBUG",
+    "NCCL_ENABLE_TIMING",
+    "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
+    // where it is installed, for build systems; its version, in images
+    "NCCL_DIR",
+    "NCCL_HOME",
+    "NCCL_INCLUDE",
+    "NCCL_INCLUDE_DIR",
+    "NCCL_INCLUDE_DIRS",
+    "NCCL_LIB",
+    "NCCL_LIBRARIES",
+    "NCCL_LIBRARY",
+    "NCCL_LIB_DIR",
+    "NCCL_PATH",
+    "NCCL_PREFIX",
+    "NCCL_ROOT",
+    "NCCL_ROOT_DIR",
+    "NCCL_VERSION",
+});
+
+// Why a whole family has no effect; of several that fit, the first.
+struct Family {
+  std::string_view start;  // after NCCL_
+  std::string_view reason;
+};
+
+constexpr auto kFamilies = std::to_array<Family>({
+    {"IB_", "Tutti's verbs transport settles it by itself; docs/rdma.md has what can be set"},
+    {"IBVERBS_", "libibverbs.so.1 is opened where the system's loader finds it"},
+    {"GDR", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
+    {"NET_GDR_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
+    {"DMABUF_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
+    {"PXN_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
+    {"GIN_", "networks that GPUs drive themselves have no place in Tutti yet"},
+    {"GDAKI_", "networks that GPUs drive themselves have no place in Tutti yet"},
+    {"RMA_", "networks that GPUs drive themselves have no place in Tutti yet"},
+    {"NET_PLUGIN", "Tutti loads no plugins of NCCL"},
+    {"TUNER_PLUGIN", "Tutti loads no plugins of NCCL"},
+    {"PROFILER_PLUGIN", "Tutti loads no plugins of NCCL"},
+    {"ENV_PLUGIN", "Tutti loads no plugins of NCCL"},
+    {"NET", "it is about NCCL's networks: Tutti has its own, which TUTTI_TRANSPORT chooses"},
+    {"SOCKET_", "Tutti's TCP transport settles its sockets and threads by itself"},
+    {"NSOCKS_", "Tutti's TCP transport settles its sockets and threads by itself"},
+    {"OOB_NET_", "communicators are set up over the interface of NCCL_SOCKET_IFNAME, or TUTTI_INTERFACE"},
+    {"UID_STAGGER_", "set-up takes all ranks at once and needs no staggering"},
+    {"COLLNET_", "Tutti uses no reductions inside the network"},
+    {"NVLS", "Tutti uses no reductions inside NVSwitch"},
+    {"MNNVL_", "GPUs of several machines are not joined over NVLink yet"},
+    {"SYM_", "Tutti has no kernels for symmetric memory"},
+    {"WIN_", "windows need no setting"},
+    {"RAS_", "Tutti has no such service"},
+    {"TOPO_", "Tutti's NCCL interface takes no topology from a file yet and writes none"},
+    {"GRAPH_DUMP", "Tutti writes its plans with `tutti plan`"},
+    {"GRAPH_FILE", "Tutti's NCCL interface takes no rings and trees from a file: it plans by itself"},
+    {"GRAPH_", "captured graphs need no setting"},
+    {"CUMEM_", "Tutti chooses how memory is shared by itself"},
+    {"DEBUG_FILE", "log lines go to standard error"},
+    {"DEBUG_", "log lines have one form and are chosen by level, NCCL_DEBUG"},
+    {"CHECK", "Tutti checks arguments and the agreement of the ranks in every call"},
+    {"P2P_", "how GPUs that reach each other pass on data is Tutti's choice"},
+    {"LL", "Tutti sizes its protocols by itself; NCCL_PROTO and NCCL_BUFFSIZE have an effect"},
+    {"PROXY_", "Tutti has no proxy threads to set"},
+    {"LAUNCH_", "Tutti launches the kernels of ranks that share a process together where it has to"},
+});
+
+// Others, and values with which Tutti does just that: nothing to report.
+struct Known {
+  std::string_view name;  // after NCCL_
+  std::string_view done;  // values, a comma between several
+};
+
+constexpr auto kKnown = std::to_array<Known>({
+    {"ALLOC_P2P_NET_LL_BUFFERS", "0"},
+    {"CGA_CLUSTER_SIZE", "0"},
+    {"CHECKS_DISABLE", "0"},
+    {"CHECK_MODE", "DEFAULT,DEBUG_LOCAL,DEBUG_GLOBAL"},
+    {"CHECK_POINTERS", "0,1"},
+    {"CHUNK_SIZE", ""},
+    {"COLLNET_ENABLE", "0"},
+    {"COLLNET_NODE_THRESHOLD", ""},
+    {"COMM_SHRINK_SHARE_RESOURCES", "0"},
+    {"COMM_SPLIT_SHARE_RESOURCES", "0"},
+    {"CROSS_NIC", ""},
+    {"CTA_POLICY", "0,DEFAULT"},
+    {"CUMEM_ENABLE", "0"},
+    {"CUMEM_HOST_ENABLE", "0"},
+    {"DEBUG_FILE", "/dev/stderr"},
+    {"DEBUG_SUBSYS", ""},
+    {"DEBUG_TIMESTAMP_FORMAT", ""},
+    {"DEBUG_TIMESTAMP_LEVELS", ""},
+    {"DMABUF_ENABLE", "0"},
+    {"ENABLE_VERSION_CHECK", ""},
+    {"ENV_PLUGIN", "none"},
+    {"GDRCOPY_ENABLE", "0"},
+    {"GIN_ENABLE", "0"},
+    {"GIN_TYPE", ""},
+    {"GRAPH_DUMP_FILE", ""},
+    {"GRAPH_FILE", ""},
+    {"GRAPH_MIXING_SUPPORT", "1"},
+    {"GRAPH_REGISTER", "0"},
+    {"GRAPH_STREAM_ORDERING", ""},
+    {"IBVERBS_LIB", ""},
+    {"IB_ADAPTIVE_ROUTING", ""},
+    {"IB_ADDR_FAMILY", ""},
+    {"IB_ADDR_RANGE", ""},
+    {"IB_AR_THRESHOLD", ""},
+    {"IB_CUDA_SUPPORT", "0"},
+    {"IB_DATA_DIRECT", ""},
+    {"IB_ECE_ENABLE", ""},
+    {"IB_FIFO_TC", ""},
+    {"IB_MERGE_NICS", ""},
+    {"IB_MERGE_VFS", ""},
+    {"IB_OOO_RQ", ""},
+    {"IB_PCI_RELAXED_ORDERING", ""},
+    {"IB_PKEY", ""},
+    {"IB_RETURN_ASYNC_EVENTS", ""},
+    {"IB_ROCE_VERSION_NUM", ""},
+    {"IB_ROUTABLE_FLID_GID_INDEX", ""},
+    {"IB_SPLIT_DATA_ON_QPS", ""},
+    {"IB_USE_INLINE", ""},
+    {"IGNORE_COLLNET_MISMATCH", ""},
+    {"IGNORE_CPU_AFFINITY", "1"},
+    {"IGNORE_DISABLED_P2P", ""},
+    {"IGNORE_NET_MISMATCH", ""},
+    {"IPC_USE_ABSTRACT_SOCKET", ""},
+    {"LAUNCH_MODE", "PARALLEL"},
+    {"LAUNCH_ORDER_IMPLICIT", ""},
+    {"LAUNCH_RACE_FATAL", ""},
+    {"LEGACY_CUDA_REGISTER", "0"},
+    {"LL128_BUFFSIZE", ""},
+    {"LL128_NTHREADS", ""},
+    {"LL_BUFFSIZE", ""},
+    {"LL_THRESHOLD", ""},
+    {"LOCAL_REGISTER", "0"},
+    {"MAX_P2P_NCHANNELS", ""},
+    {"MEM_SYNC_DOMAIN", ""},
+    {"MIN_P2P_NCHANNELS", ""},
+    {"MNNVL_CLIQUE_ID", ""},
+    {"MNNVL_ENABLE", "0"},
+    {"MNNVL_UUID", ""},
+    {"MULTI_RANK_GPU_ENABLE", "1"},
+    {"NCHANNELS_PER_NET_PEER", ""},
+    {"NETDEVS_POLICY", ""},
+    {"NET_DISABLE_INTRA", "1"},
+    {"NET_GDR_C2C", "0"},
+    {"NET_GDR_LEVEL", "0,LOC"},
+    {"NET_GDR_READ", "0"},
+    {"NET_MERGE_POLICY", ""},
+    {"NET_PLUGIN", "none"},
+    {"NET_SHARED_BUFFERS", "0"},
+    {"NET_SHARED_COMMS", "0"},
+    {"NSOCKS_PERTHREAD", ""},
+    {"NVB_DISABLE", "1"},
+    {"NVLS_CHUNKSIZE", ""},
+    {"NVLS_ENABLE", "0"},
+    {"NVTX_DISABLE", "1"},
+    {"OOB_NET_ENABLE", "0"},
+    {"OOB_NET_IFNAME", ""},
+    {"P2P_DIRECT_DISABLE", ""},
+    {"P2P_LL_THRESHOLD", ""},
+    {"P2P_NET_CHUNKSIZE", ""},
+    {"P2P_NVL_CHUNKSIZE", ""},
+    {"P2P_PCI_CHUNKSIZE", ""},
+    {"P2P_PXN_LEVEL", "0"},
+    {"P2P_READ_ENABLE", ""},
+    {"P2P_USE_CUDA_MEMCPY", "0"},
+    {"PAT_ENABLE", ""},
+    {"PROFILER_PLUGIN", "none"},
+    {"PROXY_CPUSET", ""},
+    {"PXN_C2C", "0"},
+    {"PXN_DISABLE", "1"},
+    {"RAS_ADDR", ""},
+    {"RAS_ENABLE", "0"},
+    {"RAS_TIMEOUT_FACTOR", ""},
+    {"RUNTIME_CONNECT", "1"},
+    {"SET_STACK_SIZE", "0"},
+    {"SET_THREAD_NAME", ""},
+    {"SINGLE_RING_THRESHOLD", ""},
+    {"SOCKET_MAGIC", ""},
+    {"SOCKET_NTHREADS", ""},
+    {"SOCKET_POLL_TIMEOUT_MSEC", ""},
+    {"SOCKET_RCVBUF", ""},
+    {"SOCKET_RETRY_CNT", ""},
+    {"SOCKET_RETRY_SLEEP_MSEC", ""},
+    {"SOCKET_SNDBUF", ""},
+    {"SYM_CTAS", ""},
+    {"SYM_GIN_KERNELS_ENABLE", "0"},
+    {"THREAD_THRESHOLDS", ""},
+    {"TOPO_DUMP_FILE", ""},
+    {"TOPO_DUMP_FILE_RANK", ""},
+    {"TOPO_FILE", ""},
+    {"TREE_THRESHOLD", ""},
+    {"TUNER_PLUGIN", "none"},
+    {"UID_STAGGER_RATE", ""},
+    {"UID_STAGGER_THRESHOLD", ""},
+    {"WIN_ENABLE", ""},
+    {"WORK_FIFO_BYTES", ""},
+});
+
+// The rest of NCCL 2.30's, which nobody should take for a slip.
+constexpr auto kRare = std::to_array<std::string_view>({"ALLGATHERV_ENABLE",
+                                                        "CONNECT_ROUND_MAX_PEERS",
+                                                        "DEV_API_JIT",
+                                                        "DISABLE_MEM_MANAGER",
+                                                        "ELASTIC_BUFFER_REGISTER",
+                                                        "GDAKI_USE_RELIABLE_DB",
+                                                        "GDRCOPY_FIFO_ENABLE",
+                                                        "GDRCOPY_FLUSH_ENABLE",
+                                                        "GDRCOPY_SYNC_ENABLE",
+                                                        "GDR_FLUSH_DISABLE",
+                                                        "GIN_CONNECTION_RAIL",
+                                                        "GIN_ERROR_QUERY_SEC",
+                                                        "GIN_GDAKI_MAX_DEST_RD_ATOMIC",
+                                                        "GIN_GDAKI_MAX_QP_RD_ATOMIC",
+                                                        "GIN_GDAKI_NIC_HANDLER",
+                                                        "GIN_GDAKI_QP_DEPTH",
+                                                        "GIN_IB_TC",
+                                                        "GIN_NCONNECTIONS",
+                                                        "GIN_PLUGIN",
+                                                        "GIN_PLUGIN_REF_COUNT",
+                                                        "GIN_PROXY_QUEUE_SIZE",
+                                                        "GRAPH_DUMP_FILE_RANK",
+                                                        "GRAPH_HELPER_DISABLE",
+                                                        "GROUP_CUDA_STREAM",
+                                                        "IB_DEVICE_PCI_ORDER",
+                                                        "IB_MQP_RETRY_ALL",
+                                                        "IB_MQP_RETRY_CNT",
+                                                        "IB_MQP_RETRY_SLEEP_MSEC",
+                                                        "IB_PREPOST_RECEIVE_WORK_REQUESTS",
+                                                        "IB_QUERY_PORT_SPEED",
+                                                        "IB_RECEIVER_SIDE_MATCHING_SCHEME",
+                                                        "IB_RESILIENCY_PORT_FAILOVER",
+                                                        "IB_RESILIENCY_PORT_FAILOVER_MAX_ATTEMPTS",
+                                                        "IB_RESILIENCY_PORT_FAILOVER_PROBE_DELAY",
+                                                        "IB_RESILIENCY_PORT_RECOVERY",
+                                                        "IB_RESILIENCY_PORT_RECOVERY_ACK_TIMEOUT",
+                                                        "IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_INTERVAL",
+                                                        "IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_SIZE",
+                                                        "IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_SEQUENCE_SIZE",
+                                                        "IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_TIMEOUT",
+                                                        "IB_RESILIENCY_PORT_RECOVERY_ATTEMPTS_MAX",
+                                                        "IB_RESILIENCY_PORT_RECOVERY_START_DELAY",
+                                                        "IB_SUBNET_AWARE_ROUTING",
+                                                        "IB_SUBNET_PREFIX_LEN",
+                                                        "IB_WARN_RAIL_LOCAL",
+                                                        "L1_SHARED_MEMORY_CARVEOUT",
+                                                        "LL128_C2C",
+                                                        "LSA_TEAM_SIZE",
+                                                        "MLOPART_RDMA_ENABLE",
+                                                        "MNNVL_CROSS_CLIQUE",
+                                                        "MNNVL_RAIL_PER_HOST",
+                                                        "MNNVL_SCATTER_NETS_ENABLE",
+                                                        "MULTI_SEGMENT_REGISTER",
+                                                        "NET_FORCE_FLUSH",
+                                                        "NET_FORCE_MERGE",
+                                                        "NET_GDR_MLOPART",
+                                                        "NET_MERGE_LEVEL",
+                                                        "NET_OPTIONAL_RECV_COMPLETION",
+                                                        "NET_OVERHEAD",
+                                                        "NET_PLUGIN_REF_COUNT",
+                                                        "NO_CACHE",
+                                                        "NUM_RMA_CTX",
+                                                        "NVB_PRECONNECT",
+                                                        "NVLINK_UTIL_CENTRIC_SCHED_ENABLE",
+                                                        "NVLSTREE_MAX_CHUNKSIZE",
+                                                        "NVLS_NCHANNELS",
+                                                        "P2P_EPOCH_ENABLE",
+                                                        "P2P_MAX_PEERS",
+                                                        "P2P_PER_CHANNEL_NET_BW",
+                                                        "P2P_SCHEDULE_GROUP_SIZE",
+                                                        "PROGRESS_APPENDOP_FREQ",
+                                                        "PROXY_APPEND_BATCH_SIZE",
+                                                        "PROXY_DUMP_SIGNAL",
+                                                        "REPORT_CONNECT_PROGRESS",
+                                                        "RMA_DISABLE",
+                                                        "RMA_PLUGIN",
+                                                        "RMA_PLUGIN_REF_COUNT",
+                                                        "RMA_PROXY_DUMP_SIGNAL",
+                                                        "RMA_PROXY_QUEUE_SIZE",
+                                                        "SET_CPU_STACK_SIZE",
+                                                        "SHADOW_MEMPOOL_MAX_SIZE",
+                                                        "SHM_LOCALITY",
+                                                        "SINGLE_PROC_MEM_REG_ENABLE",
+                                                        "SOCKET_INLINE",
+                                                        "SOCKET_MIN_TASKSIZE",
+                                                        "SYM_CE_THRESHOLD",
+                                                        "SYM_KERNEL",
+                                                        "SYM_NOWIN_ENABLE",
+                                                        "SYM_REUSE_SYSMEM_HANDLES",
+                                                        "SYM_RS_GIN_CHUNK_SIZE",
+                                                        "SYM_TMA_ENABLE",
+                                                        "TOPO_SPLIT_MLOPART",
+                                                        "UNPACK_DOUBLE_NCHANNELS",
+                                                        "WIN_STRIDE",
+                                                        "WORK_ARGS_BYTES"});
+
+bool is_one_of(std::string_view value, std::string_view list) {
+  while (!list.empty()) {
+    const std::string_view one = list.substr(0, list.find(','));
+    if (one.size() == value.size() && strncasecmp(one.data(), value.data(), one.size()) == 0) return true;
+    list.remove_prefix(std::min(list.size(), one.size() + 1));
+  }
+  return false;
+}
+
+// Without NCCL_, which all have in common and which would make any two look alike.
+std::string_view nearest(std::string_view end) {
+  std::vector<std::string_view> names;
+  for (const MappedName& mapped : kMapped) names.push_back(mapped.name.substr(kPrefix.size()));
+  for (const Known& known : kKnown) names.push_back(known.name);
+  return nearest_name(end, names);
+}
+
+}  // namespace
+
+std::span<const MappedName> mapped_names() { return kMapped; }
+
+std::string device_list(std::string_view hca) {
+  std::string list;
+  if (hca.starts_with('^')) {  // all but these
+    list = "^";
+    hca.remove_prefix(1);
+  }
+  const bool whole = hca.starts_with('=');
+  if (whole) hca.remove_prefix(1);
+  while (!hca.empty()) {
+    const std::string_view word = hca.substr(0, hca.find(','));
+    hca.remove_prefix(std::min(hca.size(), word.size() + 1));
+    const std::size_t colon = std::min(word.find(':'), word.size());
+    if (colon == 0) continue;
+    if (!list.empty() && list != "^") list += ',';
+    list += fmt::format("{}{}{}", word.substr(0, colon), whole ? "" : "*", word.substr(colon));
+  }
+  return list;
+}
+
+bool is_foreign(std::string_view name) {
+  return name.starts_with("NCCL_TESTS_") || std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
+}
+
+std::string why_ignored(std::string_view name, std::string_view value) {
+  const std::string_view end = name.substr(std::min(name.size(), kPrefix.size()));
+  const auto known = std::find_if(kKnown.begin(), kKnown.end(), [&](const Known& one) { return one.name == end; });
+  const bool is_known = known != kKnown.end() || std::find(kRare.begin(), kRare.end(), end) != kRare.end();
+  if (!is_known) {
+    if (const std::string_view near = nearest(end); !near.empty()) {
+      return fmt::format("Tutti knows no such variable: did you mean {}{}?", kPrefix, near);
+    }
+  } else if (known != kKnown.end() && is_one_of(value, known->done)) {
+    return {};
+  }
+  const auto family =
+      std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& one) { return end.starts_with(one.start); });
+  if (family != kFamilies.end()) return std::string(family->reason);
+  return is_known ? "Tutti has nothing that it could set" : "Tutti knows no such variable";
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,405 @@
+#include "plan/formats/svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "plan/collective.h"
+#include "plan/evaluate.h"
+
+namespace tutti {
+namespace {
+
+// ---- when what happens: a domain whose values are times ----
+
+struct Box {
+  std::uint32_t rank = 0;
+  std::uint32_t channel = 0;
+  std::uint32_t time = 0;
+  std::uint32_t chunk = 0;        // the datum, see collective.h
+  std::uint32_t contributor = 0;  // whose it is, where nothing is added
+  bool adds = false;
+  bool completes = false;
+  bool complete = false;  // the value holds every contribution
+  bool stores = false;    // to output
+};
+
+struct Line {
+  std::size_t from = 0;  // boxes
+  std::size_t to = 0;
+};
+
+class Schedule {
+ public:
+  explicit Schedule(const Plan& plan) : plan_(plan) {}
+
+  bool run();  // false: the plan does not end
+
+  bool receive_ready(std::uint16_t port) { return !queue(port).empty(); }
+  bool send_ready(std::uint16_t) const { return true; }
+  bool reached(std::uint32_t channel, std::uint32_t step, std::uint64_t) const {
+    return done_[rank_][channel].size() > step;
+  }
+  void apply(const Channel& channel, const Step& step, std::uint64_t tile);
+
+  std::vector<Box> boxes;
+  std::vector<Line> lines;
+  std::uint32_t times = 0;
+
+ private:
+  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // sender, receiver, lane
+  std::deque<std::size_t>& queue(std::uint16_t port) {
+    const Port& end = program_->ports[port];
+    return queues_[end.direction == Direction::kSend ? Key{rank_, end.peer, end.lane} : Key{end.peer, rank_, end.lane}];
+  }
+
+  const Plan& plan_;
+  std::map<Key, std::deque<std::size_t>> queues_;                   // boxes that sent
+  std::vector<std::vector<std::vector<std::size_t>>> done_;         // rank, channel, step -> box
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Box> scratch_;  // rank, chunk -> the box that stored
+  std::uint32_t rank_ = 0;
+  std::uint32_t channel_ = 0;
+  const Channel* program_ = nullptr;
+};
+
+void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
+  std::vector<std::size_t>& done = done_[rank_][channel_];
+  Box box{.rank = rank_, .channel = channel_, .time = done.empty() ? 0 : boxes[done.back()].time + 1};
+  if (step.source.space == Space::kScratch) {
+    const Box& stored = scratch_[{rank_, step.source.chunk}];
+    box.chunk = stored.chunk;
+    box.contributor = stored.contributor;
+    box.complete = stored.complete;
+  } else if (step.source.space == Space::kInput) {
+    box.chunk = step.source.chunk;
+    box.contributor = rank_;
+  } else if (step.source.space == Space::kOutput) {
+    const Wanted known = wanted(plan_.shape, rank_, step.source.chunk);
+    box.chunk = known.datum;
+    box.contributor = known.contributor;
+    box.complete = true;
+  }
+  for (const After& after : channel.after) {
+    if (after.step == done.size() && after.tiles_before == 0)
+      box.time = std::max(box.time, boxes[done_[rank_][after.other_channel][after.other_step]].time + 1);
+  }
+  for (std::uint16_t port : channel.receives(step)) {
+    const std::size_t from = queue(port).front();
+    queue(port).pop_front();
+    lines.push_back({.from = from, .to = boxes.size()});
+    box.time = std::max(box.time, boxes[from].time + 1);
+    box.chunk = boxes[from].chunk;
+    box.contributor = boxes[from].contributor;
+    box.complete |= boxes[from].complete;
+  }
+  box.adds = step.receive_count + (step.source.space != Space::kNone ? 1 : 0) > 1;
+  box.completes = step.completes != 0;
+  box.complete |= box.completes;
+  box.stores = step.sink.space == Space::kOutput;
+  if (!reduces(plan_.shape.collective.kind)) box.complete = box.stores;
+  if (step.sink.space == Space::kScratch) scratch_[{rank_, step.sink.chunk}] = box;
+  for (std::uint16_t port : channel.sends(step)) queue(port).push_back(boxes.size());
+  times = std::max(times, box.time + 1);
+  done.push_back(boxes.size());
+  boxes.push_back(box);
+}
+
+bool Schedule::run() {
+  std::vector<std::vector<Cursor>> cursors;
+  for (const RankPlan& rank : plan_.ranks) {
+    cursors.emplace_back(rank.channels.size());
+    done_.emplace_back(rank.channels.size());
+  }
+  std::uint64_t ran = 1;
+  while (ran > 0) {
+    ran = 0;
+    for (rank_ = 0; rank_ < plan_.ranks.size(); ++rank_) {
+      const std::vector<Channel>& channels = plan_.ranks[rank_].channels;
+      for (channel_ = 0; channel_ < channels.size(); ++channel_) {
+        program_ = &channels[channel_];
+        ran += advance(*program_, cursors[rank_][channel_], 1, ~std::uint64_t{0}, *this);
+      }
+    }
+  }
+  for (const std::vector<Cursor>& rank : cursors) {
+    if (!std::all_of(rank.begin(), rank.end(), [](const Cursor& cursor) { return finished(cursor, 1); })) return false;
+  }
+  return true;
+}
+
+// ---- where it stands and what it looks like ----
+
+// Of text in UTF-8.
+std::size_t letters(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+constexpr int kMargin = 28;
+constexpr int kLabelWidth = 64;
+constexpr int kHeaderHeight = 118;
+constexpr int kRowHeight = 30;  // of a channel
+constexpr int kBoxHeight = 22;
+constexpr int kRankGap = 10;
+constexpr int kLegendBoxWidth = 40;
+constexpr int kLabelSize = 12;         // of a label's letters, where the boxes are wide enough
+constexpr int kSmallestLabelSize = 8;  // narrower boxes are made wider
+constexpr int kLabelGap = 6;           // left and right of a label together
+constexpr std::uint32_t kLinesBesideARow = 3;
+constexpr int kMinWidth = 840;
+constexpr const char* kInk = "#1f2933";
+constexpr const char* kFaintInk = "#7b8794";
+
+class Drawing {
+ public:
+  Drawing(const Plan& plan, const Schedule& schedule);
+  std::string text() &&;
+
+ private:
+  void choose_widths();
+  void place_rows();
+  void draw_header();
+  void draw_legend(int x, int y);
+  void draw_grid();
+  void draw_line(const Line& line);
+  std::string label_of(const Box& box) const;
+  void draw_box(const Box& box);
+  struct Place {
+    int x;
+    int y;
+    int width;
+  };
+  void draw_box_at(Place at, const Box& box, const std::string& label);
+
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(svg_), format, std::forward<Args>(args)...);
+    svg_ += '\n';
+  }
+  // Evenly spaced hues; neighbouring chunks differ in lightness as well.
+  std::string colour(const Box& box, bool strong) const {
+    const std::uint32_t chunk = by_rank_ ? box.contributor : box.chunk;
+    const std::uint32_t hue = chunk % colours_ * 360 / colours_;
+    return rgb(hue, strong ? 0.62 : 0.70, strong ? (chunk % 2 == 0 ? 0.50 : 0.42) : 0.88);
+  }
+  static std::string rgb(std::uint32_t hue, double saturation, double lightness);
+  // About what a label takes in a sans-serif font: digits have 0.56 of its size.
+  static int text_width(std::size_t letters, int size) { return static_cast<int>(letters) * size * 3 / 5; }
+  int x_of(std::uint32_t time) const { return kMargin + kLabelWidth + static_cast<int>(time) * pitch_; }
+  int y_of(const Box& box) const { return rows_.at({box.rank, box.channel}); }
+
+  const Plan& plan_;
+  const Schedule& schedule_;
+  int pitch_ = 0;
+  int box_width_ = 0;
+  int label_size_ = kLabelSize;
+  bool by_rank_ = false;  // colours and labels tell whose data travels
+  std::uint32_t colours_ = 1;
+  int bottom_ = 0;
+  int width_ = 0;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, int> rows_;  // rank, channel -> top of its boxes
+  std::string svg_;
+};
+
+Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), schedule_(schedule) {
+  const CollectiveKind kind = plan.shape.collective.kind;
+  by_rank_ = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kGather || kind == CollectiveKind::kAllToAll;
+  colours_ = by_rank_ ? plan.shape.collective.ranks : data(plan.shape);
+  choose_widths();
+  place_rows();
+  width_ = std::max(x_of(schedule.times), kMinWidth) + kMargin;
+}
+
+// Boxes as wide as the page allows, and as the longest label needs.
+void Drawing::choose_widths() {
+  std::size_t longest = 0;
+  for (const Box& box : schedule_.boxes) longest = std::max(longest, letters(label_of(box)));
+  pitch_ = std::clamp(1500 / static_cast<int>(std::max(schedule_.times, 1u)), 24, 76);
+  box_width_ = std::max(pitch_ * 6 / 10, text_width(longest, kSmallestLabelSize) + kLabelGap);
+  pitch_ = std::max(pitch_, box_width_ * 10 / 6);
+  while (label_size_ > kSmallestLabelSize && text_width(longest, label_size_) + kLabelGap > box_width_) --label_size_;
+}
+
+// Channels of a rank share a row where no two of their steps fall on the same time.
+void Drawing::place_rows() {
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> times;
+  for (const Box& box : schedule_.boxes) times[{box.rank, box.channel}].push_back(box.time);
+  int y = kHeaderHeight;
+  for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+    std::vector<std::set<std::uint32_t>> taken(1);  // of each row
+    for (std::uint32_t c = 0; c < plan_.ranks[rank].channels.size(); ++c) {
+      const std::vector<std::uint32_t>& own = times[{rank, c}];
+      if (own.empty()) continue;
+      std::size_t row = 0;
+      while (std::any_of(own.begin(), own.end(), [&](std::uint32_t time) { return taken[row].contains(time); })) {
+        if (++row == taken.size()) taken.emplace_back();
+      }
+      taken[row].insert(own.begin(), own.end());
+      rows_[{rank, c}] = y + static_cast<int>(row) * kRowHeight;
+    }
+    y += static_cast<int>(taken.size()) * kRowHeight + kRankGap;
+  }
+  bottom_ = y;
+}
+
+// HSL to #rrggbb, since not every viewer knows hsl().
+std::string Drawing::rgb(std::uint32_t hue, double saturation, double lightness) {
+  const double chroma = (1 - std::max(2 * lightness - 1, 1 - 2 * lightness)) * saturation;
+  const auto part = [&](std::uint32_t offset) {
+    const double at = static_cast<double>((hue + offset) % 360) / 60;  // 0..6: up, full, full, down, none, none
+    const double share = std::clamp(std::min(at, 4 - at), 0.0, 1.0);
+    return static_cast<int>(std::lround(255 * (lightness - chroma / 2 + chroma * share)));
+  };
+  return fmt::format("#{:02x}{:02x}{:02x}", part(120), part(0), part(240));
+}
+
+void Drawing::draw_header() {
+  const PlanShape& shape = plan_.shape;
+  add("<text x='{}' y='40' font-size='20' font-weight='600' fill='{}'>{}, {}, {} {}{}</text>", kMargin, kInk,
+      to_string(shape.collective.kind), to_string(shape.algorithm), shape.collective.ranks,
+      shape.collective.ranks == 1 ? "rank" : "ranks",
+      has_root(shape.collective.kind) ? fmt::format(", root {}", shape.collective.root) : "");
+  add("<text x='{}' y='62' font-size='13' fill='{}'>{} steps and {} messages for each tile of {} {}; {} steps one "
+      "after the "
+      "other{}</text>",
+      kMargin, kFaintInk, schedule_.boxes.size(), schedule_.lines.size(), shape.chunks,
+      shape.chunks == 1 ? "chunk" : "chunks", schedule_.times,
+      reduces(shape.collective.kind) ? fmt::format("; added in {}", to_string(shape.order)) : "");
+  draw_legend(kMargin, 78);
+}
+
+void Drawing::draw_legend(int x, int y) {
+  const auto entry = [&](const Box& box, const char* label, const std::string& text, int width) {
+    draw_box_at({.x = x, .y = y, .width = kLegendBoxWidth}, box, label);
+    add("<text x='{}' y='{}' font-size='12' fill='{}'>{}</text>", x + kLegendBoxWidth + 8, y + 15, kInk, text);
+    x += kLegendBoxWidth + width;
+  };
+  const CollectiveKind kind = plan_.shape.collective.kind;
+  const char* datum = "chunk";
+  if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kScatter) datum = "block";
+  if (!reduces(kind)) {
+    if (kind == CollectiveKind::kAllToAll) {
+      entry({}, "0>1", "passes on the block from rank 0 for rank 1", 300);
+    } else if (by_rank_) {
+      entry({}, "0", "passes on the block of rank 0", 220);
+    } else {
+      entry({}, "0", fmt::format("passes on {} 0", datum), 150);
+    }
+    return entry({.complete = true, .stores = true}, kind == CollectiveKind::kAllToAll ? "0>1" : "0", "stores it", 64);
+  }
+  entry({}, "0", fmt::format("sends its input of {} 0", datum), 190);
+  entry({.adds = true}, "+0", "adds to a received value", 180);
+  entry({.adds = true, .completes = true, .complete = true, .stores = true}, "\u03a30", "completes and stores the sum",
+        210);
+  entry({.complete = true, .stores = true}, "0", "stores", 64);
+}
+
+void Drawing::draw_grid() {
+  std::map<int, std::uint32_t> lines;  // y -> rank; a row stands there once, whatever number of channels it has
+  for (const auto& [place, y] : rows_) lines[y + kBoxHeight / 2] = place.first;
+  std::uint32_t last_rank = ~std::uint32_t{0};
+  for (const auto& [y, rank] : lines) {
+    if (rank != last_rank) {
+      add("<text x='{}' y='{}' font-size='13' font-weight='600' fill='{}'>rank {}</text>", kMargin, y + 5, kInk, rank);
+      last_rank = rank;
+    }
+    add("<line x1='{}' y1='{}' x2='{}' y2='{}' stroke='#e4e7eb' stroke-width='1'/>", x_of(0) - 6, y,
+        x_of(schedule_.times) - pitch_ + box_width_ + 6, y);
+  }
+  const int every = pitch_ < 36 ? 5 : 1;
+  for (std::uint32_t time = 0; time < schedule_.times; time += static_cast<std::uint32_t>(every)) {
+    add("<text x='{}' y='{}' font-size='10' text-anchor='middle' fill='{}'>{}</text>", x_of(time) + box_width_ / 2,
+        bottom_ + 8, kFaintInk, time);
+  }
+  add("<text x='{}' y='{}' font-size='10' fill='{}'>time</text>", kMargin, bottom_ + 8, kFaintInk);
+}
+
+void Drawing::draw_line(const Line& line) {
+  const Box& from = schedule_.boxes[line.from];
+  const Box& to = schedule_.boxes[line.to];
+  const int x1 = x_of(from.time) + box_width_;
+  const int y1 = y_of(from) + kBoxHeight / 2;
+  const int x2 = x_of(to.time);
+  const int y2 = y_of(to) + kBoxHeight / 2;
+  const std::string stroke = colour(from, true);
+  std::string path = fmt::format("M{} {}", x1, y1);
+  int x = x1;
+  int y = y1;
+  const auto curve_to = [&](int to_x, int to_y) {
+    const int bend = std::max((to_x - x) / 2, 8);
+    path += fmt::format(" C{} {} {} {} {} {}", x + bend, y, to_x - bend, to_y, to_x, to_y);
+    x = to_x;
+    y = to_y;
+  };
+  if (to.time > from.time + 1) {  // past the boxes of the times between: along the side of the receiver's row
+    const int aside = kBoxHeight / 2 + 3 + 2 * static_cast<int>(from.rank % kLinesBesideARow);
+    curve_to(x_of(from.time + 1), y1 < y2 ? y2 - aside : y2 + aside);
+    x = x_of(to.time - 1) + box_width_;
+    path += fmt::format(" H{}", x);
+  }
+  curve_to(x2, y2);
+  add("<path d='{}' fill='none' stroke='{}' stroke-width='1.3' stroke-opacity='{}'/>", path, stroke,
+      from.complete ? "0.85" : "0.5");
+  add("<circle cx='{}' cy='{}' r='2.2' fill='{}'/>", x2, y2, stroke);
+}
+
+std::string Drawing::label_of(const Box& box) const {
+  const char* sign = box.completes ? "\u03a3" : box.adds ? "+" : "";
+  const bool to_each = plan_.shape.collective.kind == CollectiveKind::kAllToAll;
+  if (to_each) return fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks);
+  return by_rank_ ? fmt::format("{}", box.contributor) : fmt::format("{}{}", sign, box.chunk);
+}
+
+void Drawing::draw_box(const Box& box) {
+  draw_box_at({.x = x_of(box.time), .y = y_of(box), .width = box_width_}, box, label_of(box));
+}
+
+void Drawing::draw_box_at(Place at, const Box& box, const std::string& label) {
+  add("<rect x='{}' y='{}' width='{}' height='{}' rx='4' fill='{}' stroke='{}' stroke-width='{}'/>", at.x, at.y,
+      at.width, kBoxHeight, colour(box, box.complete), colour(box, true), box.completes ? "0" : "1.2");
+  if (box.stores) {  // a bar under what stands in output from now on
+    add("<rect x='{}' y='{}' width='{}' height='3' rx='1' fill='{}'/>", at.x + 3, at.y + kBoxHeight - 5, at.width - 6,
+        box.completes ? kInk : "#ffffff");
+  }
+  const int size = at.width == kLegendBoxWidth ? kLabelSize : label_size_;
+  const int baseline = at.y + kBoxHeight / 2 + (box.stores ? 2 : 4);
+  add("<text x='{}' y='{}' font-size='{}' text-anchor='middle' fill='{}'{}>{}</text>", at.x + at.width / 2, baseline,
+      size, box.complete ? "#ffffff" : kInk, box.completes ? " font-weight='700'" : "", label);
+}
+
+std::string Drawing::text() && {
+  const int height = bottom_ + kMargin;
+  add("<svg xmlns='http://www.w3.org/2000/svg' width='{0}' height='{1}' viewBox='0 0 {0} {1}' "
+      "font-family='Inter, Helvetica, Arial, sans-serif'>",
+      width_, height);
+  add("<rect width='{}' height='{}' fill='#ffffff'/>", width_, height);
+  draw_header();
+  draw_grid();
+  for (const Line& line : schedule_.lines) draw_line(line);
+  for (const Box& box : schedule_.boxes) draw_box(box);
+  add("</svg>");
+  return std::move(svg_);
+}
+
+}  // namespace
+
+Result<std::string> to_svg(const Plan& plan) {
+  if (plan.ranks.size() > kMaxDrawnRanks) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = fmt::format("a picture of {} ranks could not be read; draw at most {}", plan.ranks.size(),
+                                        kMaxDrawnRanks)};
+  }
+  Schedule schedule(plan);
+  if (!schedule.run())
+    return Error{.code = ErrorCode::kInvalidPlan, .message = "the plan does not end and can not be drawn"};
+  return Drawing(plan, schedule).text();
+}
+
+}  // namespace tutti

@@ -1,0 +1,117 @@
+#include "plan/verify/contributions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace tutti {
+namespace {
+
+constexpr std::uint32_t kNobody = ~std::uint32_t{0};
+constexpr std::size_t kUnionsPerRank = 16;  // remembered: ranks are at different rounds of the same plan
+
+}  // namespace
+
+// A strong 64-bit mix (the finaliser of SplitMix64): expressions that differ have the same hash with a chance of 2^-64.
+std::uint64_t Contributions::mix(std::uint64_t hash, std::uint64_t operand) {
+  std::uint64_t x = (hash + 0x9e3779b97f4a7c15u) * 0xd1342543de82ef95u ^ operand;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t Contributions::leaf_expression(std::uint32_t rank) { return mix(1, rank); }
+
+Value Contributions::input(std::uint32_t rank, std::uint32_t chunk, std::uint32_t generation) const {
+  return {.expression = leaf_expression(rank), .chunk = chunk, .generation = generation, .first = rank, .count = 1};
+}
+
+void Contributions::list(const Value& value, std::vector<Interval>& intervals) const {
+  if (value.set != 0) {
+    const std::span<const Interval> known = intervals_of(sets_[value.set - 1]);
+    intervals.assign(known.begin(), known.end());
+    return;
+  }
+  const std::uint32_t end = value.first + value.count;
+  intervals.clear();
+  if (end > ranks_) intervals.push_back({.begin = 0, .end = end - ranks_});
+  intervals.push_back({.begin = value.first, .end = std::min(end, ranks_)});
+}
+
+// Merges left_ and right_ into merged_. Returns the first rank that both hold, or kNobody.
+std::uint32_t Contributions::merge() {
+  merged_.clear();
+  std::size_t l = 0;
+  std::size_t r = 0;
+  while (l < left_.size() || r < right_.size()) {
+    const bool from_left = r == right_.size() || (l < left_.size() && left_[l].begin < right_[r].begin);
+    const Interval next = from_left ? left_[l++] : right_[r++];
+    if (!merged_.empty() && next.begin < merged_.back().end) return next.begin;
+    if (!merged_.empty() && next.begin == merged_.back().end) {
+      merged_.back().end = next.end;
+    } else {
+      merged_.push_back(next);
+    }
+  }
+  return kNobody;
+}
+
+// A rank that both runs hold, or kNobody.
+std::uint32_t Contributions::shared_by_runs(const Value& a, const Value& b) const {
+  if (distance(a.first, b.first) < a.count) return b.first;
+  if (distance(b.first, a.first) < b.count) return a.first;
+  return kNobody;
+}
+
+// Different for different sets of the pool and for different runs; never 0, as no run is empty.
+std::uint64_t Contributions::key_of(const Value& value) {
+  if (value.set != 0) return (std::uint64_t{1} << 63) | value.set;
+  return (std::uint64_t{value.first} << 32) | value.count;
+}
+
+// The pool's number for merged_.
+std::uint32_t Contributions::intern() {
+  std::uint64_t hash = 0;
+  for (const Interval& each : merged_) hash = mix(hash, (std::uint64_t{each.begin} << 32) | each.end);
+  const auto [entry, added] = set_of_hash_.try_emplace(hash, static_cast<std::uint32_t>(sets_.size() + 1));
+  if (!added && std::ranges::equal(intervals_of(sets_[entry->second - 1]), merged_)) return entry->second;
+  sets_.push_back({.first = intervals_.size(), .count = merged_.size()});
+  intervals_.insert(intervals_.end(), merged_.begin(), merged_.end());
+  return static_cast<std::uint32_t>(sets_.size());  // kept twice where another set has the same hash
+}
+
+const Contributions::Union& Contributions::unite(const Value& a, const Value& b) {
+  if (unions_.empty()) unions_.resize(std::bit_ceil(std::size_t{ranks_} * kUnionsPerRank));
+  const std::uint64_t left = key_of(a);
+  const std::uint64_t right = key_of(b);
+  Union& known = unions_[mix(left, right) & (unions_.size() - 1)];
+  if (known.left == left && known.right == right) return known;
+  list(a, left_);
+  list(b, right_);
+  const std::uint32_t shared = merge();
+  known = {.left = left, .right = right, .shared = shared, .set = shared == kNobody ? intern() : 0};
+  return known;
+}
+
+std::string Contributions::add(Value& sum, const Value& right) {
+  if (sum.chunk != right.chunk) return fmt::format("adds chunk {} to chunk {}", right.chunk, sum.chunk);
+  if (sum.generation != right.generation)
+    return fmt::format("adds values of chunk {} that belong to different tiles", sum.chunk);
+  const auto twice = [&](std::uint32_t rank) {
+    return fmt::format("counts the contribution of rank {} to chunk {} twice", rank, sum.chunk);
+  };
+  const bool runs = sum.set == 0 && right.set == 0;
+  if (runs) {
+    if (const std::uint32_t rank = shared_by_runs(sum, right); rank != kNobody) return twice(rank);
+  }
+  if (!runs || (sum.first + sum.count) % ranks_ != right.first) {
+    const Union& both = unite(sum, right);
+    if (both.shared != kNobody) return twice(both.shared);
+    sum.set = both.set;
+  }
+  sum.count += right.count;
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,248 @@
+#include "plan/verify/interpret.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <deque>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "plan/collective.h"
+#include "plan/evaluate.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kElements = 3;  // of each chunk
+struct Elements {
+  std::array<float, kElements> values{};
+  std::vector<std::uint32_t> ranks{};  // whose inputs were added, in that order
+};
+constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
+const Elements kUnwritten{.values = {kUnset, kUnset, kUnset}};
+
+Error failure(std::string message) { return {.code = ErrorCode::kInvalidPlan, .message = std::move(message)}; }
+
+// Some number that has many bits set and lies between 2^-8 and 2^8, so that sums of them round.
+float input_element(std::uint32_t call, std::uint32_t rank, std::uint64_t tile, std::uint32_t chunk,
+                    std::size_t element) {
+  std::uint64_t x = call;
+  for (const std::uint64_t part : {std::uint64_t{rank}, tile, std::uint64_t{chunk}, std::uint64_t{element}}) {
+    x = (x * 1'000'003 + part + 1) * 0x9e3779b97f4a7c15u;
+    x ^= x >> 29;
+  }
+  const auto mantissa = static_cast<std::uint32_t>(x) & 0x7fffffu;
+  const auto exponent = static_cast<std::uint32_t>(119 + (x >> 40) % 17);
+  return std::bit_cast<float>((exponent << 23) | mantissa);
+}
+
+struct Buffers {
+  std::vector<Elements> input;  // tile x chunk; in place, chunks that have an output of their own are not used
+  std::vector<Elements> output;
+  std::vector<Elements> scratch;
+};
+
+// Sound enough to be run without touching memory that is not there.
+bool runnable(const Plan& plan, std::uint32_t rank, const Channel& channel) {
+  const auto inside = [&](const Slice& slice) {
+    switch (slice.space) {
+      case Space::kNone: return true;
+      case Space::kInput: return slice.chunk < input_chunks(plan.shape, rank);
+      case Space::kOutput: return slice.chunk < output_chunks(plan.shape, rank);
+      case Space::kScratch: return slice.chunk < plan.shape.scratch_chunks;
+    }
+    return false;
+  };
+  for (const Step& step : channel.steps) {
+    const std::size_t end = std::size_t{step.list_begin} + step.receive_count + step.send_count;
+    if (end > channel.lists.size() || !inside(step.source) || !inside(step.sink)) return false;
+    if (step.source.space == Space::kNone && step.receive_count == 0) return false;
+    if (step.source_position > step.receive_count) return false;
+    for (std::size_t i = step.list_begin; i < end; ++i) {
+      if (channel.lists[i] >= channel.ports.size()) return false;
+    }
+  }
+  for (const Port& port : channel.ports) {
+    if (port.peer >= plan.ranks.size()) return false;
+  }
+  return true;
+}
+
+class Interpreter {
+ public:
+  Interpreter(const Plan& plan, const InterpretOptions& options)
+      : plan_(plan), options_(options), random_(options.seed) {}
+
+  Result<std::vector<float>> run();
+
+  bool receive_ready(std::uint16_t port) { return !queue(port).empty(); }
+  bool send_ready(std::uint16_t port) { return queue(port).size() < plan_.shape.slots; }
+  bool reached(std::uint32_t channel, std::uint32_t step, std::uint64_t tile) const {
+    const Cursor& other = cursors_[rank_].at(channel);
+    return other.tile > tile || (other.tile == tile && other.step > step);
+  }
+  void apply(const Channel& channel, const Step& step, std::uint64_t tile);
+
+ private:
+  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // sender, receiver, lane
+
+  std::deque<Elements>& queue(std::uint16_t port) {
+    const Port& end = program_->ports[port];
+    return queues_[end.direction == Direction::kSend ? Key{rank_, end.peer, end.lane} : Key{end.peer, rank_, end.lane}];
+  }
+  void begin_call(std::uint32_t rank);
+  void end_call(std::uint32_t rank);
+  bool call_finished(std::uint32_t rank) const;
+  std::uint64_t try_channel(std::uint32_t rank, std::uint32_t channel);
+  Elements& memory(const Slice& slice, std::uint64_t tile);
+
+  const Plan& plan_;
+  const InterpretOptions options_;
+  std::mt19937_64 random_;
+  std::vector<Buffers> buffers_;
+  std::vector<std::vector<Cursor>> cursors_;
+  std::vector<std::uint32_t> calls_;
+  std::map<Key, std::deque<Elements>> queues_;
+  std::vector<std::vector<float>> results_;  // of each rank, call after call
+  bool broken_ = false;
+
+  std::uint32_t rank_ = 0;
+  const Channel* program_ = nullptr;
+};
+
+void Interpreter::begin_call(std::uint32_t rank) {
+  Buffers& buffers = buffers_[rank];
+  const std::uint32_t inputs = input_chunks(plan_.shape, rank);
+  const std::size_t outputs = output_chunks(plan_.shape, rank);
+  buffers.input.resize(std::size_t{inputs} * options_.tiles);
+  buffers.output.assign(outputs * options_.tiles, kUnwritten);
+  for (std::size_t i = 0; i < buffers.input.size(); ++i) {
+    const auto chunk = static_cast<std::uint32_t>(i % inputs);
+    for (std::size_t e = 0; e < kElements; ++e) {
+      buffers.input[i].values[e] = input_element(calls_[rank], rank, i / inputs, chunk, e);
+    }
+    buffers.input[i].ranks = {rank};
+    const std::uint32_t alias = options_.in_place ? output_alias(plan_.shape, rank, chunk) : kNoChunk;
+    if (alias != kNoChunk) buffers.output[i / inputs * outputs + alias] = buffers.input[i];
+  }
+  cursors_[rank].assign(plan_.ranks[rank].channels.size(), {});
+}
+
+void Interpreter::end_call(std::uint32_t rank) {
+  const Buffers& buffers = buffers_[rank];
+  for (const Elements& elements : buffers.output) {
+    results_[rank].insert(results_[rank].end(), elements.values.begin(), elements.values.end());
+    if (options_.orders != nullptr) options_.orders->push_back(elements.ranks);
+  }
+  ++calls_[rank];
+}
+
+bool Interpreter::call_finished(std::uint32_t rank) const {
+  for (std::size_t c = 0; c < cursors_[rank].size(); ++c) {
+    if (!plan_.ranks[rank].channels[c].steps.empty() && !finished(cursors_[rank][c], options_.tiles)) return false;
+  }
+  return true;
+}
+
+Elements& Interpreter::memory(const Slice& slice, std::uint64_t tile) {
+  Buffers& buffers = buffers_[rank_];
+  if (slice.space == Space::kScratch) return buffers.scratch[slice.chunk];
+  const std::size_t outputs = output_chunks(plan_.shape, rank_);
+  if (slice.space == Space::kOutput) return buffers.output[tile * outputs + slice.chunk];
+  const std::uint32_t alias = options_.in_place ? output_alias(plan_.shape, rank_, slice.chunk) : kNoChunk;
+  if (alias != kNoChunk) return buffers.output[tile * outputs + alias];
+  return buffers.input[tile * input_chunks(plan_.shape, rank_) + slice.chunk];
+}
+
+void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
+  const auto receives = channel.receives(step);
+  const bool local = step.source.space != Space::kNone;
+  const std::size_t operands = receives.size() + (local ? 1 : 0);
+  Elements value{};
+  for (std::size_t i = 0, r = 0; i < operands; ++i) {
+    Elements operand{};
+    if (local && i == step.source_position) {
+      operand = memory(step.source, tile);
+    } else {
+      std::deque<Elements>& messages = queue(receives[r++]);
+      if (messages.empty()) {
+        broken_ = true;
+        return;
+      }
+      operand = messages.front();
+      messages.pop_front();
+    }
+    for (std::size_t e = 0; e < kElements; ++e) {
+      value.values[e] = i == 0 ? operand.values[e] : value.values[e] + operand.values[e];
+    }
+    value.ranks.insert(value.ranks.end(), operand.ranks.begin(), operand.ranks.end());
+  }
+  if (step.completes != 0) {
+    for (float& element : value.values) element /= static_cast<float>(plan_.ranks.size()) + 0.5f;  // not a power of two
+  }
+  if (step.sink.space != Space::kNone) memory(step.sink, tile) = value;
+  for (std::uint16_t port : channel.sends(step)) queue(port).push_back(value);
+}
+
+std::uint64_t Interpreter::try_channel(std::uint32_t rank, std::uint32_t channel) {
+  rank_ = rank;
+  program_ = &plan_.ranks[rank].channels[channel];
+  return advance(*program_, cursors_[rank][channel], options_.tiles, 1 + random_() % 3, *this);
+}
+
+Result<std::vector<float>> Interpreter::run() {
+  const auto ranks = static_cast<std::uint32_t>(plan_.ranks.size());
+  buffers_.resize(ranks);
+  cursors_.resize(ranks);
+  calls_.assign(ranks, 0);
+  results_.resize(ranks);
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> channels;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    buffers_[rank].scratch.assign(plan_.shape.scratch_chunks, kUnwritten);
+    begin_call(rank);
+    for (std::uint32_t c = 0; c < plan_.ranks[rank].channels.size(); ++c) {
+      if (!runnable(plan_, rank, plan_.ranks[rank].channels[c]))
+        return failure(fmt::format("rank {} channel {} can not run", rank, c));
+      channels.emplace_back(rank, c);
+    }
+  }
+  std::uint32_t ranks_done = 0;
+  while (ranks_done < ranks) {
+    std::uint64_t ran = 0;
+    std::shuffle(channels.begin(), channels.end(), random_);
+    for (const auto& [rank, channel] : channels) {
+      if (calls_[rank] == options_.calls) continue;
+      ran += try_channel(rank, channel);
+      if (broken_) return failure("a step receives more than there is");
+      if (!call_finished(rank)) continue;
+      end_call(rank);
+      ++ran;
+      if (calls_[rank] == options_.calls) {
+        ++ranks_done;
+      } else {
+        begin_call(rank);
+      }
+    }
+    if (ran == 0) return failure("deadlock");
+  }
+  std::vector<float> all;
+  for (const std::vector<float>& of_rank : results_) all.insert(all.end(), of_rank.begin(), of_rank.end());
+  for (const auto& [key, messages] : queues_) {
+    if (!messages.empty()) return failure("a message was left behind");
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<std::vector<float>> interpret(const Plan& plan, const InterpretOptions& options) {
+  return Interpreter(plan, options).run();
+}
+
+}  // namespace tutti

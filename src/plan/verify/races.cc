@@ -1,0 +1,376 @@
+// FastTrack-like race detection: a write is remembered by one epoch, a read by one epoch as long as reads are ordered.
+// Source: C. Flanagan, S. N. Freund, "FastTrack: efficient and precise dynamic race detection", PLDI 2009.
+#include "plan/verify/races.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "plan/collective.h"
+#include "plan/windows.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kMaxClockBytes = std::size_t{2} << 30;
+
+std::uint64_t step_key(std::uint32_t thread, std::uint32_t step) { return (std::uint64_t{thread} << 32) | step; }
+
+void join_clock(std::span<std::uint32_t> into, std::span<const std::uint32_t> other) {
+  for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
+}
+
+}  // namespace
+
+std::size_t place_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles) {
+  return (std::size_t{input_chunks(shape, rank)} + output_chunks(shape, rank)) * tiles + shape.scratch_chunks;
+}
+
+std::size_t place_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileOf at) {
+  const std::size_t outputs = output_chunks(shape, rank);
+  const std::size_t inputs = input_chunks(shape, rank);
+  if (slice.space == Space::kScratch) return (outputs + inputs) * at.tiles + slice.chunk;
+  if (slice.space == Space::kOutput) return at.tile * outputs + slice.chunk;
+  TUTTI_ASSERT(slice.space == Space::kInput, "there is no memory without a space");
+  const std::uint32_t alias = in_place ? output_alias(shape, rank, slice.chunk) : kNoChunk;
+  return alias != kNoChunk ? at.tile * outputs + alias : outputs * at.tiles + at.tile * inputs + slice.chunk;
+}
+
+std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options) {
+  std::vector<std::uint8_t> rules(wiring.sender_step.size(), 0);
+  if (!options.windows) return rules;
+  if (options.in_place && !wiring.plan->shape.windows_in_place) return rules;
+  for (const ConnectionInfo& connection : wiring.connections) {
+    for (std::uint32_t m = connection.first_message; m < connection.first_message + connection.messages; ++m) {
+      const Step& sender = wiring.threads[connection.sender].program->steps[wiring.sender_step[m]];
+      const Step& receiver = wiring.threads[connection.receiver].program->steps[wiring.receiver_step[m]];
+      if (can_publish(sender)) rules[m] |= kMayPublish;
+      if (can_push(receiver)) rules[m] |= kMayPush;
+    }
+  }
+  return rules;
+}
+
+Result<Races> Races::create(const Wiring& wiring, std::span<const std::uint8_t> rules, const VerifyOptions& options,
+                            std::uint32_t slots) {
+  const std::size_t threads = wiring.threads.size();
+  if ((threads + 2 * wiring.plan->ranks.size()) * threads * sizeof(std::uint32_t) > kMaxClockBytes) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = fmt::format("the vector clocks of {} channels take more than {} MiB; verify fewer ranks",
+                                        threads, kMaxClockBytes >> 20)};
+  }
+  return Races(wiring, rules, options, slots);
+}
+
+Races::Races(const Wiring& wiring, std::span<const std::uint8_t> rules, const VerifyOptions& options,
+             std::uint32_t slots)
+    : wiring_(&wiring),
+      rules_(rules),
+      options_(options),
+      slots_(slots),
+      width_(static_cast<std::uint32_t>(wiring.threads.size())) {
+  const Plan& plan = *wiring.plan;
+  clocks_.assign(std::size_t{width_} * width_, 0);
+  for (std::uint32_t t = 0; t < width_; ++t) clock(t)[t] = 1;
+  begin_clocks_.assign(plan.ranks.size() * width_, 0);
+  drain_clocks_.assign(plan.ranks.size() * width_, 0);
+  pool_.emplace_back();  // index 0 is "none"
+  uses_.push_back(0);
+  queues_.resize(wiring.connections.size());
+  messages_.assign(wiring.connections.size() * slots, 0);
+  credits_.assign(wiring.connections.size() * slots, 0);
+  published_.assign(wiring.connections.size() * slots, 0);
+  for (std::uint32_t t = 0; t < width_; ++t) {
+    const ThreadInfo& info = wiring.threads[t];
+    for (const After& after : info.program->after) {
+      awaited_[step_key(wiring.first_thread[info.rank] + after.other_channel, after.other_step)].assign(options.tiles,
+                                                                                                        0);
+    }
+  }
+  first_location_.push_back(0);
+  for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    first_location_.push_back(first_location_.back() + place_count(plan.shape, rank, options.tiles));
+  }
+  locations_.resize(first_location_.back());
+}
+
+void Races::join(std::span<std::uint32_t> into, Snapshot snapshot) {
+  if (snapshot != 0) join_clock(into, pool_[snapshot]);
+}
+
+Races::Snapshot Races::take_snapshot(std::uint32_t thread, std::uint32_t uses) {
+  if (uses == 0) return 0;
+  if (free_.empty()) {
+    free_.push_back(static_cast<Snapshot>(pool_.size()));
+    pool_.emplace_back(width_);
+    uses_.push_back(0);
+  }
+  const Snapshot snapshot = free_.back();
+  free_.pop_back();
+  std::copy(clock(thread).begin(), clock(thread).end(), pool_[snapshot].begin());
+  uses_[snapshot] = uses;
+  return snapshot;
+}
+
+void Races::release(Snapshot snapshot) {
+  if (snapshot != 0 && --uses_[snapshot] == 0) free_.push_back(snapshot);
+}
+
+std::optional<Error> Races::between_calls(std::uint32_t rank) {
+  const std::uint32_t first = wiring_->first_thread[rank];
+  const std::uint32_t last = wiring_->first_thread[rank + 1];
+  const std::span<std::uint32_t> user = clock(first);
+  const auto drained = std::span(drain_clocks_).subspan(std::size_t{rank} * width_, width_);
+  for (std::uint32_t t = first + 1; t < last; ++t) join_clock(user, clock(t));
+  join_clock(user, drained);
+  ++user[first];
+  const Access access{.thread = first, .epoch = user[first], .step = 0, .kind = Kind::kUser};
+  const PlanShape& shape = wiring_->plan->shape;
+  for (std::uint64_t tile = 0; tile < options_.tiles; ++tile) {
+    for (const Space space : {Space::kInput, Space::kOutput}) {
+      const std::uint32_t chunks = space == Space::kInput ? input_chunks(shape, rank) : output_chunks(shape, rank);
+      for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
+        const bool shared = space == Space::kInput && options_.in_place && output_alias(shape, rank, chunk) != kNoChunk;
+        if (shared) continue;  // written as output
+        if (auto error = write(rank, {.space = space, .chunk = chunk}, tile, access)) return error;
+      }
+    }
+  }
+  for (std::uint32_t t = first + 1; t < last; ++t) {
+    const std::uint32_t own = clock(t)[t];
+    std::copy(user.begin(), user.end(), clock(t).begin());
+    clock(t)[t] = own + 1;
+  }
+  std::copy(user.begin(), user.end(), begin_clocks_.begin() + static_cast<std::ptrdiff_t>(std::size_t{rank} * width_));
+  return std::nullopt;
+}
+
+// What the step waits for in the same rank's other channels.
+void Races::join_after(std::uint32_t thread, std::uint32_t step_index, std::uint64_t tile) {
+  const ThreadInfo& info = wiring_->threads[thread];
+  const std::vector<After>& after = info.program->after;
+  auto entry = std::lower_bound(after.begin(), after.end(), step_index,
+                                [](const After& a, std::uint32_t step) { return a.step < step; });
+  for (; entry != after.end() && entry->step == step_index; ++entry) {
+    if (tile < entry->tiles_before) continue;
+    const std::uint64_t key = step_key(wiring_->first_thread[info.rank] + entry->other_channel, entry->other_step);
+    join(clock(thread), awaited_[key][tile - entry->tiles_before]);
+  }
+}
+
+// A push waits until its receiver has entered the call.
+void Races::join_push_grants(std::uint32_t thread, const Step& step) {
+  const ThreadInfo& info = wiring_->threads[thread];
+  for (std::uint16_t port : info.program->sends(step)) {
+    const std::uint32_t c = wiring_->port_connection[info.first_port + port];
+    const ConnectionInfo& connection = wiring_->connections[c];
+    const auto message = connection.first_message + static_cast<std::uint32_t>(queues_[c].sent % connection.messages);
+    if ((rules_[message] & kMayPush) == 0) continue;
+    const std::size_t receiver = wiring_->threads[connection.receiver].rank;
+    join_clock(clock(thread), std::span(begin_clocks_).subspan(receiver * width_, width_));
+  }
+}
+
+// Everything that happens before this step: program order is in the clock already.
+void Races::join_order(std::uint32_t thread, const Step& step, std::uint32_t step_index, std::uint64_t tile) {
+  const ThreadInfo& info = wiring_->threads[thread];
+  for (std::uint16_t port : info.program->receives(step)) {
+    const std::uint32_t c = wiring_->port_connection[info.first_port + port];
+    join(clock(thread), messages_[c * std::size_t{slots_} + queues_[c].received % slots_]);
+  }
+  for (std::uint16_t port : info.program->sends(step)) {
+    const std::uint32_t c = wiring_->port_connection[info.first_port + port];
+    Snapshot& credit = credits_[c * std::size_t{slots_} + queues_[c].sent % slots_];
+    join(clock(thread), credit);
+    release(credit);
+    credit = 0;
+  }
+  if (options_.windows) join_push_grants(thread, step);
+  if (!info.program->after.empty()) join_after(thread, step_index, tile);
+}
+
+// Gives what this step has done to all that may wait for it.
+void Races::hand_out(std::uint32_t thread, const Step& step, std::uint32_t step_index, std::uint64_t tile) {
+  const ThreadInfo& info = wiring_->threads[thread];
+  const auto awaited = awaited_.empty() ? awaited_.end() : awaited_.find(step_key(thread, step_index));
+  const bool kept = awaited != awaited_.end();
+  const Snapshot done = take_snapshot(thread, std::uint32_t{step.receive_count} + step.send_count + (kept ? 1 : 0));
+  for (std::uint16_t port : info.program->receives(step)) {
+    const std::uint32_t c = wiring_->port_connection[info.first_port + port];
+    const ConnectionInfo& connection = wiring_->connections[c];
+    const std::size_t slot = c * std::size_t{slots_} + queues_[c].received % slots_;
+    const auto message =
+        connection.first_message + static_cast<std::uint32_t>(queues_[c].received % connection.messages);
+    release(messages_[slot]);
+    messages_[slot] = 0;
+    credits_[slot] = done;
+    ++queues_[c].received;
+    if ((rules_[message] & kMayPublish) != 0) {
+      const std::size_t sender = wiring_->threads[connection.sender].rank;
+      join_clock(std::span(drain_clocks_).subspan(sender * width_, width_), pool_[done]);
+    }
+  }
+  for (std::uint16_t port : info.program->sends(step)) {
+    const std::uint32_t c = wiring_->port_connection[info.first_port + port];
+    const std::size_t slot = c * std::size_t{slots_} + queues_[c].sent % slots_;
+    const ConnectionInfo& connection = wiring_->connections[c];
+    const auto message = connection.first_message + static_cast<std::uint32_t>(queues_[c].sent % connection.messages);
+    if ((rules_[message] & kMayPublish) != 0) {
+      published_[slot] = locations_[location(info.rank, step.source, tile)].writes;
+    }
+    messages_[slot] = done;
+    ++queues_[c].sent;
+  }
+  if (kept) {
+    release(awaited->second[tile]);
+    awaited->second[tile] = done;
+  }
+}
+
+std::optional<Error> Races::step(std::uint32_t thread, std::uint32_t step_index, std::uint64_t tile) {
+  const Step& step = wiring_->threads[thread].program->steps[step_index];
+  join_order(thread, step, step_index, tile);
+  const std::uint32_t epoch = ++clock(thread)[thread];
+  const Access access{.thread = thread, .epoch = epoch, .step = step_index, .kind = Kind::kRead};
+  if (options_.windows) {
+    if (auto error = check_remote(thread, step, access, tile)) return error;
+  }
+  if (auto error = check_local(thread, step, access, tile)) return error;
+  hand_out(thread, step, step_index, tile);
+  if (pool_.size() * width_ * sizeof(std::uint32_t) > kMaxClockBytes) {
+    return Error{
+        .code = ErrorCode::kUnsupported,
+        .message = fmt::format("the vector clocks of the messages under way take more than {} MiB; verify fewer ranks",
+                               kMaxClockBytes >> 20)};
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> Races::check_local(std::uint32_t thread, const Step& step, const Access& access,
+                                        std::uint64_t tile) {
+  const std::uint32_t rank = wiring_->threads[thread].rank;
+  Access local = access;
+  if (step.source.space != Space::kNone) {
+    local.kind = Kind::kRead;
+    if (auto error = read(rank, step.source, tile, local)) return error;
+  }
+  if (step.sink.space != Space::kNone) {
+    local.kind = Kind::kWrite;
+    if (auto error = write(rank, step.sink, tile, local)) return error;
+  }
+  return std::nullopt;
+}
+
+// Reads of slices that peers published, and stores into peers' sinks.
+std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step, const Access& access,
+                                         std::uint64_t tile) {
+  const ThreadInfo& info = wiring_->threads[thread];
+  Access remote = access;
+  for (std::uint16_t port : info.program->receives(step)) {
+    const std::uint32_t c = wiring_->port_connection[info.first_port + port];
+    const ConnectionInfo& connection = wiring_->connections[c];
+    const auto message =
+        connection.first_message + static_cast<std::uint32_t>(queues_[c].received % connection.messages);
+    if ((rules_[message] & kMayPublish) == 0) continue;
+    const ThreadInfo& sender = wiring_->threads[connection.sender];
+    remote.kind = Kind::kPublishedRead;
+    const Slice& slice = sender.program->steps[wiring_->sender_step[message]].source;
+    const std::size_t slot = c * std::size_t{slots_} + queues_[c].received % slots_;
+    if (auto error = read(sender.rank, slice, tile, remote)) return error;
+    if (auto error = check_unchanged(sender.rank, slice, tile, slot, remote)) return error;
+  }
+  for (std::uint16_t port : info.program->sends(step)) {
+    const std::uint32_t c = wiring_->port_connection[info.first_port + port];
+    const ConnectionInfo& connection = wiring_->connections[c];
+    const auto message = connection.first_message + static_cast<std::uint32_t>(queues_[c].sent % connection.messages);
+    if ((rules_[message] & kMayPush) == 0) continue;
+    const ThreadInfo& receiver = wiring_->threads[connection.receiver];
+    remote.kind = Kind::kPush;
+    const Slice& slice = receiver.program->steps[wiring_->receiver_step[message]].sink;
+    if (auto error = write(receiver.rank, slice, tile, remote)) return error;
+  }
+  return std::nullopt;
+}
+
+std::size_t Races::location(std::uint32_t rank, const Slice& slice, std::uint64_t tile) const {
+  return first_location_[rank] +
+         place_of(wiring_->plan->shape, options_.in_place, rank, slice, {.tile = tile, .tiles = options_.tiles});
+}
+
+bool Races::ordered(const Access& earlier, std::uint32_t thread) {
+  ++checks_;
+  return clock(thread)[earlier.thread] >= earlier.epoch;
+}
+
+// What is read of a published slice is what stood there when it was published: order alone does not say so, for the
+// write in between may come before this read by way of other messages.
+std::optional<Error> Races::check_unchanged(std::uint32_t rank, const Slice& slice, std::uint64_t tile,
+                                            std::size_t slot, const Access& access) const {
+  const Location& place = locations_[location(rank, slice, tile)];
+  if (place.writes == published_[slot]) return std::nullopt;
+  return plan_error(rank,
+                    fmt::format("{} of rank {} in tile {} is overwritten by {} after it was published and before {}",
+                                to_string(slice), rank, tile, describe(place.write), describe(access)));
+}
+
+std::optional<Error> Races::read(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& access) {
+  Location& place = locations_[location(rank, slice, tile)];
+  if (!ordered(place.write, access.thread)) return race(rank, slice, tile, place.write, access);
+  if (place.write.kind == Kind::kPush) {  // the receiver's own step would write it once more
+    return plan_error(rank,
+                      fmt::format("{} of rank {} in tile {}: {} comes after {} and before the step that receives it",
+                                  to_string(slice), rank, tile, describe(access), describe(place.write)));
+  }
+  if (place.many == 0 && ordered(place.read, access.thread)) {
+    place.read = access;
+    return std::nullopt;
+  }
+  if (place.many == 0) {
+    read_sets_.push_back({place.read});
+    place.many = static_cast<std::uint32_t>(read_sets_.size());
+  }
+  std::vector<Access>& reads = read_sets_[place.many - 1];
+  std::erase_if(reads, [&](const Access& earlier) { return ordered(earlier, access.thread); });
+  reads.push_back(access);
+  return std::nullopt;
+}
+
+std::optional<Error> Races::write(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& access) {
+  Location& place = locations_[location(rank, slice, tile)];
+  if (!ordered(place.write, access.thread)) return race(rank, slice, tile, place.write, access);
+  if (place.many == 0) {
+    if (!ordered(place.read, access.thread)) return race(rank, slice, tile, place.read, access);
+  } else {
+    for (const Access& earlier : read_sets_[place.many - 1]) {
+      if (!ordered(earlier, access.thread)) return race(rank, slice, tile, earlier, access);
+    }
+    read_sets_[place.many - 1].clear();
+  }
+  place.write = access;
+  place.read = {};
+  ++place.writes;
+  return std::nullopt;
+}
+
+std::string Races::describe(const Access& access) const {
+  if (access.kind == Kind::kUser)
+    return fmt::format("the caller of rank {} between two calls", wiring_->threads[access.thread].rank);
+  std::string place = place_name(*wiring_, access.thread, access.step);
+  switch (access.kind) {
+    case Kind::kRead: return place + " (a read)";
+    case Kind::kWrite: return place + " (a write)";
+    case Kind::kPublishedRead: return place + " (a read of what was published to it)";
+    case Kind::kPush: return place + " (a write into its receiver's sink)";
+    case Kind::kUser: break;
+  }
+  return place;
+}
+
+Error Races::race(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& earlier,
+                  const Access& later) const {
+  return plan_error(rank, fmt::format("race on {} of rank {} in tile {}: nothing orders {} and {}", to_string(slice),
+                                      rank, tile, describe(earlier), describe(later)));
+}
+
+}  // namespace tutti

@@ -1,0 +1,220 @@
+#include "train/parallel/comm.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+
+#include "train/memory.h"
+
+namespace tutti::train {
+namespace {
+
+DataType type_of(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kFloat32: return DataType::kFloat32;
+    case torch::kFloat64: return DataType::kFloat64;
+    case torch::kFloat16: return DataType::kFloat16;
+    case torch::kBFloat16: return DataType::kBfloat16;
+    case torch::kInt64: return DataType::kInt64;
+    case torch::kUInt8: return DataType::kUint8;
+    default: throw Failure(ErrorCode::kUnsupported, std::string("tensors of ") + tensor.dtype().name().data());
+  }
+}
+
+CallOptions options_of(const Tensor& tensor) {
+  CallOptions options;
+  if (tensor.is_cuda()) options.stream = nullptr;  // the context's default stream, which is libtorch's, too
+  return options;
+}
+
+std::size_t count_of(const Tensor& tensor) {
+  if (!tensor.is_contiguous()) throw Failure(ErrorCode::kInvalidArgument, "a tensor is not contiguous");
+  return static_cast<std::size_t>(tensor.numel());
+}
+
+// Adds the time of its life.
+class Held {
+ public:
+  explicit Held(CommTime& time) : time_(time) {}
+  ~Held() { time_.exposed_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  CommTime& time_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+void require(const Status& status, const std::string* whose) {
+  if (status.ok()) return;
+  Error error = status.error();
+  if (whose != nullptr) error.message += *whose;
+  throw Failure(std::move(error));
+}
+
+void Comm::check(const Status& status) const { require(status, whose_.get()); }
+
+Pending::Pending(Work work, std::vector<Tensor> tensors, CommTime* time, std::shared_ptr<const std::string> whose)
+    : work_(std::move(work)), tensors_(std::move(tensors)), time_(time), whose_(std::move(whose)) {}
+
+Pending::~Pending() {
+  if (!tensors_.empty()) (void)work_.wait();
+}
+
+Pending& Pending::operator=(Pending&& other) noexcept {
+  if (!tensors_.empty()) (void)work_.wait();
+  work_ = std::move(other.work_);
+  tensors_ = std::move(other.tensors_);
+  time_ = other.time_;
+  whose_ = std::move(other.whose_);
+  return *this;
+}
+
+void Pending::wait() {
+  if (tensors_.empty()) return;
+  const Held held(*time_);
+  const Status status = work_.wait();
+  tensors_.clear();
+  require(status, whose_.get());
+}
+
+Comm::Comm(std::unique_ptr<Communicator> owned, CommTime& time)
+    : owned_(std::move(owned)), comm_(owned_.get()), time_(&time) {}
+
+void Comm::abort() {
+  if (comm_ != nullptr) comm_->abort();
+}
+
+Comm Comm::split(std::int32_t colour, const std::string& name) {
+  if (comm_ == nullptr) return Comm(*time_);
+  auto made = comm_->split(colour);
+  if (!made) throw Failure(made.error());
+  Comm part(*std::move(made), *time_);
+  const auto rank = static_cast<std::size_t>(comm_->rank());
+  const Tensor mine =
+      torch::tensor({job_ranks_.empty() ? std::int64_t{comm_->rank()} : job_ranks_[rank]}, torch::kInt64);
+  Tensor all = torch::empty({part.size()}, torch::kInt64);
+  part.all_gather(mine, all);
+  part.job_ranks_.assign(all.data_ptr<std::int64_t>(), all.data_ptr<std::int64_t>() + part.size());
+  part.whose_ =
+      std::make_shared<const std::string>(fmt::format(" (among the {} ranks: 0 to {} are ranks {} of the job)", name,
+                                                      part.size() - 1, fmt::join(part.job_ranks_, ", ")));
+  return part;
+}
+
+Pending Comm::start(const CollectiveCall& call, const Tensor& input, const Tensor& output) {
+  const Held held(*time_);
+  time_->bytes += static_cast<std::uint64_t>(output.nbytes());
+  CallOptions options = options_of(output);
+  if (call.kind == CollectiveKind::kAllReduce) options.algorithm = algorithm_;
+  auto work = comm_->start(call, options);
+  if (!work) check(work.error());
+  return {*std::move(work), {input, output}, time_, whose_};
+}
+
+void Comm::all_reduce(Tensor& values, ReduceOp op) {
+  if (size() == 1) return;
+  const Held held(*time_);
+  time_->bytes += static_cast<std::uint64_t>(values.nbytes());
+  CallOptions options = options_of(values);
+  options.algorithm = algorithm_;
+  check(comm_->all_reduce(values.data_ptr(), values.data_ptr(), count_of(values), type_of(values), op, options));
+}
+
+void Comm::broadcast(Tensor& values, std::int32_t root) {
+  if (size() == 1) return;
+  const Held held(*time_);
+  time_->bytes += static_cast<std::uint64_t>(values.nbytes());
+  check(comm_->broadcast(values.data_ptr(), values.data_ptr(), count_of(values), type_of(values), root,
+                         options_of(values)));
+}
+
+void Comm::barrier() {
+  if (size() == 1) return;
+  const Held held(*time_);
+  check(comm_->barrier());
+}
+
+void Comm::all_gather(const Tensor& shard, Tensor& all) { start_all_gather(shard, all).wait(); }
+
+Pending Comm::start_all_reduce(const Tensor& values) {
+  if (size() == 1) return {};
+  return start({.kind = CollectiveKind::kAllReduce,
+                .input = values.data_ptr(),
+                .output = values.data_ptr(),
+                .count = count_of(values),
+                .type = type_of(values)},
+               values, values);
+}
+
+Pending Comm::start_all_gather(const Tensor& shard, const Tensor& all) {
+  if (size() == 1) {
+    if (all.data_ptr() != shard.data_ptr()) all.copy_(shard);
+    return {};
+  }
+  return start({.kind = CollectiveKind::kAllGather,
+                .input = shard.data_ptr(),
+                .output = all.data_ptr(),
+                .count = count_of(shard),
+                .type = type_of(shard)},
+               shard, all);
+}
+
+Pending Comm::start_reduce_scatter(const Tensor& all, const Tensor& shard) {
+  if (size() == 1) {
+    if (all.data_ptr() != shard.data_ptr()) shard.copy_(all);
+    return {};
+  }
+  return start({.kind = CollectiveKind::kReduceScatter,
+                .input = all.data_ptr(),
+                .output = shard.data_ptr(),
+                .count = count_of(shard),
+                .type = type_of(shard)},
+               all, shard);
+}
+
+void Comm::send(const Tensor& values, std::int32_t peer) { start_send(values, peer).wait(); }
+void Comm::receive(Tensor& values, std::int32_t peer) { start_receive(values, peer).wait(); }
+
+Pending Comm::start_send(const Tensor& values, std::int32_t peer) {
+  const Held held(*time_);
+  time_->bytes += static_cast<std::uint64_t>(values.nbytes());
+  Group group;
+  require(group.send(*comm_, values.data_ptr(), count_of(values), type_of(values), peer, options_of(values)));
+  auto work = group.start();
+  if (!work) check(work.error());
+  return {*std::move(work), {values}, time_, whose_};
+}
+
+Pending Comm::start_receive(const Tensor& values, std::int32_t peer) {
+  const Held held(*time_);
+  Group group;
+  require(group.receive(*comm_, values.data_ptr(), count_of(values), type_of(values), peer, options_of(values)));
+  auto work = group.start();
+  if (!work) check(work.error());
+  return {*std::move(work), {values}, time_, whose_};
+}
+
+Tensor Comm::shared_zeros(std::int64_t count, torch::Device device) {
+  const auto options = torch::TensorOptions(torch::kFloat32).device(device);
+  if (size() == 1 || !device.is_cpu() || count == 0) return torch::zeros({count}, options);
+  auto made = comm_->allocate(static_cast<std::size_t>(count) * sizeof(float));
+  if (!made) throw Failure(made.error());
+  // Shared with libtorch's storage, which has no other way to own it.
+  auto memory = std::make_shared<Memory>(*std::move(made));
+  const auto bytes = static_cast<std::int64_t>(memory->size());
+  count_bytes(bytes);
+  void* const data = memory->data();
+  return torch::from_blob(
+      data, {count},
+      [memory, bytes](void*) mutable {
+        memory.reset();
+        count_bytes(-bytes);
+      },
+      options);
+}
+
+}  // namespace tutti::train

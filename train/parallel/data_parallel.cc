@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "train/parallel/replicas.h"
+
+namespace tutti::train {
+namespace {
+
+class DataParallel final : public BaseReplicas {
+ public:
+  DataParallel(const Row& row, Comm& ranks, const ReplicaOptions& options)
+      : row_(row),
+        ranks_(ranks),
+        options_(options),
+        buckets_(make_buckets(row, options.first_layer, options.bucket_bytes, 1)),
+        work_(buckets_.size()),
+        ready_(buckets_.size(), false) {
+    for (const Bucket& bucket : buckets_) {
+      Tensor values = torch::empty({bucket.padded}, torch::TensorOptions(torch::kFloat32).device(options.device));
+      move_values(row, bucket, values);
+      ranks.broadcast(values, 0);
+      Tensor gradients =
+          options.keep_in_place ? ranks.shared_zeros(bucket.padded, options.device) : torch::zeros_like(values);
+      bind_gradients(row, bucket, gradients);
+      shards_.push_back({values, gradients, bucket.pieces});
+    }
+  }
+  ~DataParallel() override {
+    work_.clear();
+    for (const Bucket& bucket : buckets_) forget_gradients(row_, bucket);
+  }
+
+  void begin_step() override {
+    for (Shard& shard : shards_) shard.gradients.zero_();
+    std::fill(ready_.begin(), ready_.end(), false);
+  }
+  // The bucket is full when backward has come to its first layer.
+  void end_backward(std::size_t layer, bool last) override {
+    for (std::size_t i = 0; i < buckets_.size() && last; ++i) {
+      if (buckets_[i].first != layer) continue;
+      ready_[i] = true;
+      if (options_.overlap) work_[i] = ranks_.start_all_reduce(shards_[i].gradients);
+    }
+  }
+  // A rank without samples in this step has gradients of zero to add.
+  void finish() override {
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      if (!options_.overlap || !ready_[i]) work_[i] = ranks_.start_all_reduce(shards_[i].gradients);
+    }
+    for (Pending& work : work_) work.wait();
+  }
+  void abandon() override {
+    for (Pending& work : work_) work = Pending();
+  }
+  bool replicated() const override { return true; }
+  std::int64_t held_bytes() const override {
+    std::int64_t bytes = 0;
+    for (const Bucket& bucket : buckets_) bytes += 2 * 4 * bucket.padded;
+    return bytes;
+  }
+
+ private:
+  const Row& row_;
+  Comm& ranks_;
+  ReplicaOptions options_;
+  std::vector<Bucket> buckets_;
+  std::vector<Pending> work_;
+  std::vector<bool> ready_;
+};
+
+}  // namespace
+
+std::unique_ptr<Replicas> make_data_parallel(const Row& row, Comm& ranks, const ReplicaOptions& options) {
+  return std::make_unique<DataParallel>(row, ranks, options);
+}
+
+}  // namespace tutti::train
