@@ -18,14 +18,14 @@ rdma_quick='rdma\.(device|verbs|verbs_two_hosts|ucx_two_hosts)$|rdma_vm\.(the_co
 faults_quick='FaultSeeds\.(1to1000|1001to2000)|SurvivorSeeds\.1to250$'
 
 # Programs of every folder whose memory or threads the sanitizers have to see; --full runs all programs under both.
-asan_programs=(base_test kernels_test transports_test tcp_test executor_test job_test council_test engine_test
+asan_programs=(base_test kernels_test transports_test tcp_test executor_test job_test consensus_test engine_test
   selection_test communicator_test allocation_test)
 asan_folders=(base kernels transports executor job membership engine selection communicator)
 tsan_programs=(transports_test executor_test job_test engine_test selection_test communicator_test)
 tsan_folders=(transports executor job engine selection communicator)
 # Tests of these programs that take long there, and repeat a neighbour with more ranks, types or words. The quick run
 # has them in the part units, and --full under both sanitizers.
-asan_leaves='Council.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
+asan_leaves='Consensus.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
 asan_leaves+='|Slates.DisagreementWith|Simulated\.(Reg|More)'
 # Of the sweeps over failed allocations, for leaks: each kind of call over TCP.
 asan_leaves+='|(Slow|Lasting)/Alloc|Once/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'

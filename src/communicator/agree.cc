@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "communicator/communicator_impl.h"
-#include "membership/council_seat.h"
+#include "membership/consensus_participant.h"
 
 namespace tutti::detail {
 namespace {
@@ -17,25 +17,25 @@ constexpr std::int64_t kLastWordsNs = 1'000'000'000;         // longest wait unt
 
 }  // namespace
 
-CouncilSeat::CouncilSeat(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
-                         std::uint64_t communicator)
+ConsensusParticipant::ConsensusParticipant(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members,
+                                           std::uint32_t rank, std::uint64_t communicator)
     : mail_(std::move(fabric), std::move(members), rank, communicator ^ kChannel, communicator ^ kChannel),
-      council_(rank, mail_.ranks(), *this) {}
+      consensus_(rank, mail_.ranks(), *this) {}
 
 // The higher of two ranks has opened the line, and ends it: the other end may be that of its next coming by now.
-void CouncilSeat::hang_up() {
+void ConsensusParticipant::hang_up() {
   for (std::uint32_t peer = 0; peer < mail_.rank(); ++peer) mail_.hang_up(peer);
 }
 
-Result<CouncilDecision> CouncilSeat::decide(const CouncilVoice& voice, std::optional<std::uint32_t> lost,
-                                            std::int64_t patience_ns) {
+Result<ConsensusDecision> ConsensusParticipant::decide(const ConsensusVote& voice, std::optional<std::uint32_t> lost,
+                                                       std::int64_t patience_ns) {
   Clock& clock = mail_.clock();
   std::vector<bool> hints(mail_.ranks());
   if (lost && *lost < mail_.ranks()) hints[*lost] = true;
   hang_up();  // what is left of a line whose other end has hung up
-  council_.begin(voice, hints, patience_ns, clock.now_ns());
+  consensus_.begin(voice, hints, patience_ns, clock.now_ns());
   const Pause pause(clock);
-  for (mail_.pump(); !council_.step(clock.now_ns()); mail_.pump()) pause();
+  for (mail_.pump(); !consensus_.step(clock.now_ns()); mail_.pump()) pause();
   const std::int64_t until_ns = clock.now_ns() + kLastWordsNs;
   const auto on_its_way = [this] {
     for (std::uint32_t peer = 0; peer < mail_.ranks(); ++peer) {
@@ -45,12 +45,12 @@ Result<CouncilDecision> CouncilSeat::decide(const CouncilVoice& voice, std::opti
   };
   for (mail_.pump(); !on_its_way() && clock.now_ns() < until_ns; mail_.pump()) pause();
   hang_up();
-  return council_.outcome();
+  return consensus_.outcome();
 }
 
 // One agreement on this matter. Errors: those of agree().
-Result<CouncilDecision> CommunicatorImpl::confer(Matter matter, const CouncilVoice& voice,
-                                                 std::chrono::milliseconds patience) {
+Result<ConsensusDecision> CommunicatorImpl::confer(Matter matter, const ConsensusVote& voice,
+                                                   std::chrono::milliseconds patience) {
   const auto wanted = patience.count() > 0 ? patience : fabric_->config.setup_timeout;
   const std::int64_t patience_ns = std::int64_t{std::min(wanted, kLongestTimeout).count()} * 1'000'000;
   std::optional<std::uint32_t> lost;
@@ -58,11 +58,11 @@ Result<CouncilDecision> CommunicatorImpl::confer(Matter matter, const CouncilVoi
   if (broken && broken->code == ErrorCode::kPeerLost && broken->rank >= 0) {
     lost = static_cast<std::uint32_t>(broken->rank);
   }
-  const std::scoped_lock lock(council_mutex_);
-  std::unique_ptr<CouncilSeat>& council = matter == Matter::kCalls ? council_of_calls_ : council_;
+  const std::scoped_lock lock(consensus_mutex_);
+  std::unique_ptr<ConsensusParticipant>& consensus = matter == Matter::kCalls ? call_consensus_ : consensus_;
   const std::uint64_t number = matter == Matter::kCalls ? id_ ^ kCallsChannel : id_;
-  if (council == nullptr) council = std::make_unique<CouncilSeat>(fabric_, members_, rank_, number);
-  auto decision = council->decide(voice, lost, patience_ns);
+  if (consensus == nullptr) consensus = std::make_unique<ConsensusParticipant>(fabric_, members_, rank_, number);
+  auto decision = consensus->decide(voice, lost, patience_ns);
   if (decision) return decision;
   Error error = std::move(decision).error();
   error.message = "agree: " + error.message;

@@ -11,7 +11,7 @@
 #include "base/exceptions.h"
 #include "communicator/communicator_impl.h"
 #include "communicator/user_plan.h"
-#include "membership/council_seat.h"
+#include "membership/consensus_participant.h"
 #include "membership/reunion.h"
 #include "plan/collective.h"
 #include "selection/choose.h"

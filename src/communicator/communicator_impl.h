@@ -32,9 +32,9 @@
 
 namespace tutti::detail {
 
-class CouncilSeat;
-struct CouncilDecision;
-struct CouncilVoice;
+class ConsensusParticipant;
+struct ConsensusDecision;
+struct ConsensusVote;
 class Reunion;
 
 // One or several operations that a caller waits for together.
@@ -198,7 +198,7 @@ class CommunicatorImpl {
   Result<bool> settle(bool own_ok, std::chrono::milliseconds patience);
   Status settle_before(std::chrono::milliseconds patience);
   enum class Matter : std::uint8_t { kAll, kCalls };  // each has agreements of its own
-  Result<CouncilDecision> confer(Matter matter, const CouncilVoice& voice, std::chrono::milliseconds patience);
+  Result<ConsensusDecision> confer(Matter matter, const ConsensusVote& voice, std::chrono::milliseconds patience);
   template <class Checked>  // a call or an exchange
   Result<std::shared_ptr<Gate>> staged_for(Checked& checked, const CallOptions& options);
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
@@ -228,9 +228,9 @@ class CommunicatorImpl {
   const std::uint64_t id_;
   std::mutex reunion_mutex_;
   std::unique_ptr<Reunion> reunion_;  // from the first shrink() on; ends before the fabric
-  std::mutex council_mutex_;
-  std::unique_ptr<CouncilSeat> council_of_calls_;  // likewise, of the uniform mode
-  std::unique_ptr<CouncilSeat> council_;           // from the first agree() on; likewise
+  std::mutex consensus_mutex_;
+  std::unique_ptr<ConsensusParticipant> call_consensus_;  // likewise, of the uniform mode
+  std::unique_ptr<ConsensusParticipant> consensus_;       // from the first agree() on; likewise
   World world_;
   std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;  // orders submissions; guards plans_ and what follows them

@@ -5,7 +5,7 @@
 
 #include "base/exceptions.h"
 #include "communicator/communicator_impl.h"
-#include "membership/council_seat.h"
+#include "membership/consensus_participant.h"
 #include "membership/reunion.h"
 #include "tutti/communicator.h"
 

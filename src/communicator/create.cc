@@ -292,7 +292,7 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
 Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     const JobFabric& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
   const auto ranks = static_cast<std::uint32_t>(devices.size());
-  const auto hub = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
+  const auto relay = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
   Meeting meeting(ranks);
   std::vector<std::unique_ptr<Communicator>> communicators(ranks);
   std::vector<std::optional<Error>> errors(ranks);
@@ -302,7 +302,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     auto fabric = std::make_shared<JobFabric>(common);  // shared by the rank's communicators
     fabric->job_rank = rank;
     fabric->device = devices[rank];
-    fabric->exchange = std::make_shared<InProcessExchange>(hub, rank);
+    fabric->exchange = std::make_shared<InProcessExchange>(relay, rank);
     return first_communicator(fabric, rank, ranks,
                               [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
   };

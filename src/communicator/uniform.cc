@@ -5,7 +5,7 @@
 //
 // Ranks stand at the same call or at two in a row: who has voted, knows how the call ended, as all do that have; who
 // has not, does not. A rank's position is the number of the call of which it does not know, or of its next one. What
-// they tell, two numbers of which the council gives the least:
+// they tell, two numbers of which the consensus gives the least:
 //   operation: 2 * position, and 1 more where this rank's part of that call went well
 //   value: minus (4 * position, 2 more where it knows that the call before failed, 1 more where it does not know of
 //   one)
@@ -19,7 +19,7 @@
 #include <string>
 
 #include "communicator/communicator_impl.h"
-#include "membership/council.h"
+#include "membership/consensus.h"
 
 namespace tutti::detail {
 namespace {

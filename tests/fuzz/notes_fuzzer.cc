@@ -1,10 +1,10 @@
 // Messages beside the connections: letters cut into notes and put together again (runtime/mail.h), introductions
-// between cards (transports/rdma/introductions.h), and what ranks that agree say to each other (runtime/council.h).
+// between cards (transports/rdma/introductions.h), and what ranks that agree say to each other (runtime/consensus.h).
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "membership/council.h"
+#include "membership/consensus.h"
 #include "membership/mail.h"
 #include "support.h"
 #include "transports/rdma/introductions.h"
@@ -83,7 +83,7 @@ void check_introductions(Input input) {
   demand(introductions.corrupt(1) == !introductions.trouble().empty(), "what is wrong is told");
 }
 
-class Post final : public detail::CouncilPost {
+class Post final : public detail::ConsensusMessenger {
  public:
   explicit Post(Input input) : input_(input) {}
   void send(std::uint32_t, std::string_view) override {}
@@ -99,19 +99,19 @@ class Post final : public detail::CouncilPost {
   Input input_;
 };
 
-void check_council(Input input) {
+void check_consensus(Input input) {
   constexpr std::uint32_t kRanks = 5;
   const std::uint32_t rank = input.take<std::uint8_t>() % kRanks;
   Post post(input);
-  detail::Council council(rank, kRanks, post);
+  detail::Consensus consensus(rank, kRanks, post);
   constexpr std::int64_t kPatienceNs = 1'000'000'000;
-  council.begin({.operation = 7, .value = 1}, std::vector<bool>(kRanks), kPatienceNs, 0);
+  consensus.begin({.operation = 7, .value = 1}, std::vector<bool>(kRanks), kPatienceNs, 0);
   bool over = false;
   for (std::int64_t now_ns = 0; now_ns < 20 * kPatienceNs && !over; now_ns += kPatienceNs / 4) {
-    over = council.step(now_ns);
+    over = consensus.step(now_ns);
   }
-  demand(over, "a council ends");
-  const auto& outcome = council.outcome();
+  demand(over, "a consensus ends");
+  const auto& outcome = consensus.outcome();
   if (!outcome) return demand(!outcome.error().message.empty(), "says why");
   demand(outcome->members.size() == kRanks && outcome->members[rank], "who decides is a member");
 }
@@ -123,7 +123,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   switch (input.take<std::uint8_t>() % 3) {
     case 0: check_mail(input); break;
     case 1: check_introductions(input); break;
-    default: check_council(input);
+    default: check_consensus(input);
   }
   return 0;
 }

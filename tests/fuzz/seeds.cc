@@ -84,7 +84,7 @@ void put_wire(const Folder& folder) {
   folder.put("notes_fuzzer", "mail", letter);
   const std::string introduction("\1\11\0\0\0\0\1\0\0\0x", 11);
   folder.put("notes_fuzzer", "introduction", introduction);
-  folder.put("notes_fuzzer", "council", ending('\2', std::string(1, '\1') + ending(49, std::string(49, '\1'))));
+  folder.put("notes_fuzzer", "consensus", ending('\2', std::string(1, '\1') + ending(49, std::string(49, '\1'))));
   folder.put("pmi_fuzzer", "answers",
              "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\ncmd=my_kvsname kvsname=kvs_0\n"
              "cmd=get_result rc=0 msg=success value=v\ncmd=put_result rc=0 msg=success\ncmd=barrier_out\n");

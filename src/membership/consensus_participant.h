@@ -1,5 +1,5 @@
-// CouncilSeat: a communicator's place in the council of its ranks (runtime/council.h), which speaks by Mail. For one
-// thread at a time.
+// ConsensusParticipant: a communicator's place in the consensus of its ranks (runtime/consensus.h), which speaks by
+// Mail. For one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 #include <string_view>
 #include <vector>
 
-#include "membership/council.h"
+#include "membership/consensus.h"
 #include "membership/mail.h"
 
 namespace tutti::detail {
 
-class CouncilSeat final : private CouncilPost {
+class ConsensusParticipant final : private ConsensusMessenger {
  public:
   // As a Reunion.
-  CouncilSeat(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
-              std::uint64_t communicator);
+  ConsensusParticipant(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+                       std::uint64_t communicator);
 
   // Blocks until there is an outcome, at most 4 patiences. `lost`: a rank that is said to be gone.
-  Result<CouncilDecision> decide(const CouncilVoice& voice, std::optional<std::uint32_t> lost,
-                                 std::int64_t patience_ns);
+  Result<ConsensusDecision> decide(const ConsensusVote& voice, std::optional<std::uint32_t> lost,
+                                   std::int64_t patience_ns);
 
  private:
   void send(std::uint32_t peer, std::string_view message) override { mail_.send(peer, message); }
@@ -32,7 +32,7 @@ class CouncilSeat final : private CouncilPost {
   void hang_up();
 
   Mail mail_;
-  Council council_;
+  Consensus consensus_;
 };
 
 }  // namespace tutti::detail

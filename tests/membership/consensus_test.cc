@@ -1,6 +1,6 @@
-// The council alone, over a post in memory, in time that a seed makes: ranks come when they like, are killed between
+// The consensus alone, over a post in memory, in time that a seed makes: ranks come when they like, are killed between
 // any two messages, and stopped. Every run ends; what is decided fits together.
-#include "membership/council.h"
+#include "membership/consensus.h"
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ struct World {
   std::uint64_t below(std::uint64_t bound) { return random() % bound; }
 };
 
-class Post final : public CouncilPost {
+class Post final : public ConsensusMessenger {
  public:
   Post(World& world, std::uint32_t rank) : world_(world), rank_(rank) {}
   void send(std::uint32_t peer, std::string_view message) override {
@@ -73,7 +73,7 @@ struct Fate {
 };
 
 struct Ended {
-  std::vector<std::optional<Result<CouncilDecision>>> outcomes;  // of one agreement, by rank
+  std::vector<std::optional<Result<ConsensusDecision>>> outcomes;  // of one agreement, by rank
   std::int64_t last_ns = 0;
 };
 
@@ -82,12 +82,12 @@ class Jury {
   Jury(std::uint32_t ranks, std::uint64_t seed) : world(ranks, seed) {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       posts.push_back(std::make_unique<Post>(world, rank));
-      councils.push_back(std::make_unique<Council>(rank, ranks, *posts.back()));
+      participants.push_back(std::make_unique<Consensus>(rank, ranks, *posts.back()));
     }
   }
   // One agreement of all that live. Nobody is stepped once it has an outcome: it has gone its way.
   Ended run(const std::vector<Fate>& fates, const std::vector<std::int64_t>& values) {
-    Ended ended{.outcomes = std::vector<std::optional<Result<CouncilDecision>>>(world.ranks)};
+    Ended ended{.outcomes = std::vector<std::optional<Result<ConsensusDecision>>>(world.ranks)};
     std::vector<bool> begun(world.ranks, false);
     std::vector<std::int64_t> stopped_ns(world.ranks, -1);
     world.sent.assign(world.ranks, 0);
@@ -109,11 +109,11 @@ class Jury {
       if (!world.alive[rank] || ended.outcomes[rank] || at_ns < fate.comes_ns || stopped) continue;
       if (!begun[rank]) {
         begun[rank] = true;
-        councils[rank]->begin({.operation = 100 + rank, .value = values[rank]}, std::vector<bool>(world.ranks),
-                              kPatienceNs, now_ns);
+        participants[rank]->begin({.operation = 100 + rank, .value = values[rank]}, std::vector<bool>(world.ranks),
+                                  kPatienceNs, now_ns);
       }
-      if (!councils[rank]->step(now_ns)) continue;
-      ended.outcomes[rank] = councils[rank]->outcome();
+      if (!participants[rank]->step(now_ns)) continue;
+      ended.outcomes[rank] = participants[rank]->outcome();
       world.left[rank] = true;
       ended.last_ns = at_ns;
     }
@@ -122,11 +122,11 @@ class Jury {
 
   World world;
   std::vector<std::unique_ptr<Post>> posts;
-  std::vector<std::unique_ptr<Council>> councils;
+  std::vector<std::unique_ptr<Consensus>> participants;
   std::int64_t now_ns = 1;
 };
 
-bool overlap(const CouncilDecision& a, const CouncilDecision& b) {
+bool overlap(const ConsensusDecision& a, const ConsensusDecision& b) {
   for (std::size_t i = 0; i < a.members.size(); ++i) {
     if (a.members[i] && b.members[i]) return true;
   }
@@ -139,7 +139,7 @@ std::vector<std::int64_t> some_values(World& world) {
   return values;
 }
 
-TEST(Council, AllThatLiveAgreeWhereNobodyDies) {
+TEST(Consensus, AllThatLiveAgreeWhereNobodyDies) {
   for (const std::uint32_t ranks : {2u, 3u, 5u, 17u, 70u}) {
     Jury jury(ranks, ranks);
     for (int round = 0; round < 5; ++round) {
@@ -157,7 +157,7 @@ TEST(Council, AllThatLiveAgreeWhereNobodyDies) {
 
 // Kills at any message and at any time, several agreements in a row: those that live always agree, on themselves at
 // least, and only the lowest four at once could keep them from it.
-TEST(Council, WhoeverDiesWhenever) {
+TEST(Consensus, WhoeverDiesWhenever) {
   int killed_inside = 0;
   for (std::uint64_t seed = 0; seed < 4000; ++seed) {
     const std::uint32_t ranks = 2 + static_cast<std::uint32_t>(seed % 7);
@@ -179,13 +179,13 @@ TEST(Council, WhoeverDiesWhenever) {
       const auto values = some_values(jury.world);
       const Ended ended = jury.run(fates, values);
       for (auto& quota : jury.world.quota) quota = kNever;
-      const CouncilDecision* first = nullptr;
+      const ConsensusDecision* first = nullptr;
       for (std::uint32_t rank = 0; rank < ranks; ++rank) {
         const auto& outcome = ended.outcomes[rank];
         killed_inside += before[rank] && !jury.world.alive[rank] ? 1 : 0;
         if (!outcome) continue;
         ASSERT_TRUE(outcome->ok()) << "seed " << seed << " rank " << rank << ": " << to_string(outcome->error());
-        const CouncilDecision& decision = **outcome;
+        const ConsensusDecision& decision = **outcome;
         if (first == nullptr) first = &decision;
         ASSERT_EQ(decision, *first) << "seed " << seed << " rank " << rank;
         for (std::uint32_t other = 0; other < ranks; ++other) {
@@ -239,11 +239,11 @@ void stop_whoever(bool by_lines) {
   EXPECT_LT(failed, agreed) << "the test should be of agreements";
 }
 
-TEST(Council, WhoeverIsStopped) { stop_whoever(false); }
-TEST(Council, WhoeverIsStoppedAcrossMachines) { stop_whoever(true); }
+TEST(Consensus, WhoeverIsStopped) { stop_whoever(false); }
+TEST(Consensus, WhoeverIsStoppedAcrossMachines) { stop_whoever(true); }
 
 // It was left out; it is told so, and takes part in the next one.
-TEST(Council, WhoComesTooLateIsToldAndComesBack) {
+TEST(Consensus, WhoComesTooLateIsToldAndComesBack) {
   Jury jury(4, 1);
   std::vector<Fate> fates(4);
   fates[0].comes_ns = 3'000'000'000;
@@ -262,7 +262,7 @@ TEST(Council, WhoComesTooLateIsToldAndComesBack) {
   }
 }
 
-TEST(Council, GarbageChangesNothing) {
+TEST(Consensus, GarbageChangesNothing) {
   Jury jury(3, 7);
   for (int i = 0; i < 2000; ++i) {
     std::string garbage(jury.world.below(60), '\0');

@@ -1,4 +1,4 @@
-#include "membership/council.h"
+#include "membership/consensus.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,13 +24,13 @@ std::uint32_t host_of(std::uint64_t ballot) { return static_cast<std::uint32_t>(
 
 }  // namespace
 
-Council::Council(std::uint32_t rank, std::uint32_t ranks, CouncilPost& post)
+Consensus::Consensus(std::uint32_t rank, std::uint32_t ranks, ConsensusMessenger& post)
     : rank_(rank), ranks_(ranks), post_(post), peers_(ranks) {
   TUTTI_ASSERT(rank < ranks && ranks <= 65'536);
 }
 
-void Council::begin(const CouncilVoice& voice, const std::vector<bool>& lost, std::int64_t patience_ns,
-                    std::int64_t now_ns) {
+void Consensus::begin(const ConsensusVote& voice, const std::vector<bool>& lost, std::int64_t patience_ns,
+                      std::int64_t now_ns) {
   TUTTI_ASSERT(lost.size() == ranks_ && patience_ns > 0);
   peers_.assign(ranks_, {.heard_ns = now_ns});
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) peers_[peer].lost = lost[peer];
@@ -43,7 +43,7 @@ void Council::begin(const CouncilVoice& voice, const std::vector<bool>& lost, st
   phase_ = Phase::kIdle;
 }
 
-bool Council::step(std::int64_t now_ns) {
+bool Consensus::step(std::int64_t now_ns) {
   for (std::uint32_t peer = 0; peer < ranks_ && !outcome_; ++peer) {
     if (peer == rank_) continue;
     const bool ended = post_.gone(peer);  // before we hear it: what it said before its end still counts
@@ -60,7 +60,7 @@ bool Council::step(std::int64_t now_ns) {
   return outcome_.has_value();
 }
 
-void Council::send(std::uint32_t peer, Header header, const std::vector<bool>& bits) {
+void Consensus::send(std::uint32_t peer, Header header, const std::vector<bool>& bits) {
   header.epoch = header.kind == Kind::kDecided ? header.epoch : epoch_;
   std::string message(reinterpret_cast<const char*>(&header), sizeof(header));
   std::string row((ranks_ + 7) / 8, '\0');
@@ -70,7 +70,7 @@ void Council::send(std::uint32_t peer, Header header, const std::vector<bool>& b
   post_.send(peer, message + row);
 }
 
-void Council::hear(std::uint32_t peer, std::int64_t now_ns) {
+void Consensus::hear(std::uint32_t peer, std::int64_t now_ns) {
   while (!outcome_) {  // what comes after the decision belongs to the next
     const auto message = post_.take(peer);
     if (!message) return;
@@ -85,13 +85,13 @@ void Council::hear(std::uint32_t peer, std::int64_t now_ns) {
   }
 }
 
-void Council::handle(std::uint32_t peer, const Header& header, const std::vector<bool>& bits, std::int64_t now_ns) {
+void Consensus::handle(std::uint32_t peer, const Header& header, const std::vector<bool>& bits, std::int64_t now_ns) {
   Peer& from = peers_[peer];
   from.heard_ns = now_ns;
   if (peer < rank_) from.dropped = false;
   if (header.epoch != epoch_) return answer_other_epoch(peer, header);
   const bool of_ballot = phase_ != Phase::kIdle && header.ballot == ballot_;
-  const CouncilDecision said{.members = bits, .operation = header.operation, .value = header.value};
+  const ConsensusDecision said{.members = bits, .operation = header.operation, .value = header.value};
   switch (header.kind) {
     case Kind::kCome:
       from.here = from.spoke = true;
@@ -119,13 +119,13 @@ void Council::handle(std::uint32_t peer, const Header& header, const std::vector
   }
 }
 
-void Council::handle_as_guest(std::uint32_t peer, const Header& header, const CouncilDecision& said,
-                              std::int64_t now_ns) {
+void Consensus::handle_as_guest(std::uint32_t peer, const Header& header, const ConsensusDecision& said,
+                                std::int64_t now_ns) {
   if (header.kind == Kind::kDecided) return decide(said, peer);
   if (host_of(header.ballot) != peer) return;
   if (!promise(peer, header.ballot, now_ns)) return send(peer, {.kind = Kind::kRefuse, .ballot = promised_});
   if (header.kind == Kind::kAsk) {
-    const CouncilDecision& proposal = accepted_.proposal;
+    const ConsensusDecision& proposal = accepted_.proposal;
     return send(peer,
                 {.kind = Kind::kPromise,
                  .ballot = header.ballot,
@@ -140,19 +140,19 @@ void Council::handle_as_guest(std::uint32_t peer, const Header& header, const Co
 }
 
 // One of us has missed decisions.
-void Council::answer_other_epoch(std::uint32_t peer, const Header& header) {
+void Consensus::answer_other_epoch(std::uint32_t peer, const Header& header) {
   const bool wants_answer = header.kind == Kind::kCome || header.kind == Kind::kAsk || header.kind == Kind::kPropose;
   if (!wants_answer && header.kind != Kind::kHere) return;
   if (header.epoch > epoch_) return knock_at(peer, peers_[peer].heard_ns);
   const auto found = decided_.find(header.epoch);
   if (!wants_answer || found == decided_.end()) return;
-  const CouncilDecision& decision = found->second;
+  const ConsensusDecision& decision = found->second;
   send(peer, {.kind = Kind::kDecided, .epoch = found->first, .operation = decision.operation, .value = decision.value},
        decision.members);
 }
 
 // To `peer`, to listen to no ballot before this one. Whoever hosted until now follows it.
-bool Council::promise(std::uint32_t peer, std::uint64_t ballot, std::int64_t now_ns) {
+bool Consensus::promise(std::uint32_t peer, std::uint64_t ballot, std::int64_t now_ns) {
   if (ballot < promised_ || peer >= ranks_ || peer == rank_) return false;
   promised_ = ballot;
   last_round_ = std::max(last_round_, ballot >> 16);
@@ -164,7 +164,7 @@ bool Council::promise(std::uint32_t peer, std::uint64_t ballot, std::int64_t now
   return true;
 }
 
-void Council::knock_at(std::uint32_t peer, std::int64_t now_ns) {
+void Consensus::knock_at(std::uint32_t peer, std::int64_t now_ns) {
   peers_[peer].knocked_ns = now_ns;
   std::vector<bool> lost(ranks_);
   for (std::uint32_t i = 0; i < ranks_; ++i) lost[i] = peers_[i].lost || peers_[i].dead;
@@ -172,7 +172,7 @@ void Council::knock_at(std::uint32_t peer, std::int64_t now_ns) {
 }
 
 // False: there is nobody to host but us.
-bool Council::knock(std::int64_t now_ns) {
+bool Consensus::knock(std::int64_t now_ns) {
   const std::int64_t every_ns = std::min(patience_ns_ / kKnocksPerPatience, kMostKnockNs);
   std::uint32_t doors = 0;
   const auto visit = [&](std::uint32_t peer) {
@@ -198,13 +198,13 @@ bool Council::knock(std::int64_t now_ns) {
   return doors > 0;
 }
 
-void Council::host(std::int64_t now_ns) {
+void Consensus::host(std::int64_t now_ns) {
   if (phase_ == Phase::kIdle && all_have_come(now_ns)) ask(now_ns);
   if (phase_ == Phase::kAsked) count_promises(now_ns);
   if (phase_ == Phase::kProposed) count_acceptances(now_ns);
 }
 
-bool Council::all_have_come(std::int64_t now_ns) const {
+bool Consensus::all_have_come(std::int64_t now_ns) const {
   const std::int64_t until_ns = std::max(began_ns_ + patience_ns_, *hosting_since_ns_ + patience_ns_ / 4);
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     const Peer& about = peers_[peer];
@@ -215,7 +215,7 @@ bool Council::all_have_come(std::int64_t now_ns) const {
   return true;
 }
 
-void Council::ask(std::int64_t now_ns) {
+void Consensus::ask(std::int64_t now_ns) {
   ballot_ = (++last_round_ << 16) | rank_;
   promised_ = ballot_;
   phase_ = Phase::kAsked;
@@ -229,7 +229,7 @@ void Council::ask(std::int64_t now_ns) {
   }
 }
 
-void Council::count_promises(std::int64_t now_ns) {
+void Consensus::count_promises(std::int64_t now_ns) {
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     Peer& guest = peers_[peer];
     if (!guest.asked || guest.promised) continue;
@@ -245,7 +245,7 @@ void Council::count_promises(std::int64_t now_ns) {
   propose(now_ns);
 }
 
-void Council::propose(std::int64_t now_ns) {
+void Consensus::propose(std::int64_t now_ns) {
   phase_ = Phase::kProposed;
   phase_since_ns_ = now_ns;
   const bool own = best_.ballot == 0 || (!bound_ && host_of(best_.ballot) == rank_);
@@ -272,7 +272,7 @@ void Council::propose(std::int64_t now_ns) {
 }
 
 // Where a member dies before it has accepted, what we have proposed ourselves is proposed anew without it.
-void Council::count_acceptances(std::int64_t now_ns) {
+void Consensus::count_acceptances(std::int64_t now_ns) {
   bool all = true;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_ || !proposal_.members[peer]) continue;
@@ -290,7 +290,7 @@ void Council::count_acceptances(std::int64_t now_ns) {
   if (all) decide(proposal_, rank_);
 }
 
-void Council::decide(const CouncilDecision& decision, std::uint32_t from) {
+void Consensus::decide(const ConsensusDecision& decision, std::uint32_t from) {
   decided_[epoch_] = decision;
   while (decided_.size() > kKeptDecisions) decided_.erase(decided_.begin());
   const Header header{
@@ -321,7 +321,7 @@ void Council::decide(const CouncilDecision& decision, std::uint32_t from) {
 }
 
 // Named are those that were awaited and did not answer: who answers waits for another itself.
-Error Council::timed_out(std::int64_t now_ns) const {
+Error Consensus::timed_out(std::int64_t now_ns) const {
   std::vector<std::uint32_t> awaited;
   for (std::uint32_t peer = 0; peer < ranks_ && awaited.size() < kMostNamed; ++peer) {
     const Peer& about = peers_[peer];
