@@ -11,7 +11,7 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::uint64_t kChannel = 0x7c5ae1d3902b46f8;       // apart from the communicator's own, and a Reunion's
+constexpr std::uint64_t kChannel = 0x7c5ae1d3902b46f8;  // apart from the communicator's own, and a SurvivorRendezvous's
 constexpr std::uint64_t kCallsChannel = 0x2f19c0b75e6da843;  // what the uniform mode settles, apart from the rest
 constexpr std::int64_t kLastWordsNs = 1'000'000'000;         // longest wait until the last messages are on their way
 

@@ -12,7 +12,7 @@
 #include "communicator/communicator_impl.h"
 #include "communicator/user_plan.h"
 #include "membership/consensus_participant.h"
-#include "membership/reunion.h"
+#include "membership/survivor_rendezvous.h"
 #include "plan/collective.h"
 #include "selection/choose.h"
 #include "transports/shm/mapping.h"

@@ -35,7 +35,7 @@ namespace tutti::detail {
 class ConsensusParticipant;
 struct ConsensusDecision;
 struct ConsensusVote;
-class Reunion;
+class SurvivorRendezvous;
 
 // One or several operations that a caller waits for together.
 class WorkImpl {
@@ -212,7 +212,8 @@ class CommunicatorImpl {
   Result<std::unique_ptr<Communicator>> try_shrink(std::span<const std::int32_t> excluded);
   Result<std::unique_ptr<Communicator>> shrink_to(const std::vector<std::uint32_t>& present);
   Result<std::unique_ptr<Communicator>> shrink_to_one();
-  Result<std::unique_ptr<Communicator>> make_among(Reunion& reunion, const std::vector<std::uint32_t>& present);
+  Result<std::unique_ptr<Communicator>> make_among(SurvivorRendezvous& rendezvous,
+                                                   const std::vector<std::uint32_t>& present);
   Collective collective_of(CollectiveKind kind) const;
   std::uint32_t tile_bytes_of(const Chosen& chosen) const {
     return chosen.chunk_bytes > 0 ? chosen.chunk_bytes : static_cast<std::uint32_t>(world_.transport->slot_bytes());
@@ -226,8 +227,8 @@ class CommunicatorImpl {
       fabric_;  // shared with the communicators split from here or before; outlives the transport
   std::vector<std::uint32_t> members_;
   const std::uint64_t id_;
-  std::mutex reunion_mutex_;
-  std::unique_ptr<Reunion> reunion_;  // from the first shrink() on; ends before the fabric
+  std::mutex rendezvous_mutex_;
+  std::unique_ptr<SurvivorRendezvous> rendezvous_;  // from the first shrink() on; ends before the fabric
   std::mutex consensus_mutex_;
   std::unique_ptr<ConsensusParticipant> call_consensus_;  // likewise, of the uniform mode
   std::unique_ptr<ConsensusParticipant> consensus_;       // from the first agree() on; likewise

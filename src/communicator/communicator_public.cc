@@ -6,7 +6,7 @@
 #include "base/exceptions.h"
 #include "communicator/communicator_impl.h"
 #include "membership/consensus_participant.h"
-#include "membership/reunion.h"
+#include "membership/survivor_rendezvous.h"
 #include "tutti/communicator.h"
 
 namespace tutti {

@@ -1,5 +1,5 @@
 // Communicators out of what is left of a communicator. Only those that go on take part, and nothing is asked of the
-// parent's engine, which may be broken: they meet by a Reunion.
+// parent's engine, which may be broken: they meet by a SurvivorRendezvous.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "communicator/communicator_impl.h"
-#include "membership/reunion.h"
+#include "membership/survivor_rendezvous.h"
 
 namespace tutti::detail {
 
@@ -52,10 +52,10 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_shrink(std::span<con
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to(const std::vector<std::uint32_t>& present) {
   if (present.size() == 1) return shrink_to_one();
-  const std::scoped_lock lock(reunion_mutex_);
-  if (reunion_ == nullptr) reunion_ = std::make_unique<Reunion>(fabric_, members_, rank_, id_);
-  auto child = make_among(*reunion_, present);
-  reunion_->leave();
+  const std::scoped_lock lock(rendezvous_mutex_);
+  if (rendezvous_ == nullptr) rendezvous_ = std::make_unique<SurvivorRendezvous>(fabric_, members_, rank_, id_);
+  auto child = make_among(*rendezvous_, present);
+  rendezvous_->leave();
   return child;
 }
 
@@ -67,15 +67,15 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to_one() {
   return make_child({{0, rank_, id}}, [](const std::string& blob) { return std::vector<std::string>{blob}; });
 }
 
-Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_among(Reunion& reunion,
+Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_among(SurvivorRendezvous& rendezvous,
                                                                    const std::vector<std::uint32_t>& present) {
-  auto id = reunion.meet(present);
+  auto id = rendezvous.meet(present);
   if (!id) return id.error();
   std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>> chosen;
   for (const std::uint32_t rank : present) chosen.emplace_back(0, rank, *id);
   std::optional<Error> round_failed;  // by whom, in ranks of this communicator
   const Gather among = [&](const std::string& blob) {
-    auto blobs = reunion.gather(blob);
+    auto blobs = rendezvous.gather(blob);
     if (!blobs) round_failed = blobs.error();
     return blobs;
   };

@@ -16,7 +16,7 @@ namespace tutti::detail {
 
 class ConsensusParticipant final : private ConsensusMessenger {
  public:
-  // As a Reunion.
+  // As a SurvivorRendezvous.
   ConsensusParticipant(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
                        std::uint64_t communicator);
 

@@ -1,5 +1,5 @@
 // What ranks of a scenario do when their calls are over, well or not: find out who is left, and go on together. The
-// production code of consensus, reunion, mail and set-up, over simulated sockets and a simulated exchange.
+// production code of consensus, rendezvous, mail and set-up, over simulated sockets and a simulated exchange.
 #pragma once
 
 #include <cstdint>

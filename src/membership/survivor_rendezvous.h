@@ -1,5 +1,5 @@
-// Reunion: how those ranks of a communicator that go on meet, whatever has become of the communicator itself: it may be
-// broken, and ranks that are left out may be dead, stopped, or busy with it. Used by shrink().
+// SurvivorRendezvous: how those ranks of a communicator that go on meet, whatever has become of the communicator
+// itself: it may be broken, and ranks that are left out may be dead, stopped, or busy with it. Used by shrink().
 //
 // A star, as the first set-up is: the lowest rank of those that meet is the host. Everybody sends it a note: I have
 // come, and I leave these ranks out. When all have come and agree, the host names the meeting, and then carries rounds
@@ -23,11 +23,11 @@
 
 namespace tutti::detail {
 
-class Reunion {
+class SurvivorRendezvous {
  public:
   // Of the communicator with that id, whose rank i is the job rank members[i], and this rank in it.
-  Reunion(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
-          std::uint64_t communicator);
+  SurvivorRendezvous(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+                     std::uint64_t communicator);
 
   // Comes to the meeting of `present` (ascending, this rank and others among them) and waits for all of them. Returns a
   // number that all of them get and nobody else has. Errors, with ranks of the communicator: kTimeout (who did not

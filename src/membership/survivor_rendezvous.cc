@@ -1,4 +1,4 @@
-#include "membership/reunion.h"
+#include "membership/survivor_rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -54,19 +54,19 @@ std::string in_short(const std::string& words) {
 }  // namespace
 
 // The communicator itself has attached its number to the endpoint.
-Reunion::Reunion(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
-                 std::uint64_t communicator)
+SurvivorRendezvous::SurvivorRendezvous(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members,
+                                       std::uint32_t rank, std::uint64_t communicator)
     : mail_(std::move(fabric), std::move(members), rank, communicator, ~communicator),
       rank_(rank),
       guests_(mail_.ranks()) {}
 
-std::int64_t Reunion::patience_ns() const { return std::int64_t{mail_.patience().count()} * 1'000'000; }
+std::int64_t SurvivorRendezvous::patience_ns() const { return std::int64_t{mail_.patience().count()} * 1'000'000; }
 
-void Reunion::send(std::uint32_t peer, const Header& header, std::string_view body) {
+void SurvivorRendezvous::send(std::uint32_t peer, const Header& header, std::string_view body) {
   mail_.send(peer, std::string(reinterpret_cast<const char*>(&header), sizeof(header)).append(body));
 }
 
-std::optional<Reunion::Message> Reunion::take(std::uint32_t peer) {
+std::optional<SurvivorRendezvous::Message> SurvivorRendezvous::take(std::uint32_t peer) {
   while (auto text = mail_.take(peer)) {
     Message message;
     if (text->size() < sizeof(message.header)) continue;
@@ -77,7 +77,7 @@ std::optional<Reunion::Message> Reunion::take(std::uint32_t peer) {
   return std::nullopt;
 }
 
-Result<std::uint64_t> Reunion::meet(const std::vector<std::uint32_t>& present) {
+Result<std::uint64_t> SurvivorRendezvous::meet(const std::vector<std::uint32_t>& present) {
   TUTTI_ASSERT(present.size() > 1 && std::is_sorted(present.begin(), present.end()));
   present_ = present;
   list_ = words_of_others(present, mail_.ranks());
@@ -89,7 +89,7 @@ Result<std::uint64_t> Reunion::meet(const std::vector<std::uint32_t>& present) {
   return met;
 }
 
-Result<std::vector<std::string>> Reunion::gather(const std::string& blob) {
+Result<std::vector<std::string>> SurvivorRendezvous::gather(const std::string& blob) {
   if (failed_) return *failed_;
   if (hosts()) return gather_as_host(blob);
   send(present_.front(), {.kind = Kind::kBlob, .round = round_, .coming = coming_}, blob);
@@ -103,7 +103,7 @@ Result<std::vector<std::string>> Reunion::gather(const std::string& blob) {
 }
 
 // Only the guest hangs up: the host's end of the line may be that of the guest's next coming by now.
-void Reunion::leave() {
+void SurvivorRendezvous::leave() {
   const std::int64_t until_ns = mail_.clock().now_ns() + kLastNotesNs;
   Pause pause(mail_.clock());
   const auto on_its_way = [this](std::uint32_t peer) {
@@ -126,7 +126,7 @@ void Reunion::leave() {
 
 // As the host.
 
-Result<std::uint64_t> Reunion::meet_as_host() {
+Result<std::uint64_t> SurvivorRendezvous::meet_as_host() {
   Clock& clock = mail_.clock();
   came_ns_ = clock.now_ns();
   const std::int64_t deadline_ns = came_ns_ + patience_ns();
@@ -160,7 +160,7 @@ Result<std::uint64_t> Reunion::meet_as_host() {
 }
 
 // Takes what a guest says. One that gives up ends the attempt for all: they end alike, and may try anew alike.
-void Reunion::hear(std::uint32_t peer) {
+void SurvivorRendezvous::hear(std::uint32_t peer) {
   Guest& guest = guests_[peer];
   while (auto message = take(peer)) {
     const Header& header = message->header;
@@ -186,7 +186,7 @@ void Reunion::hear(std::uint32_t peer) {
 }
 
 // Hears all guests. The error: of the first that has ended.
-std::optional<Error> Reunion::find_lost() {
+std::optional<Error> SurvivorRendezvous::find_lost() {
   std::optional<Error> first;
   for (const std::uint32_t peer : present_) {
     if (peer == rank_) continue;
@@ -201,7 +201,7 @@ std::optional<Error> Reunion::find_lost() {
   return first;
 }
 
-std::optional<Error> Reunion::find_disagreement() const {
+std::optional<Error> SurvivorRendezvous::find_disagreement() const {
   for (const std::uint32_t peer : present_) {
     const Guest& guest = guests_[peer];
     if (guest.coming == 0 || guest.list == list_) continue;
@@ -213,7 +213,7 @@ std::optional<Error> Reunion::find_disagreement() const {
   return std::nullopt;
 }
 
-std::vector<std::uint32_t> Reunion::absent() const {
+std::vector<std::uint32_t> SurvivorRendezvous::absent() const {
   std::vector<std::uint32_t> absent;
   for (const std::uint32_t peer : present_) {
     const Guest& guest = guests_[peer];
@@ -222,12 +222,12 @@ std::vector<std::uint32_t> Reunion::absent() const {
   return absent;
 }
 
-bool Reunion::somebody_gave_up() const {
+bool SurvivorRendezvous::somebody_gave_up() const {
   return std::any_of(present_.begin(), present_.end(), [this](std::uint32_t peer) { return guests_[peer].gave_up; });
 }
 
 // Names those who did not come. Who came and gave up has waited, for us or for another, and is only told of.
-Error Reunion::nobody_came() {
+Error SurvivorRendezvous::nobody_came() {
   const auto names = [](const std::vector<std::uint32_t>& ranks) {
     return in_short(fmt::format("{}", fmt::join(ranks, ", ")));
   };
@@ -249,14 +249,14 @@ Error Reunion::nobody_came() {
           fmt::format("rank(s) {} did not come; exclude them, too, or see what holds them up", names(away))};
 }
 
-Error Reunion::lost(std::uint32_t peer) const {
+Error SurvivorRendezvous::lost(std::uint32_t peer) const {
   const std::string trouble = mail_.trouble(peer);
   return {ErrorCode::kPeerLost, ErrorScope::kCall, static_cast<std::int32_t>(peer),
           fmt::format("rank {} {}; exclude it, too", peer,
                       trouble.empty() ? "has ended, or has dropped this communicator" : "is not reached: " + trouble)};
 }
 
-Result<std::vector<std::string>> Reunion::gather_as_host(const std::string& blob) {
+Result<std::vector<std::string>> SurvivorRendezvous::gather_as_host(const std::string& blob) {
   Clock& clock = mail_.clock();
   const std::int64_t deadline_ns = deadline_ns_ - std::min(patience_ns() / 4, kMostMarginNs);
   Pause pause(clock);
@@ -293,12 +293,12 @@ Result<std::vector<std::string>> Reunion::gather_as_host(const std::string& blob
   return blobs;
 }
 
-void Reunion::refuse(std::uint32_t peer, const Error& error) {
+void SurvivorRendezvous::refuse(std::uint32_t peer, const Error& error) {
   send(peer, {.kind = Kind::kRefused, .coming = guests_[peer].coming}, wire::pack_failure(error));
 }
 
 // Tells all who have come; those who are late are told when they come to a next attempt.
-Error Reunion::fail(Error error) {
+Error SurvivorRendezvous::fail(Error error) {
   for (Guest& guest : guests_) guest.missed = false;
   for (const std::uint32_t peer : present_) {
     Guest& guest = guests_[peer];
@@ -313,7 +313,7 @@ Error Reunion::fail(Error error) {
 
 // As a guest.
 
-Result<std::uint64_t> Reunion::meet_as_guest() {
+Result<std::uint64_t> SurvivorRendezvous::meet_as_guest() {
   const std::uint32_t host = present_.front();
   const auto coming = random_number();
   if (!coming) return no_random_number();
@@ -328,7 +328,7 @@ Result<std::uint64_t> Reunion::meet_as_guest() {
 }
 
 // Waits for what the host has to say. Shortly before the deadline the guest gives up and asks for the reason.
-Result<std::string> Reunion::answer(Kind wanted, std::int64_t deadline_ns) {
+Result<std::string> SurvivorRendezvous::answer(Kind wanted, std::int64_t deadline_ns) {
   Clock& clock = mail_.clock();
   const std::uint32_t host = present_.front();
   const std::int64_t give_up_ns = deadline_ns - std::min(patience_ns() / 4, kMostMarginNs);
@@ -366,7 +366,7 @@ Result<std::string> Reunion::answer(Kind wanted, std::int64_t deadline_ns) {
   return error;
 }
 
-Error Reunion::give_up(Error error) {
+Error SurvivorRendezvous::give_up(Error error) {
   send(present_.front(), {.kind = Kind::kGiveUp, .coming = coming_}, "");
   failed_ = error;
   return error;
