@@ -19,31 +19,31 @@ constexpr std::int64_t kLastWordsNs = 1'000'000'000;         // longest wait unt
 
 ConsensusParticipant::ConsensusParticipant(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members,
                                            std::uint32_t rank, std::uint64_t communicator)
-    : mail_(std::move(fabric), std::move(members), rank, communicator ^ kChannel, communicator ^ kChannel),
-      consensus_(rank, mail_.ranks(), *this) {}
+    : oob_channel_(std::move(fabric), std::move(members), rank, communicator ^ kChannel, communicator ^ kChannel),
+      consensus_(rank, oob_channel_.ranks(), *this) {}
 
 // The higher of two ranks has opened the line, and ends it: the other end may be that of its next coming by now.
 void ConsensusParticipant::hang_up() {
-  for (std::uint32_t peer = 0; peer < mail_.rank(); ++peer) mail_.hang_up(peer);
+  for (std::uint32_t peer = 0; peer < oob_channel_.rank(); ++peer) oob_channel_.hang_up(peer);
 }
 
 Result<ConsensusDecision> ConsensusParticipant::decide(const ConsensusVote& voice, std::optional<std::uint32_t> lost,
                                                        std::int64_t patience_ns) {
-  Clock& clock = mail_.clock();
-  std::vector<bool> hints(mail_.ranks());
-  if (lost && *lost < mail_.ranks()) hints[*lost] = true;
+  Clock& clock = oob_channel_.clock();
+  std::vector<bool> hints(oob_channel_.ranks());
+  if (lost && *lost < oob_channel_.ranks()) hints[*lost] = true;
   hang_up();  // what is left of a line whose other end has hung up
   consensus_.begin(voice, hints, patience_ns, clock.now_ns());
   const Pause pause(clock);
-  for (mail_.pump(); !consensus_.step(clock.now_ns()); mail_.pump()) pause();
+  for (oob_channel_.pump(); !consensus_.step(clock.now_ns()); oob_channel_.pump()) pause();
   const std::int64_t until_ns = clock.now_ns() + kLastWordsNs;
   const auto on_its_way = [this] {
-    for (std::uint32_t peer = 0; peer < mail_.ranks(); ++peer) {
-      if (peer != mail_.rank() && !mail_.all_sent_to(peer)) return false;
+    for (std::uint32_t peer = 0; peer < oob_channel_.ranks(); ++peer) {
+      if (peer != oob_channel_.rank() && !oob_channel_.all_sent_to(peer)) return false;
     }
     return true;
   };
-  for (mail_.pump(); !on_its_way() && clock.now_ns() < until_ns; mail_.pump()) pause();
+  for (oob_channel_.pump(); !on_its_way() && clock.now_ns() < until_ns; oob_channel_.pump()) pause();
   hang_up();
   return consensus_.outcome();
 }

@@ -1,5 +1,5 @@
 // ConsensusParticipant: a communicator's place in the consensus of its ranks (runtime/consensus.h), which speaks by
-// Mail. For one thread at a time.
+// OobChannel. For one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "membership/consensus.h"
-#include "membership/mail.h"
+#include "membership/oob_channel.h"
 
 namespace tutti::detail {
 
@@ -25,13 +25,13 @@ class ConsensusParticipant final : private ConsensusMessenger {
                                    std::int64_t patience_ns);
 
  private:
-  void send(std::uint32_t peer, std::string_view message) override { mail_.send(peer, message); }
-  std::optional<std::string> take(std::uint32_t peer) override { return mail_.take(peer); }
-  bool gone(std::uint32_t peer) override { return mail_.gone(peer); }
-  bool direct(std::uint32_t peer) override { return mail_.by_exchange(peer); }
+  void send(std::uint32_t peer, std::string_view message) override { oob_channel_.send(peer, message); }
+  std::optional<std::string> take(std::uint32_t peer) override { return oob_channel_.take(peer); }
+  bool gone(std::uint32_t peer) override { return oob_channel_.gone(peer); }
+  bool direct(std::uint32_t peer) override { return oob_channel_.by_exchange(peer); }
   void hang_up();
 
-  Mail mail_;
+  OobChannel oob_channel_;
   Consensus consensus_;
 };
 

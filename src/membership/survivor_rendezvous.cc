@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kMostMarginNs = 500'000'000;   // guests and host do not give up in the same moment
 constexpr std::int64_t kAllFailNs = 500'000'000;      // longest wait for the others where the attempt has failed
-constexpr std::int64_t kLastNotesNs = 1'000'000'000;  // longest wait until the last notes are on their way
+constexpr std::int64_t kLastNotesNs = 1'000'000'000;  // longest wait until the last datagrams are on their way
 constexpr std::size_t kMostWords = 200;               // bytes of a list in a message
 
 Error given_up(std::uint32_t peer) {
@@ -56,18 +56,20 @@ std::string in_short(const std::string& words) {
 // The communicator itself has attached its number to the endpoint.
 SurvivorRendezvous::SurvivorRendezvous(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members,
                                        std::uint32_t rank, std::uint64_t communicator)
-    : mail_(std::move(fabric), std::move(members), rank, communicator, ~communicator),
+    : oob_channel_(std::move(fabric), std::move(members), rank, communicator, ~communicator),
       rank_(rank),
-      guests_(mail_.ranks()) {}
+      guests_(oob_channel_.ranks()) {}
 
-std::int64_t SurvivorRendezvous::patience_ns() const { return std::int64_t{mail_.patience().count()} * 1'000'000; }
+std::int64_t SurvivorRendezvous::patience_ns() const {
+  return std::int64_t{oob_channel_.patience().count()} * 1'000'000;
+}
 
 void SurvivorRendezvous::send(std::uint32_t peer, const Header& header, std::string_view body) {
-  mail_.send(peer, std::string(reinterpret_cast<const char*>(&header), sizeof(header)).append(body));
+  oob_channel_.send(peer, std::string(reinterpret_cast<const char*>(&header), sizeof(header)).append(body));
 }
 
 std::optional<SurvivorRendezvous::Message> SurvivorRendezvous::take(std::uint32_t peer) {
-  while (auto text = mail_.take(peer)) {
+  while (auto text = oob_channel_.take(peer)) {
     Message message;
     if (text->size() < sizeof(message.header)) continue;
     std::memcpy(&message.header, text->data(), sizeof(message.header));
@@ -80,12 +82,12 @@ std::optional<SurvivorRendezvous::Message> SurvivorRendezvous::take(std::uint32_
 Result<std::uint64_t> SurvivorRendezvous::meet(const std::vector<std::uint32_t>& present) {
   TUTTI_ASSERT(present.size() > 1 && std::is_sorted(present.begin(), present.end()));
   present_ = present;
-  list_ = words_of_others(present, mail_.ranks());
+  list_ = words_of_others(present, oob_channel_.ranks());
   round_ = 0;
   failed_.reset();
   met_.clear();
   auto met = hosts() ? meet_as_host() : meet_as_guest();
-  deadline_ns_ = mail_.clock().now_ns() + patience_ns();
+  deadline_ns_ = oob_channel_.clock().now_ns() + patience_ns();
   return met;
 }
 
@@ -104,19 +106,19 @@ Result<std::vector<std::string>> SurvivorRendezvous::gather(const std::string& b
 
 // Only the guest hangs up: the host's end of the line may be that of the guest's next coming by now.
 void SurvivorRendezvous::leave() {
-  const std::int64_t until_ns = mail_.clock().now_ns() + kLastNotesNs;
-  Pause pause(mail_.clock());
+  const std::int64_t until_ns = oob_channel_.clock().now_ns() + kLastNotesNs;
+  Pause pause(oob_channel_.clock());
   const auto on_its_way = [this](std::uint32_t peer) {
     if (peer == rank_) return true;
-    return mail_.all_sent_to(peer);
+    return oob_channel_.all_sent_to(peer);
   };
   while (true) {
-    mail_.pump();
+    oob_channel_.pump();
     if (std::all_of(present_.begin(), present_.end(), on_its_way)) break;
-    if (mail_.clock().now_ns() >= until_ns) break;
+    if (oob_channel_.clock().now_ns() >= until_ns) break;
     pause();
   }
-  if (!hosts()) mail_.hang_up(present_.front());
+  if (!hosts()) oob_channel_.hang_up(present_.front());
   for (std::size_t i = 0; i < present_.size(); ++i) {
     Guest& guest = guests_[present_[i]];
     const bool came_again = !met_.empty() && guest.coming != met_[i];
@@ -127,14 +129,14 @@ void SurvivorRendezvous::leave() {
 // As the host.
 
 Result<std::uint64_t> SurvivorRendezvous::meet_as_host() {
-  Clock& clock = mail_.clock();
+  Clock& clock = oob_channel_.clock();
   came_ns_ = clock.now_ns();
   const std::int64_t deadline_ns = came_ns_ + patience_ns();
   std::optional<Error> trouble;  // told when the others are there, too, so that all end alike
   std::int64_t trouble_until_ns = 0;
   Pause pause(clock);
   while (true) {
-    mail_.pump();
+    oob_channel_.pump();
     const std::int64_t now_ns = clock.now_ns();
     auto found = find_lost();
     if (!found) found = find_disagreement();
@@ -190,12 +192,12 @@ std::optional<Error> SurvivorRendezvous::find_lost() {
   std::optional<Error> first;
   for (const std::uint32_t peer : present_) {
     if (peer == rank_) continue;
-    const bool ended = mail_.gone(peer);  // before we hear it: what it said before its end still counts
+    const bool ended = oob_channel_.gone(peer);  // before we hear it: what it said before its end still counts
     hear(peer);
     Guest& guest = guests_[peer];
     guest.fresh = false;
     // The end of a line tells something only of a guest that is here, and has not given up.
-    guest.ended = ended && (mail_.by_exchange(peer) || (guest.coming != 0 && !guest.gave_up));
+    guest.ended = ended && (oob_channel_.by_exchange(peer) || (guest.coming != 0 && !guest.gave_up));
     if (guest.ended && !first) first = lost(peer);
   }
   return first;
@@ -244,25 +246,25 @@ Error SurvivorRendezvous::nobody_came() {
             fmt::format("rank(s) {} gave up before all were there; call again", names(weary))};
   }
   // Others may have had enough after we were stopped: we have not waited then, and cannot blame who was not heard yet.
-  const bool waited = mail_.clock().now_ns() - came_ns_ >= patience_ns() / 4;
+  const bool waited = oob_channel_.clock().now_ns() - came_ns_ >= patience_ns() / 4;
   return {ErrorCode::kTimeout, ErrorScope::kCall, waited ? static_cast<std::int32_t>(away.front()) : -1,
           fmt::format("rank(s) {} did not come; exclude them, too, or see what holds them up", names(away))};
 }
 
 Error SurvivorRendezvous::lost(std::uint32_t peer) const {
-  const std::string trouble = mail_.trouble(peer);
+  const std::string trouble = oob_channel_.trouble(peer);
   return {ErrorCode::kPeerLost, ErrorScope::kCall, static_cast<std::int32_t>(peer),
           fmt::format("rank {} {}; exclude it, too", peer,
                       trouble.empty() ? "has ended, or has dropped this communicator" : "is not reached: " + trouble)};
 }
 
 Result<std::vector<std::string>> SurvivorRendezvous::gather_as_host(const std::string& blob) {
-  Clock& clock = mail_.clock();
+  Clock& clock = oob_channel_.clock();
   const std::int64_t deadline_ns = deadline_ns_ - std::min(patience_ns() / 4, kMostMarginNs);
   Pause pause(clock);
   std::vector<std::uint32_t> awaited;
   while (true) {
-    mail_.pump();
+    oob_channel_.pump();
     if (auto error = find_lost()) return fail(*std::move(error));
     awaited.clear();
     for (std::size_t i = 0; i < present_.size(); ++i) {
@@ -318,9 +320,9 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_guest() {
   const auto coming = random_number();
   if (!coming) return no_random_number();
   coming_ = *coming;
-  mail_.hang_up(host);  // a line of before
+  oob_channel_.hang_up(host);  // a line of before
   send(host, {.kind = Kind::kCome, .coming = coming_}, list_);
-  auto body = answer(Kind::kMet, mail_.clock().now_ns() + patience_ns());
+  auto body = answer(Kind::kMet, oob_channel_.clock().now_ns() + patience_ns());
   if (!body) return body.error();
   std::uint64_t id = 0;
   if (body->size() == sizeof(id)) std::memcpy(&id, body->data(), sizeof(id));
@@ -329,14 +331,14 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_guest() {
 
 // Waits for what the host has to say. Shortly before the deadline the guest gives up and asks for the reason.
 Result<std::string> SurvivorRendezvous::answer(Kind wanted, std::int64_t deadline_ns) {
-  Clock& clock = mail_.clock();
+  Clock& clock = oob_channel_.clock();
   const std::uint32_t host = present_.front();
   const std::int64_t give_up_ns = deadline_ns - std::min(patience_ns() / 4, kMostMarginNs);
   bool asked = false;
   Pause pause(clock);
   while (true) {
-    mail_.pump();
-    const bool ended = mail_.gone(host);  // before the look: what it said before its end still counts
+    oob_channel_.pump();
+    const bool ended = oob_channel_.gone(host);  // before the look: what it said before its end still counts
     while (auto message = take(host)) {
       const Header& header = message->header;
       if (header.coming != coming_) continue;

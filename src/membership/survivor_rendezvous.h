@@ -1,15 +1,15 @@
 // SurvivorRendezvous: how those ranks of a communicator that go on meet, whatever has become of the communicator
 // itself: it may be broken, and ranks that are left out may be dead, stopped, or busy with it. Used by shrink().
 //
-// A star, as the first set-up is: the lowest rank of those that meet is the host. Everybody sends it a note: I have
+// A star, as the first set-up is: the lowest rank of those that meet is the host. Everybody sends it a datagram: I have
 // come, and I leave these ranks out. When all have come and agree, the host names the meeting, and then carries rounds
 // in which each gives a blob and gets all of them. Whatever fails, fails at the host or is told to it, and the host
 // tells all who have come: one place decides, and all end alike. A rank's coming has a random number, so that answers
 // to an attempt that it has given up are known as such. A rank that comes when the others have failed without it joins
 // those who try the same again; where they try something else, it is told how the first attempt ended.
 //
-// They speak by Mail. For one thread at a time. Nothing waits longer than the patience; it is counted for the coming
-// and for the rounds.
+// They speak by OobChannel. For one thread at a time. Nothing waits longer than the patience; it is counted for the
+// coming and for the rounds.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "membership/mail.h"
+#include "membership/oob_channel.h"
 
 namespace tutti::detail {
 
@@ -80,7 +80,7 @@ class SurvivorRendezvous {
   Error fail(Error error);
   Error give_up(Error error);
 
-  Mail mail_;
+  OobChannel oob_channel_;
   const std::uint32_t rank_;
   std::vector<Guest> guests_;  // by rank; kept between meetings, for those who come early
 

@@ -89,7 +89,7 @@ class Runner {
     return outcome;
   }
 
-  Outcome check(const Scenario& scenario, const std::string& note) {
+  Outcome check(const Scenario& scenario, const std::string& datagram) {
     Outcome outcome = run_once(scenario);
     for (const RankEnd& rank : outcome.ranks) {
       for (const CallEnd& call : rank.calls) {
@@ -99,7 +99,7 @@ class Runner {
     }
     const std::vector<std::string> found = judge(scenario, outcome);
     if (!found.empty()) {
-      tell(scenario, outcome, found, note);
+      tell(scenario, outcome, found, datagram);
     } else if (options_.verbose) {
       fmt::print("{}", describe(scenario, outcome));
     }
@@ -107,12 +107,12 @@ class Runner {
   }
 
   void tell(const Scenario& scenario, const Outcome& outcome, const std::vector<std::string>& found,
-            const std::string& note) {
+            const std::string& datagram) {
     ++counts_.failures;
     fmt::print("{}", describe(scenario, outcome));
     for (const std::string& what : found) fmt::print("  BROKEN: {}\n", what);
     fmt::print("  again: fault_seeds{} --{} {}{}\n", options_.ends == Ends::kAfterCalls ? "" : " --survivors",
-               options_.every_step ? "every-step" : "seed", scenario.seed, note);
+               options_.every_step ? "every-step" : "seed", scenario.seed, datagram);
     std::fflush(stdout);
   }
 

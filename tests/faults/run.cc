@@ -18,12 +18,12 @@ using test::Case;
 // One rank's part of a scenario.
 class Actor {
  public:
-  Actor(const Scenario& scenario, SimWorld& sim, TcpNetwork* tcp, SimNotes& notes, std::shared_ptr<Prover> prover,
-        std::uint32_t rank, Outcome& outcome)
+  Actor(const Scenario& scenario, SimWorld& sim, TcpNetwork* tcp, SimOobDatagrams& datagrams,
+        std::shared_ptr<Prover> prover, std::uint32_t rank, Outcome& outcome)
       : scenario_(scenario),
         sim_(sim),
         tcp_(tcp),
-        notes_(notes),
+        datagrams_(datagrams),
         prover_(std::move(prover)),
         rank_(rank),
         end_(outcome.ranks[rank]),
@@ -40,7 +40,7 @@ class Actor {
       addresses = tcp_->addresses(rank_);
     }
     if (scenario_.ending) {
-      fabric = make_fabric(scenario_, sim_, notes_, rank_, clock, prover_, endpoint, addresses);
+      fabric = make_fabric(scenario_, sim_, datagrams_, rank_, clock, prover_, endpoint, addresses);
       for (std::uint32_t rank = 0; rank < scenario_.sim.ranks; ++rank) members.push_back(rank);
     }
     auto transport = scenario_.network == Network::kMemory
@@ -150,7 +150,7 @@ class Actor {
   const Scenario& scenario_;
   SimWorld& sim_;
   TcpNetwork* tcp_;
-  SimNotes& notes_;
+  SimOobDatagrams& datagrams_;
   std::shared_ptr<Prover> prover_;  // shared by all ranks
   std::uint32_t rank_;
   RankEnd& end_;
@@ -165,12 +165,12 @@ std::string in_ms(std::int64_t ns) { return fmt::format("{:.3f} ms", static_cast
 Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover) {
   SimWorld sim(scenario.sim);
   std::unique_ptr<TcpNetwork> tcp;
-  SimNotes notes;
+  SimOobDatagrams datagrams;
   if (scenario.network == Network::kTcp || scenario.ending) tcp = std::make_unique<TcpNetwork>(sim);
   Outcome outcome;
   outcome.ranks.resize(scenario.sim.ranks);
   outcome.extent.ending_steps.resize(scenario.sim.ranks);
-  sim.run([&](std::uint32_t rank) { Actor(scenario, sim, tcp.get(), notes, prover, rank, outcome).run(); });
+  sim.run([&](std::uint32_t rank) { Actor(scenario, sim, tcp.get(), datagrams, prover, rank, outcome).run(); });
   for (std::uint32_t rank = 0; rank < scenario.sim.ranks; ++rank) outcome.extent.steps.push_back(sim.steps(rank));
   for (std::size_t i = 0; i < scenario.sim.faults.size(); ++i) outcome.fired.push_back(sim.fired(i));
   outcome.extent.end_ns = sim.now_ns();

@@ -32,7 +32,7 @@ struct Ending {
   bool uniform = false;  // the mode of all their calls
   bool agrees = false;
   bool shrinks = false;
-  std::vector<std::uint32_t> machines{};  // by rank: the lowest rank of the same one; notes go by exchange inside
+  std::vector<std::uint32_t> machines{};  // by rank: the lowest rank of the same one; datagrams go by exchange inside
   std::chrono::milliseconds patience{2000};
 };
 

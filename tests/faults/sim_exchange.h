@@ -1,4 +1,4 @@
-// SimExchange: the exchange between the ranks of one simulated machine, in place of UnixExchange: notes take the
+// SimExchange: the exchange between the ranks of one simulated machine, in place of UnixExchange: datagrams take the
 // world's latency, come in order, and come even where their sender dies then; a process' end is noticed after the last
 // of them. Memory is each rank's own: nobody reaches another's by it.
 #pragma once
@@ -17,9 +17,9 @@
 namespace tutti::faults {
 
 // What the exchanges of a world share. Belongs to the rank that has the turn.
-struct SimNotes {
+struct SimOobDatagrams {
   struct Way {  // from one rank to another
-    NoteBox box;
+    OobDatagramQueue box;
     std::int64_t last_arrival_ns = 0;
     bool closed = false;  // its sender's end has come
   };
@@ -28,7 +28,7 @@ struct SimNotes {
 
 class SimExchange final : public SegmentExchange {
  public:
-  SimExchange(SimWorld& world, SimNotes& notes, std::uint32_t rank);
+  SimExchange(SimWorld& world, SimOobDatagrams& datagrams, std::uint32_t rank);
   ~SimExchange() override;
 
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override {
@@ -44,14 +44,14 @@ class SimExchange final : public SegmentExchange {
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override {
     return own_.receive_pokes(segment);
   }
-  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override;
-  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override;
+  std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  void arrive(std::uint32_t peer, std::function<void(SimNotes::Way&)> happen);
+  void arrive(std::uint32_t peer, std::function<void(SimOobDatagrams::Way&)> happen);
 
   SimWorld& world_;
-  SimNotes& notes_;
+  SimOobDatagrams& datagrams_;
   const std::uint32_t rank_;
   InProcessExchange own_;
 };

@@ -8,8 +8,8 @@ std::int64_t value_of(const Scenario& scenario, std::uint32_t rank) {
   return 1000 + static_cast<std::int64_t>((scenario.seed + rank * 7919ull) % 997);
 }
 
-std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, SimNotes& notes, std::uint32_t rank,
-                                       std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
+std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, SimOobDatagrams& datagrams,
+                                       std::uint32_t rank, std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
                                        std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses) {
   const Ending& ending = *scenario.ending;
   auto fabric = std::make_shared<JobFabric>();  // shared with the communicators
@@ -27,7 +27,7 @@ std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, 
   fabric->clock = std::move(clock);
   fabric->prover = std::move(prover);
   fabric->make_waiter = [&sim, rank] { return sim.waiter(rank); };
-  fabric->exchange = std::make_shared<SimExchange>(sim, notes, rank);
+  fabric->exchange = std::make_shared<SimExchange>(sim, datagrams, rank);
   fabric->endpoint = std::move(endpoint);
   fabric->tcp_addresses = std::move(addresses);
   fabric->path_offers.resize(scenario.sim.ranks);

@@ -40,8 +40,8 @@ struct ShrinkEnd {
 std::int64_t value_of(const Scenario& scenario, std::uint32_t rank);
 
 // In the thread of that rank, which has the endpoint and all addresses.
-std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, SimNotes& notes, std::uint32_t rank,
-                                       std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
+std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, SimOobDatagrams& datagrams,
+                                       std::uint32_t rank, std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
                                        std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses);
 
 // Where the attempts ended in a timeout, as often as kTries.

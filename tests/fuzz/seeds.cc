@@ -12,7 +12,7 @@
 #include "algorithms/algorithms.h"
 #include "bootstrap/bootstrap_wire.h"
 #include "job/recorder.h"
-#include "membership/mail.h"
+#include "membership/oob_channel.h"
 #include "model/parameters.h"
 #include "plan/formats/json.h"
 #include "selection/tuning.h"
@@ -76,15 +76,16 @@ void put_wire(const Folder& folder) {
   folder.put("tcp_fuzzer", "state", std::string("\1\0", 2) + text_of(state) + text_of(StateRecord{.entered = 1}));
   folder.put("tcp_fuzzer", "goodbye", std::string("\0\0", 2) + message + text_of(goodbye_frame(1, 1)));
   folder.put("tcp_fuzzer", "preamble", ending('\2', text_of(Preamble{})) + message);
-  folder.put("tcp_fuzzer", "note", ending('\3', text_of(FrameHeader{.kind = FrameKind::kNote, .bytes = 3}) + "abc"));
+  folder.put("tcp_fuzzer", "datagram",
+             ending('\3', text_of(FrameHeader{.kind = FrameKind::kDatagram, .bytes = 3}) + "abc"));
   std::string letter(1, '\0');
-  for (const std::string& note : detail::cut_into_notes("a letter")) {
-    letter += ending(static_cast<char>(note.size()), note);
+  for (const std::string& datagram : detail::split_into_datagrams("a letter")) {
+    letter += ending(static_cast<char>(datagram.size()), datagram);
   }
-  folder.put("notes_fuzzer", "mail", letter);
+  folder.put("oob_fuzzer", "mail", letter);
   const std::string introduction("\1\11\0\0\0\0\1\0\0\0x", 11);
-  folder.put("notes_fuzzer", "introduction", introduction);
-  folder.put("notes_fuzzer", "consensus", ending('\2', std::string(1, '\1') + ending(49, std::string(49, '\1'))));
+  folder.put("oob_fuzzer", "introduction", introduction);
+  folder.put("oob_fuzzer", "consensus", ending('\2', std::string(1, '\1') + ending(49, std::string(49, '\1'))));
   folder.put("pmi_fuzzer", "answers",
              "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\ncmd=my_kvsname kvsname=kvs_0\n"
              "cmd=get_result rc=0 msg=success value=v\ncmd=put_result rc=0 msg=success\ncmd=barrier_out\n");

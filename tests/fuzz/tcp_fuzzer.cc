@@ -1,12 +1,12 @@
-// What comes on a TCP connection, over real sockets: preambles with the job's key and without, messages, states, notes.
-// A rank's transport listens, somebody connects and says what the input says; no message is longer than a slot, and a
-// rank that was told nonsense still knows of its peers.
+// What comes on a TCP connection, over real sockets: preambles with the job's key and without, messages, states,
+// datagrams. A rank's transport listens, somebody connects and says what the input says; no message is longer than a
+// slot, and a rank that was told nonsense still knows of its peers.
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "support.h"
-#include "transports/tcp/notes.h"
+#include "transports/tcp/oob_datagrams.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace {
@@ -121,14 +121,16 @@ void check_transport(Scene& scene, TcpLinkKind kind, Input input, bool as_it_is)
 }
 
 void check_notes(Scene& scene, Input input) {
-  TcpNotes notes(scene.listener, scene.communicator, 1, {scene.other->address(), "", scene.other->address()});
+  TcpOobDatagrams datagrams(scene.listener, scene.communicator, 1,
+                            {scene.other->address(), "", scene.other->address()});
   Stranger stranger(scene.address);
   stranger.say(bytes_of(preamble(scene, TcpLinkKind::kNotes)));
   stranger.say(input.rest());
   stranger.hang_up();
   for (int i = 0; i < kLooks; ++i) {
-    notes.pump();
-    while (const auto note = notes.take(0)) demand(note->size() <= kMostNoteBytes, "notes are short");
+    datagrams.pump();
+    while (const auto datagram = datagrams.take(0))
+      demand(datagram->size() <= kMostDatagramBytes, "datagrams are short");
   }
 }
 

@@ -3,7 +3,8 @@
 // slot, a kernel's buffer, a card or a cable, is Arrival::kDamaged, and ReceiveConnection::damage() names the hop.
 //
 // All values go through slots: memory is not registered with it, there are no slates, and nobody uses another's memory,
-// since what goes there passes no message. Boards, notes and set-up are not summed. Thread-safety as in transport.h.
+// since what goes there passes no message. Boards, datagrams and set-up are not summed. Thread-safety as in
+// transport.h.
 #pragma once
 
 #include <memory>

@@ -120,12 +120,12 @@ bool SubExchange::pump() {
   return parent_->all_sent_to(members_);
 }
 
-void SubExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& note) {
-  parent_->post(members_.at(peer), channel, note);
+void SubExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) {
+  parent_->post(members_.at(peer), channel, datagram);
 }
 
-std::optional<std::string> SubExchange::take_note(std::uint32_t peer, std::uint64_t channel) {
-  return parent_->take_note(members_.at(peer), channel);
+std::optional<std::string> SubExchange::take_datagram(std::uint32_t peer, std::uint64_t channel) {
+  return parent_->take_datagram(members_.at(peer), channel);
 }
 
 void InProcessHub::insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping) {
@@ -148,16 +148,16 @@ std::shared_ptr<Mapping> InProcessHub::find(std::uint32_t rank, std::uint32_t id
   return found == mappings_.end() ? nullptr : found->second;
 }
 
-void InProcessHub::post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& note) {
-  TUTTI_ASSERT(note.size() <= kMostNoteBytes);
+void InProcessHub::post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& datagram) {
+  TUTTI_ASSERT(datagram.size() <= kMostDatagramBytes);
   const std::scoped_lock lock(mutex_);
-  notes_[{from, to}].put(channel, note);
+  datagrams_[{from, to}].put(channel, datagram);
 }
 
-std::optional<std::string> InProcessHub::take_note(std::uint32_t from, std::uint32_t to, std::uint64_t channel) {
+std::optional<std::string> InProcessHub::take_datagram(std::uint32_t from, std::uint32_t to, std::uint64_t channel) {
   const std::scoped_lock lock(mutex_);
-  const auto box = notes_.find({from, to});
-  return box == notes_.end() ? std::nullopt : box->second.take(channel);
+  const auto box = datagrams_.find({from, to});
+  return box == datagrams_.end() ? std::nullopt : box->second.take(channel);
 }
 
 std::uint32_t InProcessExchange::share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t>) {

@@ -1,7 +1,7 @@
 // SegmentExchange: how the ranks of one machine get at each other's shared memory, how they wake each other where a
-// futex does not do, and how they pass notes (transports/notes.h). The seam between the shared-memory transport and the
-// world: UnixExchange passes descriptors between processes, InProcessExchange hands over pointers between threads,
-// SubExchange lets a further communicator of the same processes use an exchange that is there already.
+// futex does not do, and how they pass datagrams (transports/oob_datagrams.h). The seam between the shared-memory
+// transport and the world: UnixExchange passes descriptors between processes, InProcessExchange hands over pointers
+// between threads, SubExchange lets a further communicator of the same processes use an exchange that is there already.
 //
 // A rank's exchange serves all communicators that the rank has on these peers. Every shared mapping has a number that
 // its owner's exchange never gives twice (1, 2, ...; 0 is none), whichever communicator it belongs to. All functions
@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "base/exceptions.h"
 #include "transports/memory_loss.h"
-#include "transports/notes.h"
+#include "transports/oob_datagrams.h"
 #include "transports/shm/mapping.h"
 #include "transports/shm/pokes.h"
 #include "tutti/result.h"
@@ -69,9 +69,9 @@ class SegmentExchange {
   virtual void poke(std::uint32_t peer, std::uint32_t segment) = 0;
   // For pokes of this rank's communicator with the segment `segment`; one at a time. The exchange must outlive it.
   virtual Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) = 0;
-  // A note of at most kMostNoteBytes to `peer`, not this rank; lost where the peer has ended.
-  virtual void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) = 0;
-  virtual std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) = 0;
+  // A datagram of at most kMostDatagramBytes to `peer`, not this rank; lost where the peer has ended.
+  virtual void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) = 0;
+  virtual std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) = 0;
 };
 
 // A mapping that is offered to peers as long as this lives.
@@ -120,8 +120,8 @@ class SubExchange final : public SegmentExchange {
   pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
-  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override;
-  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override;
+  std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
   // The parent's numbers of these peers; in `room` unless all are meant, so that this case needs no memory.
@@ -132,19 +132,19 @@ class SubExchange final : public SegmentExchange {
   std::vector<std::uint32_t> members_;
 };
 
-// The mappings and notes of all ranks of one process, shared by their exchanges.
+// The mappings and datagrams of all ranks of one process, shared by their exchanges.
 class InProcessHub {
  public:
   void insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping);
   void erase(std::uint32_t rank, std::uint32_t id);
   std::shared_ptr<Mapping> find(std::uint32_t rank, std::uint32_t id) const;
   PokeTable& pokes() { return pokes_; }
-  void post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& note);
-  std::optional<std::string> take_note(std::uint32_t from, std::uint32_t to, std::uint64_t channel);
+  void post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& datagram);
+  std::optional<std::string> take_datagram(std::uint32_t from, std::uint32_t to, std::uint64_t channel);
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, NoteBox> notes_;  // by sender and receiver
+  std::map<std::pair<std::uint32_t, std::uint32_t>, OobDatagramQueue> datagrams_;  // by sender and receiver
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> mappings_;
   PokeTable pokes_;  // by rank and segment
 };
@@ -165,11 +165,11 @@ class InProcessExchange final : public SegmentExchange {
   pid_t process_of(std::uint32_t) override { return getpid(); }
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
-  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override {
-    hub_->post(rank_, peer, channel, note);
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override {
+    hub_->post(rank_, peer, channel, datagram);
   }
-  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override {
-    return hub_->take_note(peer, rank_, channel);
+  std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override {
+    return hub_->take_datagram(peer, rank_, channel);
   }
 
  private:

@@ -235,7 +235,7 @@ void UnixExchange::send_pending(Peer& peer) {
   while (!peer.gone && !peer.outbox.empty()) {
     const Notice& notice = peer.outbox.front();
     const UnixPacket packet{.operation = notice.operation, .id = notice.id, .channel = notice.channel};
-    const UnixTransfer sent = send_packet(peer.socket, packet, notice.note, notice.fd());
+    const UnixTransfer sent = send_packet(peer.socket, packet, notice.datagram, notice.fd());
     if (sent == UnixTransfer::kLater) return;  // the next pump tries again
     if (sent == UnixTransfer::kEnd) {
       receive_pending(peer);  // what it sent before its end
@@ -334,7 +334,7 @@ bool UnixExchange::receive_one(Peer& peer, ReceivedPacket& received) {
       peer.lost.erase(id);
       peer.files.erase(id);
       break;
-    case UnixOperation::kNote: peer.notes.put(received.packet.channel, std::move(received.note)); break;
+    case UnixOperation::kDatagram: peer.datagrams.put(received.packet.channel, std::move(received.datagram)); break;
     case UnixOperation::kPoke: pokes_.signal(id); break;
     case UnixOperation::kShareAgain: share_again(peer, id); break;
     default: break;  // a hello that comes twice
@@ -354,7 +354,7 @@ void UnixExchange::receive_pending(Peer& peer) {
       lose(peer);
       break;
     }
-    if (received.packet.operation == UnixOperation::kNote) packets += kNeverFull;  // it is larger than the others
+    if (received.packet.operation == UnixOperation::kDatagram) packets += kNeverFull;  // it is larger than the others
     const bool with_descriptor = received.fd.is_open() || received.fd_lost;
     arrived |= receive_one(peer, received);
     // Mapping::map() has closed the descriptor it received, so its number can be held in reserve again.
@@ -391,18 +391,19 @@ bool UnixExchange::all_sent_to(std::span<const std::uint32_t> peers) {
   return std::all_of(peers.begin(), peers.end(), [this](std::uint32_t peer) { return peers_.at(peer).outbox.empty(); });
 }
 
-void UnixExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& note) {
-  TUTTI_ASSERT(peer != rank_ && note.size() <= kMostNoteBytes);
+void UnixExchange::post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) {
+  TUTTI_ASSERT(peer != rank_ && datagram.size() <= kMostDatagramBytes);
   const std::scoped_lock lock(mutex_);
   if (getpid() == process_)
-    queue({.operation = UnixOperation::kNote, .id = 0, .channel = channel, .note = note}, std::span(&peer, 1));
+    queue({.operation = UnixOperation::kDatagram, .id = 0, .channel = channel, .datagram = datagram},
+          std::span(&peer, 1));
 }
 
-std::optional<std::string> UnixExchange::take_note(std::uint32_t peer, std::uint64_t channel) {
+std::optional<std::string> UnixExchange::take_datagram(std::uint32_t peer, std::uint64_t channel) {
   const std::scoped_lock lock(mutex_);
   Peer& from = peers_.at(peer);
   if (from.socket >= 0) receive_pending(from);
-  return from.notes.take(channel);
+  return from.datagrams.take(channel);
 }
 
 std::shared_ptr<Mapping> UnixExchange::find(std::uint32_t peer, std::uint32_t id) {

@@ -1,4 +1,4 @@
-// UnixExchange: passes memfd descriptors, and notes, between the processes of one machine over Unix sockets
+// UnixExchange: passes memfd descriptors, and datagrams, between the processes of one machine over Unix sockets
 // (SOCK_SEQPACKET, abstract addresses: no file, nothing left behind). One socket per pair of ranks; its closing tells
 // of a peer's death. All communicators of a process that reach the same peers share it, through SubExchange.
 //
@@ -57,8 +57,8 @@ class UnixExchange final : public SegmentExchange {
   pid_t process_of(std::uint32_t peer) override;
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
-  void post(std::uint32_t peer, std::uint64_t channel, const std::string& note) override;
-  std::optional<std::string> take_note(std::uint32_t peer, std::uint64_t channel) override;
+  void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override;
+  std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
   class Pokes;   // PokeReceiver
@@ -74,8 +74,8 @@ class UnixExchange final : public SegmentExchange {
     std::uint32_t id;
     std::shared_ptr<Mapping> mapping{};
     std::shared_ptr<File> file{};  // shared by the notices to several peers
-    std::uint64_t channel = 0;     // of a note
-    std::string note{};
+    std::uint64_t channel = 0;     // of a datagram
+    std::string datagram{};
     int fd() const;  // that goes with it, or -1
   };
   struct Lost {
@@ -90,7 +90,7 @@ class UnixExchange final : public SegmentExchange {
     bool gone = false;
     std::deque<Notice> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
-    NoteBox notes;
+    OobDatagramQueue datagrams;
     std::map<std::uint32_t, OwnedDescriptor> files;  // that nobody has taken yet
     std::map<std::uint32_t, Lost> lost;              // mappings and files that did not arrive
   };

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transports/notes.h"
+#include "transports/oob_datagrams.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti {
@@ -51,10 +51,11 @@ bool SpareDescriptor::restore() {
   return fd_ >= 0;
 }
 
-UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string& note, int fd) {
+UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string& datagram, int fd) {
   UnixPacket head = packet;
-  std::array<iovec, 2> parts{{{.iov_base = &head, .iov_len = sizeof(head)},
-                              {.iov_base = const_cast<char*>(note.data()), .iov_len = note.size()}}};  // NOLINT: read
+  std::array<iovec, 2> parts{
+      {{.iov_base = &head, .iov_len = sizeof(head)},
+       {.iov_base = const_cast<char*>(datagram.data()), .iov_len = datagram.size()}}};  // NOLINT: read
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
   msghdr message{};
   message.msg_iov = parts.data();
@@ -77,9 +78,9 @@ UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string
 UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& received) {
   received.fd.reset();
   received.fd_lost = false;
-  std::array<char, kMostNoteBytes> note;  // written by the system as far as it is read
+  std::array<char, kMostDatagramBytes> datagram;  // written by the system as far as it is read
   std::array<iovec, 2> parts{{{.iov_base = &received.packet, .iov_len = sizeof(received.packet)},
-                              {.iov_base = note.data(), .iov_len = note.size()}}};
+                              {.iov_base = datagram.data(), .iov_len = datagram.size()}}};
   ssize_t bytes = -1;
   while (true) {
     alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
@@ -100,9 +101,9 @@ UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& 
   if (received.fd_lost) received.fd.reset();  // one of several
   const UnixPacket& packet = received.packet;
   const bool sound = bytes >= kWhole && packet.magic == UnixPacket::kMagic &&
-                     (packet.operation == UnixOperation::kNote || bytes == kWhole);
+                     (packet.operation == UnixOperation::kDatagram || bytes == kWhole);
   // Before the packet is taken off, so that exhausted memory leaves it where it is.
-  if (sound) received.note.assign(note.data(), static_cast<std::size_t>(bytes - kWhole));
+  if (sound) received.datagram.assign(datagram.data(), static_cast<std::size_t>(bytes - kWhole));
   char byte = 0;
   while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) < 0 && errno == EINTR) {
   }

@@ -1,5 +1,5 @@
 // Packets between the exchanges of two processes (unix_exchange.h): what they hold, and how one is sent and received,
-// with its note or its file descriptor.
+// with its datagram or its file descriptor.
 //
 // A descriptor that comes with a packet needs a free number in the receiving process. The kernel drops the descriptor
 // if there is none, so a packet is looked at before it is taken off the socket, and SpareDescriptor holds one number in
@@ -22,7 +22,7 @@ enum class UnixOperation : std::uint32_t {
   kShare = 2,
   kUnshare = 3,
   kPoke = 4,
-  kNote = 5,
+  kDatagram = 5,
   kShareFile = 6,
   kShareAgain = 7  // to the owner: its mapping `id` was lost on the way to this rank
 };
@@ -35,7 +35,7 @@ struct UnixPacket {
   std::uint32_t id = 0;  // of the mapping; of the segment to wake; in a hello the rank
   std::uint32_t reserved = 0;
   Nonce nonce{};              // in a hello
-  std::uint64_t channel = 0;  // of a note, which follows
+  std::uint64_t channel = 0;  // of a datagram, which follows
 };
 
 // A file descriptor that is kept only to be given up when no other is free. Not thread-safe.
@@ -59,12 +59,12 @@ enum class UnixTransfer : std::uint8_t {
   kEnd     // the peer has closed its end, or does not speak this protocol
 };
 
-// Does not take `fd`; -1: the packet goes without one. The note may be empty. Does not block.
-UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string& note, int fd);
+// Does not take `fd`; -1: the packet goes without one. The datagram may be empty. Does not block.
+UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string& datagram, int fd);
 
 struct ReceivedPacket {
   UnixPacket packet;
-  std::string note;
+  std::string datagram;
   OwnedDescriptor fd;    // closed unless it is released
   bool fd_lost = false;  // one came, and this process had no free number for it, or may not have it
 };

@@ -3,7 +3,7 @@
 // way it carries at most one frame, a goodbye or a refusal, unless the lower one of two ranks has connected: then the
 // higher one may send its data there, too, and a goodbye behind them. It says so by a kMoved frame on the connection
 // that it had made for that lane, and by another one there when it goes back. Control connections carry kState frames.
-// Connections for notes carry kNote frames both ways.
+// Connections for datagrams carry kDatagram frames both ways.
 //
 // All integers are little-endian at fixed offsets, so a frame is a struct's bytes. Nothing that is read is trusted:
 // kinds, lengths and enumerators are checked before use.
@@ -61,12 +61,12 @@ Tag proof_of(const Preamble& preamble, const Key& key);
 Key key_of_connection(const Preamble& preamble, const Key& key);
 
 enum class FrameKind : std::uint32_t {
-  kMessage = 1,  // `bytes` of payload follow
-  kGoodbye = 2,  // the other end has destroyed its communicator; tag: see goodbye_frame()
-  kRefusal = 3,  // the preamble was not accepted; tag.kind: Refusal
-  kState = 4,    // a StateRecord follows; tag: the call entered last
-  kMoved = 5,    // the next message of this lane comes on the other connection that the higher rank may use for it
-  kNote = 6,     // `bytes` of a note follow
+  kMessage = 1,   // `bytes` of payload follow
+  kGoodbye = 2,   // the other end has destroyed its communicator; tag: see goodbye_frame()
+  kRefusal = 3,   // the preamble was not accepted; tag.kind: Refusal
+  kState = 4,     // a StateRecord follows; tag: the call entered last
+  kMoved = 5,     // the next message of this lane comes on the other connection that the higher rank may use for it
+  kDatagram = 6,  // `bytes` of a datagram follow
 };
 
 enum class Refusal : std::uint8_t {

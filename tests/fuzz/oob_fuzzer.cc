@@ -1,11 +1,11 @@
-// Messages beside the connections: letters cut into notes and put together again (runtime/mail.h), introductions
+// Messages beside the connections: letters cut into datagrams and put together again (runtime/mail.h), introductions
 // between cards (transports/rdma/introductions.h), and what ranks that agree say to each other (runtime/consensus.h).
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "membership/consensus.h"
-#include "membership/mail.h"
+#include "membership/oob_channel.h"
 #include "support.h"
 #include "transports/rdma/introductions.h"
 
@@ -17,20 +17,21 @@ using fuzz::Input;
 
 constexpr std::uint64_t kSlotBytes = 4096;
 
-void check_mail(Input input) {
-  detail::MailParts parts;
+void check_oob_channel(Input input) {
+  detail::OobFragments parts;
   std::size_t come = 0;
   const std::string whole(input.rest());
   while (!input.empty()) {
-    const std::string_view note = input.take_text(input.take<std::uint8_t>());
-    come += note.size();
-    if (const auto message = parts.add(note)) demand(message->size() <= come, "no message is longer than its notes");
+    const std::string_view datagram = input.take_text(input.take<std::uint8_t>());
+    come += datagram.size();
+    if (const auto message = parts.add(datagram))
+      demand(message->size() <= come, "no message is longer than its datagrams");
   }
-  const auto notes = detail::cut_into_notes(whole);
-  for (std::size_t i = 0; i < notes.size(); ++i) {
-    demand(notes[i].size() <= kMostNoteBytes, "notes are short");
-    const auto message = parts.add(notes[i]);
-    demand(message.has_value() == (i + 1 == notes.size()), "the last note completes a message");
+  const auto datagrams = detail::split_into_datagrams(whole);
+  for (std::size_t i = 0; i < datagrams.size(); ++i) {
+    demand(datagrams[i].size() <= kMostDatagramBytes, "datagrams are short");
+    const auto message = parts.add(datagrams[i]);
+    demand(message.has_value() == (i + 1 == datagrams.size()), "the last datagram completes a message");
     if (message) demand(*message == whole, "messages are put together as they were");
   }
 }
@@ -121,7 +122,7 @@ void check_consensus(Input input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input input(data, size);
   switch (input.take<std::uint8_t>() % 3) {
-    case 0: check_mail(input); break;
+    case 0: check_oob_channel(input); break;
     case 1: check_introductions(input); break;
     default: check_consensus(input);
   }

@@ -1,4 +1,4 @@
-#include "membership/mail.h"
+#include "membership/oob_channel.h"
 
 #include <sys/random.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostAwayNs = 100'000'000;  // between two looks of a rank that runs, guessed
 
-struct PartHeader {  // of a note; a message is one note or several
+struct PartHeader {  // of a datagram; a message is one datagram or several
   std::uint32_t part = 0;
   std::uint32_t parts = 1;
 };
@@ -22,34 +22,34 @@ static_assert(sizeof(PartHeader) == 8);
 
 }  // namespace
 
-std::vector<std::string> cut_into_notes(std::string_view message) {
-  constexpr std::size_t kMostBody = kMostNoteBytes - sizeof(PartHeader);
+std::vector<std::string> split_into_datagrams(std::string_view message) {
+  constexpr std::size_t kMostBody = kMostDatagramBytes - sizeof(PartHeader);
   PartHeader header;
   header.parts = static_cast<std::uint32_t>(std::max<std::size_t>(1, (message.size() + kMostBody - 1) / kMostBody));
-  TUTTI_ASSERT(header.parts <= kMostMailParts);
-  std::vector<std::string> notes;
+  TUTTI_ASSERT(header.parts <= kMostOobFragments);
+  std::vector<std::string> datagrams;
   for (header.part = 0; header.part < header.parts; ++header.part) {
-    notes.emplace_back(reinterpret_cast<const char*>(&header), sizeof(header));
-    notes.back() += message.substr(header.part * kMostBody, kMostBody);
+    datagrams.emplace_back(reinterpret_cast<const char*>(&header), sizeof(header));
+    datagrams.back() += message.substr(header.part * kMostBody, kMostBody);
   }
-  return notes;
+  return datagrams;
 }
 
-std::optional<std::string> MailParts::add(std::string_view note) {
+std::optional<std::string> OobFragments::add(std::string_view datagram) {
   PartHeader header;
-  if (note.size() < sizeof(header)) return std::nullopt;
-  std::memcpy(&header, note.data(), sizeof(header));
+  if (datagram.size() < sizeof(header)) return std::nullopt;
+  std::memcpy(&header, datagram.data(), sizeof(header));
   if (header.part == 0) {
     *this = {};
     parts_ = header.parts;
   }
   const bool fits =
-      header.parts <= kMostMailParts && header.part < header.parts && header.part == next_ && header.parts == parts_;
+      header.parts <= kMostOobFragments && header.part < header.parts && header.part == next_ && header.parts == parts_;
   if (!fits) {
     *this = {};
     return std::nullopt;
   }
-  body_ += note.substr(sizeof(header));
+  body_ += datagram.substr(sizeof(header));
   if (++next_ < parts_) return std::nullopt;
   return std::exchange(*this, {}).body_;
 }
@@ -61,8 +61,8 @@ std::int64_t RunningClock::now_ns() {
   return now_ns - missed_ns_;
 }
 
-Mail::Mail(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
-           std::uint64_t exchange_channel, std::uint64_t tcp_channel)
+OobChannel::OobChannel(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+                       std::uint64_t exchange_channel, std::uint64_t tcp_channel)
     : fabric_(std::move(fabric)),
       clock_(fabric_->clock),
       members_(std::move(members)),
@@ -76,47 +76,47 @@ Mail::Mail(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members
     addresses[peer] = fabric_->tcp_addresses[members_[peer]];
     by_tcp = true;
   }
-  if (by_tcp) lines_ = std::make_unique<TcpNotes>(fabric_->endpoint, tcp_channel, rank, std::move(addresses));
+  if (by_tcp) lines_ = std::make_unique<TcpOobDatagrams>(fabric_->endpoint, tcp_channel, rank, std::move(addresses));
 }
 
-bool Mail::by_exchange(std::uint32_t peer) const {
+bool OobChannel::by_exchange(std::uint32_t peer) const {
   return fabric_->machines[members_[peer]] == fabric_->machines[members_[rank_]];
 }
 
-void Mail::send(std::uint32_t peer, std::string_view message) {
-  for (const std::string& note : cut_into_notes(message)) {
+void OobChannel::send(std::uint32_t peer, std::string_view message) {
+  for (const std::string& datagram : split_into_datagrams(message)) {
     if (by_exchange(peer)) {
-      fabric_->exchange->post(members_[peer], channel_, note);
+      fabric_->exchange->post(members_[peer], channel_, datagram);
     } else {
-      lines_->post(peer, note);
+      lines_->post(peer, datagram);
     }
   }
 }
 
-std::optional<std::string> Mail::take(std::uint32_t peer) {
+std::optional<std::string> OobChannel::take(std::uint32_t peer) {
   while (true) {
-    auto note = by_exchange(peer) ? fabric_->exchange->take_note(members_[peer], channel_) : lines_->take(peer);
-    if (!note) return std::nullopt;
-    if (auto message = partial_[peer].add(*note)) return message;
+    auto datagram = by_exchange(peer) ? fabric_->exchange->take_datagram(members_[peer], channel_) : lines_->take(peer);
+    if (!datagram) return std::nullopt;
+    if (auto message = partial_[peer].add(*datagram)) return message;
   }
 }
 
-bool Mail::gone(std::uint32_t peer) {
+bool OobChannel::gone(std::uint32_t peer) {
   return by_exchange(peer) ? fabric_->exchange->peer_gone(members_[peer]) : lines_->gone(peer);
 }
 
-std::string Mail::trouble(std::uint32_t peer) const { return by_exchange(peer) ? "" : lines_->trouble(peer); }
+std::string OobChannel::trouble(std::uint32_t peer) const { return by_exchange(peer) ? "" : lines_->trouble(peer); }
 
-void Mail::pump() {
+void OobChannel::pump() {
   fabric_->exchange->pump();
   if (lines_ != nullptr) lines_->pump();
 }
 
-bool Mail::all_sent_to(std::uint32_t peer) const {
+bool OobChannel::all_sent_to(std::uint32_t peer) const {
   return by_exchange(peer) ? fabric_->exchange->all_sent_to({&members_[peer], 1}) : lines_->all_sent_to(peer);
 }
 
-void Mail::hang_up(std::uint32_t peer) {
+void OobChannel::hang_up(std::uint32_t peer) {
   if (!by_exchange(peer)) lines_->hang_up(peer);
 }
 

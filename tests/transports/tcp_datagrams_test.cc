@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 
 #include "tcp_support.h"
-#include "transports/tcp/notes.h"
+#include "transports/tcp/oob_datagrams.h"
 
 namespace tutti::tcp_test {
 namespace {
@@ -12,7 +12,7 @@ constexpr std::uint64_t kChannel = 4711;
 
 struct Pair {
   std::shared_ptr<TcpEndpoint> endpoints[2];
-  std::unique_ptr<TcpNotes> ranks[2];
+  std::unique_ptr<TcpOobDatagrams> ranks[2];
 
   explicit Pair(bool encrypt = encrypted()) {
     for (auto& one : endpoints) one = endpoint({.address = "127.0.0.1", .encrypt = encrypt});
@@ -20,19 +20,19 @@ struct Pair {
   void make(std::uint32_t rank) {
     std::vector<std::string> addresses(2);
     addresses[1 - rank] = endpoints[1 - rank]->address();
-    ranks[rank] = std::make_unique<TcpNotes>(endpoints[rank], kChannel, rank, addresses);
+    ranks[rank] = std::make_unique<TcpOobDatagrams>(endpoints[rank], kChannel, rank, addresses);
   }
   // What `rank` hears next.
   std::string next(std::uint32_t rank) {
-    std::optional<std::string> note;
+    std::optional<std::string> datagram;
     const bool heard = eventually([&] {
       for (auto& one : ranks) {
         if (one != nullptr) one->pump();
       }
-      note = ranks[rank]->take(1 - rank);
-      return note.has_value();
+      datagram = ranks[rank]->take(1 - rank);
+      return datagram.has_value();
     });
-    return heard ? *note : "nothing";
+    return heard ? *datagram : "nothing";
   }
   bool sees_the_end(std::uint32_t rank) {
     return eventually([&] {
@@ -42,16 +42,16 @@ struct Pair {
   }
 };
 
-TEST(TcpNotes, GoBothWaysOnOneLineInOrder) {
+TEST(TcpOobDatagrams, GoBothWaysOnOneLineInOrder) {
   Pair pair;
   pair.make(0);
   pair.make(1);
   pair.ranks[1]->post(0, "one");
   pair.ranks[1]->post(0, "");
-  pair.ranks[1]->post(0, std::string(kMostNoteBytes, 'x'));
+  pair.ranks[1]->post(0, std::string(kMostDatagramBytes, 'x'));
   EXPECT_EQ(pair.next(0), "one");
   EXPECT_EQ(pair.next(0), "");
-  EXPECT_EQ(pair.next(0), std::string(kMostNoteBytes, 'x'));
+  EXPECT_EQ(pair.next(0), std::string(kMostDatagramBytes, 'x'));
   // Mostly more than sockets hold: 14 MB.
   for (int i = 0; i < 3500; ++i) pair.ranks[0]->post(1, std::string(4000, 'a') + std::to_string(i));
   for (int i = 0; i < 3500; ++i) ASSERT_EQ(pair.next(1), std::string(4000, 'a') + std::to_string(i));
@@ -60,7 +60,7 @@ TEST(TcpNotes, GoBothWaysOnOneLineInOrder) {
   EXPECT_FALSE(pair.ranks[1]->gone(0));
 }
 
-TEST(TcpNotes, WaitForARankThatIsNotThereYetAndOutliveTheirSender) {
+TEST(TcpOobDatagrams, WaitForARankThatIsNotThereYetAndOutliveTheirSender) {
   Pair pair;
   pair.make(1);
   pair.ranks[1]->post(0, "early");
@@ -78,7 +78,7 @@ TEST(TcpNotes, WaitForARankThatIsNotThereYetAndOutliveTheirSender) {
   pair.ranks[0]->post(1, "to nobody");
 }
 
-TEST(TcpNotes, BeginAnewAfterHangingUp) {
+TEST(TcpOobDatagrams, BeginAnewAfterHangingUp) {
   Pair pair;
   pair.make(0);
   pair.make(1);
@@ -94,7 +94,7 @@ TEST(TcpNotes, BeginAnewAfterHangingUp) {
   }
 }
 
-TEST(TcpNotes, TellThatNobodyIsThere) {
+TEST(TcpOobDatagrams, TellThatNobodyIsThere) {
   Pair pair;
   pair.make(1);
   pair.endpoints[0].reset();
@@ -113,8 +113,8 @@ TEST(TcpNotes, TellThatNobodyIsThere) {
   }));
 }
 
-// A line that says anything but notes: what came before counts, then it is over.
-TEST(TcpNotes, EndALineThatSaysSomethingElse) {
+// A line that says anything but datagrams: what came before counts, then it is over.
+TEST(TcpOobDatagrams, EndALineThatSaysSomethingElse) {
   for (const bool too_long : {false, true}) {
     Pair pair(false);  // the other end is played by hand
     pair.make(0);
@@ -128,11 +128,11 @@ TEST(TcpNotes, EndALineThatSaysSomethingElse) {
     preamble.communicator = kChannel;
     preamble.sender = 1;
     endpoint()->sign(preamble);
-    FrameHeader header{.kind = FrameKind::kNote, .bytes = 2};
+    FrameHeader header{.kind = FrameKind::kDatagram, .bytes = 2};
     std::string said(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
     said.append(reinterpret_cast<const char*>(&header), sizeof(header)).append("ok");
     if (too_long) {
-      header.bytes = kMostNoteBytes + 1;
+      header.bytes = kMostDatagramBytes + 1;
     } else {
       header.kind = FrameKind::kMessage;
     }

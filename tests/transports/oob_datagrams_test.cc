@@ -1,4 +1,4 @@
-// What ranks of one machine pass each other beside memory: notes and open files.
+// What ranks of one machine pass each other beside memory: datagrams and open files.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,24 +16,24 @@ namespace tutti {
 namespace {
 
 std::vector<std::string> all_notes(SegmentExchange& exchange, std::uint32_t from, std::uint64_t channel) {
-  std::vector<std::string> notes;
-  while (auto note = exchange.take_note(from, channel)) notes.push_back(std::move(*note));
-  return notes;
+  std::vector<std::string> datagrams;
+  while (auto datagram = exchange.take_datagram(from, channel)) datagrams.push_back(std::move(*datagram));
+  return datagrams;
 }
 
 using Words = std::vector<std::string>;
 
 TEST(Notes, KeepTheirOrderAndChannelsApartOverBothExchanges) {
   for (const Exchanges& ranks : {in_process_exchanges(3), unix_exchanges(3)}) {
-    EXPECT_EQ(ranks[1]->take_note(0, 7), std::nullopt);
-    for (const char* note : {"a", "", "c"}) ranks[0]->post(1, 7, note);
+    EXPECT_EQ(ranks[1]->take_datagram(0, 7), std::nullopt);
+    for (const char* datagram : {"a", "", "c"}) ranks[0]->post(1, 7, datagram);
     ranks[0]->post(1, 8, "other");
-    ranks[0]->post(2, 7, std::string(kMostNoteBytes, 'x'));
+    ranks[0]->post(2, 7, std::string(kMostDatagramBytes, 'x'));
     ranks[2]->post(1, 7, "from two");
     EXPECT_EQ(all_notes(*ranks[1], 0, 7), (Words{"a", "", "c"}));
     EXPECT_EQ(all_notes(*ranks[1], 0, 8), Words{"other"});
     EXPECT_EQ(all_notes(*ranks[1], 2, 7), Words{"from two"});
-    EXPECT_EQ(all_notes(*ranks[2], 0, 7), Words{std::string(kMostNoteBytes, 'x')});
+    EXPECT_EQ(all_notes(*ranks[2], 0, 7), Words{std::string(kMostDatagramBytes, 'x')});
     EXPECT_EQ(all_notes(*ranks[0], 1, 7), Words{});
     // A view of some of them counts its peers anew.
     SubExchange of_two(ranks[0], {2, 0}), of_zero(ranks[2], {2, 0});
@@ -44,10 +44,10 @@ TEST(Notes, KeepTheirOrderAndChannelsApartOverBothExchanges) {
 
 TEST(Notes, ThatNobodyTakesLoseTheOldest) {
   const Exchanges ranks = in_process_exchanges(2);
-  for (std::size_t i = 0; i < kMostUntakenNotes + 2; ++i) ranks[0]->post(1, 7, std::to_string(i));
-  const Words notes = all_notes(*ranks[1], 0, 7);
-  EXPECT_EQ(notes.size(), kMostUntakenNotes);
-  EXPECT_EQ(notes.front(), "2");
+  for (std::size_t i = 0; i < kMostQueuedDatagrams + 2; ++i) ranks[0]->post(1, 7, std::to_string(i));
+  const Words datagrams = all_notes(*ranks[1], 0, 7);
+  EXPECT_EQ(datagrams.size(), kMostQueuedDatagrams);
+  EXPECT_EQ(datagrams.front(), "2");
 }
 
 // Rank 1 takes nothing, as a stopped process would: that keeps nobody from knowing that rank 2 has all.
@@ -59,14 +59,14 @@ TEST(Notes, MoreThanASocketHoldsGoLaterAndHoldUpNobodyElse) {
   EXPECT_FALSE(ranks[0]->all_sent_to(std::vector<std::uint32_t>{1, 2}));
   EXPECT_TRUE(ranks[0]->all_sent_to(std::vector<std::uint32_t>{2}));
   EXPECT_TRUE(SubExchange(ranks[0], {0, 2}).pump());
-  Words notes;
+  Words datagrams;
   for (int round = 0; round < 50; ++round) {
     const Words more = all_notes(*ranks[1], 0, 7);
-    notes.insert(notes.end(), more.begin(), more.end());
+    datagrams.insert(datagrams.end(), more.begin(), more.end());
     ranks[0]->pump();
   }
-  ASSERT_EQ(notes.size(), 600u);
-  for (int i = 0; i < 600; ++i) EXPECT_EQ(notes[static_cast<std::size_t>(i)], std::to_string(i));
+  ASSERT_EQ(datagrams.size(), 600u);
+  for (int i = 0; i < 600; ++i) EXPECT_EQ(datagrams[static_cast<std::size_t>(i)], std::to_string(i));
   ranks[0]->post(1, 7, "last");
   ranks[0].reset();
   EXPECT_TRUE(ranks[1]->peer_gone(0));

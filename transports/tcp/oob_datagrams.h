@@ -1,8 +1,9 @@
-// TcpNotes: passes notes (transports/notes.h) between ranks that reach each other by TCP, on lines of their own: one
-// connection between two ranks that speak, made by the one that speaks first, good for both ways until either hangs up.
+// TcpOobDatagrams: passes datagrams (transports/oob_datagrams.h) between ranks that reach each other by TCP, on lines
+// of their own: one connection between two ranks that speak, made by the one that speaks first, good for both ways
+// until either hangs up.
 //
 // Who waits calls pump() now and then; nothing blocks. For one thread at a time. What comes is length-checked; a line
-// that says anything else than notes is ended.
+// that says anything else than datagrams is ended.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +12,23 @@
 #include <string>
 #include <vector>
 
-#include "transports/notes.h"
+#include "transports/oob_datagrams.h"
 #include "transports/tcp/endpoint.h"
 
 namespace tutti {
 
-class TcpNotes {
+class TcpOobDatagrams {
  public:
   // `channel`: a number for TcpEndpoint::attach(), the same on all ranks. `addresses` by rank, as their endpoints gave
   // them; empty for those that are never spoken to.
-  TcpNotes(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel, std::uint32_t rank,
-           std::vector<std::string> addresses);
-  ~TcpNotes();
-  TcpNotes(const TcpNotes&) = delete;
-  TcpNotes& operator=(const TcpNotes&) = delete;
+  TcpOobDatagrams(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel, std::uint32_t rank,
+                  std::vector<std::string> addresses);
+  ~TcpOobDatagrams();
+  TcpOobDatagrams(const TcpOobDatagrams&) = delete;
+  TcpOobDatagrams& operator=(const TcpOobDatagrams&) = delete;
 
-  // At most kMostNoteBytes. Dials where there is no line. Lost where the line has ended.
-  void post(std::uint32_t peer, const std::string& note);
+  // At most kMostDatagramBytes. Dials where there is no line. Lost where the line has ended.
+  void post(std::uint32_t peer, const std::string& datagram);
   std::optional<std::string> take(std::uint32_t peer);
   void pump();
   bool all_sent_to(std::uint32_t peer) const;
@@ -52,7 +53,7 @@ class TcpNotes {
     std::string trouble{};
     std::string unsent{};
     std::string unread{};  // what is no whole frame yet
-    NoteBox notes;
+    OobDatagramQueue datagrams;
   };
   void dial(std::uint32_t peer);
   void send_pending(Line& line);

@@ -1,4 +1,4 @@
-#include "transports/tcp/notes.h"
+#include "transports/tcp/oob_datagrams.h"
 
 #include <unistd.h>
 
@@ -16,8 +16,8 @@ constexpr std::size_t kReadBytes = 16384;  // at once
 
 }  // namespace
 
-TcpNotes::TcpNotes(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel, std::uint32_t rank,
-                   std::vector<std::string> addresses)
+TcpOobDatagrams::TcpOobDatagrams(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel, std::uint32_t rank,
+                                 std::vector<std::string> addresses)
     : process_(getpid()),
       endpoint_(std::move(endpoint)),
       channel_(channel),
@@ -26,7 +26,7 @@ TcpNotes::TcpNotes(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel,
       mailbox_(endpoint_->attach(channel, rank, bell_)),
       lines_(addresses_.size()) {}
 
-TcpNotes::~TcpNotes() {
+TcpOobDatagrams::~TcpOobDatagrams() {
   if (getpid() != process_) return;
   runs_through([this] {
     for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) hang_up(peer);
@@ -34,7 +34,7 @@ TcpNotes::~TcpNotes() {
   runs_through([this] { endpoint_->detach(*mailbox_, goodbye_frame(0, 0)); });
 }
 
-void TcpNotes::dial(std::uint32_t peer) {
+void TcpOobDatagrams::dial(std::uint32_t peer) {
   Line& line = lines_.at(peer);
   auto address = PeerAddress::parse(addresses_[peer], static_cast<std::int32_t>(peer));
   auto socket =
@@ -62,25 +62,27 @@ void TcpNotes::dial(std::uint32_t peer) {
   if (!line.socket.is_encrypted()) line.unsent.assign(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
 }
 
-void TcpNotes::post(std::uint32_t peer, const std::string& note) {
-  TUTTI_ASSERT(peer != rank_ && note.size() <= kMostNoteBytes);
+void TcpOobDatagrams::post(std::uint32_t peer, const std::string& datagram) {
+  TUTTI_ASSERT(peer != rank_ && datagram.size() <= kMostDatagramBytes);
   Line& line = lines_.at(peer);
   if (!line.socket.is_open() && !line.ended) dial(peer);
   if (line.ended) return;
-  const FrameHeader header{.kind = FrameKind::kNote, .bytes = note.size()};
-  line.unsent.append(reinterpret_cast<const char*>(&header), sizeof(header)).append(note);
+  const FrameHeader header{.kind = FrameKind::kDatagram, .bytes = datagram.size()};
+  line.unsent.append(reinterpret_cast<const char*>(&header), sizeof(header)).append(datagram);
   send_pending(line);
 }
 
-std::optional<std::string> TcpNotes::take(std::uint32_t peer) {
+std::optional<std::string> TcpOobDatagrams::take(std::uint32_t peer) {
   Line& line = lines_.at(peer);
   if (line.socket.is_open()) receive_pending(line);
-  return line.notes.take(channel_);
+  return line.datagrams.take(channel_);
 }
 
-bool TcpNotes::all_sent_to(std::uint32_t peer) const { return lines_.at(peer).ended || lines_.at(peer).unsent.empty(); }
+bool TcpOobDatagrams::all_sent_to(std::uint32_t peer) const {
+  return lines_.at(peer).ended || lines_.at(peer).unsent.empty();
+}
 
-void TcpNotes::pump() {
+void TcpOobDatagrams::pump() {
   endpoint_->service();
   for (AcceptedLink& link : endpoint_->take(*mailbox_)) {
     const Preamble& preamble = link.preamble;
@@ -99,7 +101,7 @@ void TcpNotes::pump() {
   }
 }
 
-void TcpNotes::send_pending(Line& line) {
+void TcpOobDatagrams::send_pending(Line& line) {
   while (!line.ended && !line.unsent.empty()) {
     iovec part{.iov_base = line.unsent.data(), .iov_len = line.unsent.size()};
     const Moved moved = line.socket.send({&part, 1});
@@ -110,7 +112,7 @@ void TcpNotes::send_pending(Line& line) {
   }
 }
 
-void TcpNotes::receive_pending(Line& line) {
+void TcpOobDatagrams::receive_pending(Line& line) {
   std::array<std::byte, kReadBytes> bytes;
   while (!line.ended) {
     const Moved moved = line.socket.receive(bytes.data(), bytes.size());
@@ -119,13 +121,13 @@ void TcpNotes::receive_pending(Line& line) {
       FrameHeader header;
       std::memcpy(&header, line.unread.data(), sizeof(header));
       const bool sound =
-          header.magic == kFrameMagic && header.kind == FrameKind::kNote && header.bytes <= kMostNoteBytes;
+          header.magic == kFrameMagic && header.kind == FrameKind::kDatagram && header.bytes <= kMostDatagramBytes;
       if (!sound) {  // a goodbye, a refusal, or a stranger
         line.ended = true;
         return;
       }
       if (line.unread.size() < sizeof(header) + header.bytes) break;
-      line.notes.put(channel_, line.unread.substr(sizeof(header), header.bytes));
+      line.datagrams.put(channel_, line.unread.substr(sizeof(header), header.bytes));
       line.unread.erase(0, sizeof(header) + header.bytes);
     }
     line.ended |= moved.ended;
@@ -133,7 +135,7 @@ void TcpNotes::receive_pending(Line& line) {
   }
 }
 
-void TcpNotes::hang_up(std::uint32_t peer) {
+void TcpOobDatagrams::hang_up(std::uint32_t peer) {
   Line& line = lines_.at(peer);
   line.socket.end();
   line = Line();

@@ -1,7 +1,7 @@
-// Mail: messages of any length between the ranks of a communicator, beside its connections, whatever has become of it.
-// They go as notes (transports/notes.h): by the exchange inside a machine, where the end of a process is noticed, by
-// TCP lines across. Kept in order between two ranks. Nothing blocks; who waits calls pump() now and then. For one
-// thread at a time.
+// OobChannel: messages of any length between the ranks of a communicator, beside its connections, whatever has become
+// of it. They go as datagrams (transports/oob_datagrams.h): by the exchange inside a machine, where the end of a
+// process is noticed, by TCP lines across. Kept in order between two ranks. Nothing blocks; who waits calls pump() now
+// and then. For one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 #include <vector>
 
 #include "job/fabric.h"
-#include "transports/tcp/notes.h"
+#include "transports/tcp/oob_datagrams.h"
 
 namespace tutti::detail {
 
-inline constexpr std::uint32_t kMostMailParts = 1 << 14;  // notes of a message, kMostNoteBytes each at most
+inline constexpr std::uint32_t kMostOobFragments = 1 << 14;  // datagrams of a message, kMostDatagramBytes each at most
 
-// A message cut into notes, and put together again out of those of one peer, which come in order.
-std::vector<std::string> cut_into_notes(std::string_view message);
-class MailParts {
+// A message cut into datagrams, and put together again out of those of one peer, which come in order.
+std::vector<std::string> split_into_datagrams(std::string_view message);
+class OobFragments {
  public:
-  // The message that this note completes. What does not fit is dropped, with what came of its message before.
-  std::optional<std::string> add(std::string_view note);
+  // The message that this datagram completes. What does not fit is dropped, with what came of its message before.
+  std::optional<std::string> add(std::string_view datagram);
 
  private:
   std::uint32_t parts_ = 0;
@@ -45,12 +45,12 @@ class RunningClock final : public Clock {
   std::int64_t missed_ns_ = 0;
 };
 
-class Mail {
+class OobChannel {
  public:
   // Of ranks of which rank i is the job rank members[i]; this one is `rank`. `exchange_channel` is the same on all, and
   // so is `tcp_channel`, which nothing else has attached to the endpoint.
-  Mail(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
-       std::uint64_t exchange_channel, std::uint64_t tcp_channel);
+  OobChannel(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+             std::uint64_t exchange_channel, std::uint64_t tcp_channel);
 
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(members_.size()); }
   std::uint32_t rank() const { return rank_; }
@@ -75,8 +75,8 @@ class Mail {
   const std::vector<std::uint32_t> members_;
   const std::uint32_t rank_;
   const std::uint64_t channel_;
-  std::unique_ptr<TcpNotes> lines_;  // null: no peer is reached by TCP
-  std::vector<MailParts> partial_;   // by rank: of messages that have not come as a whole
+  std::unique_ptr<TcpOobDatagrams> lines_;  // null: no peer is reached by TCP
+  std::vector<OobFragments> partial_;       // by rank: of messages that have not come as a whole
 };
 
 // Sleeps, the longer the longer the wait has lasted.
