@@ -29,14 +29,14 @@ namespace {
 constexpr std::uint32_t kRanks = 2;
 
 std::vector<std::unique_ptr<ShmTransport>> transports() {
-  const auto hub = std::make_shared<InProcessHub>();  // shared by the exchanges
+  const auto relay = std::make_shared<InProcessRelay>();  // shared by the exchanges
   const SegmentShape shape{.ranks = kRanks};
   SteadyClock clock;
   std::vector<std::shared_ptr<SegmentExchange>> exchanges;
   std::vector<OwnSegment> own;
   std::vector<std::uint32_t> ids;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-    exchanges.push_back(std::make_shared<InProcessExchange>(hub, rank));
+    exchanges.push_back(std::make_shared<InProcessExchange>(relay, rank));
     own.push_back(OwnSegment::create(rank, shape, exchanges[rank]).value());
     ids.push_back(own.back().id());
   }

@@ -72,7 +72,7 @@ endfunction()
 function(tutti_stands_alone target map)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:tutti_standalone>)
   target_link_options(${target} PRIVATE -Wl,--as-needed -Wl,--gc-sections -Wl,--version-script=${map})
-  # dlclose() leaves the library in memory, because threads of it may still run: a unique id's hub lives for minutes.
+  # dlclose() leaves the library in memory, because threads of it may still run: a unique id's server lives for minutes.
   target_link_options(${target} PRIVATE -Wl,-z,nodelete)
   if(NOT TUTTI_SANITIZER) # whose library is linked into the program
     target_link_options(${target} PRIVATE -Wl,-z,defs)

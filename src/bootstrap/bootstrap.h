@@ -23,10 +23,11 @@ class Bootstrap {
   // Every rank gives one blob (at most kMaxBlobBytes) and gets all ranks' blobs, by rank. Errors: kTimeout and
   // kPeerLost name the ranks; a rank that dies or gives up ends the call on all others at once.
   virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
-  // This rank's own address on its connection to the hub, numeric: an address under which the hub's machine reaches it.
+  // This rank's own address on its connection to the server, numeric: an address under which the server's machine
+  // reaches it.
   virtual std::string local_address() const = 0;
-  // The hub runs on this rank's machine, so that local_address() need not be one that other machines reach.
-  virtual bool hub_is_here() const = 0;
+  // The server runs on this rank's machine, so that local_address() need not be one that other machines reach.
+  virtual bool server_is_here() const = 0;
   // Drawn for this meeting: all its ranks have it, and nobody else.
   virtual Key key() const = 0;
   // This rank's set-up has succeeded. Then rank 0 need not wait until the others have heard why it has not.
@@ -49,7 +50,7 @@ struct RendezvousOptions {
   int listening_fd = -1;             // rank 0: an inherited socket that is bound there; stays the caller's
   std::uint16_t listening_port = 0;  // it counts only if it is bound to this port; 0: any
   std::string job_id;                // at most 128 bytes; no secret
-  JobKey key;                        // by which ranks and hub know each other
+  JobKey key;                        // by which ranks and server know each other
   std::int64_t timeout_ms = 60'000;  // of the whole set-up
   bool encrypt = false;              // the rounds go by TLS 1.3; within a machine only where its library is there
 
@@ -67,10 +68,10 @@ struct RendezvousOptions {
   std::string origin;  // which variables and options gave what, for the log
 };
 
-// A star of TCP connections around a RendezvousHub, gone after set-up. Rank 0 runs the hub, or the process that made
-// the unique id does; every rank, rank 0 included, is its client. Hub and ranks prove to each other that they have the
-// job's key. Blocks until all ranks have come. Errors: kTimeout (names the missing ranks), kPeerLost (names who died),
-// kRefused (another key, version, number of ranks; altered on its way), kMismatch (only some encrypt), kConfig,
+// A star of TCP connections around a RendezvousServer, gone after set-up. Rank 0 runs the server, or the process that
+// made the unique id does; every rank, rank 0 included, is its client. Hub and ranks prove to each other that they have
+// the job's key. Blocks until all ranks have come. Errors: kTimeout (names the missing ranks), kPeerLost (names who
+// died), kRefused (another key, version, number of ranks; altered on its way), kMismatch (only some encrypt), kConfig,
 // kSystem.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 

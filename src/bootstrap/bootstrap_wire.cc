@@ -67,8 +67,8 @@ std::optional<Nonce> read_meeting(std::string_view welcome) {
 
 Tag job_tag(std::string_view job_id) { return tag_of(sha256({"tutti job id", job_id})); }
 
-Digest hub_proof(const Key& key, const Hello& hello, const Challenge& challenge) {
-  return hmac_sha256(bytes_of(key), {"tutti hub", bytes_of(hello), bytes_of(challenge.nonce)});
+Digest server_proof(const Key& key, const Hello& hello, const Challenge& challenge) {
+  return hmac_sha256(bytes_of(key), {"tutti server", bytes_of(hello), bytes_of(challenge.nonce)});
 }
 
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction) {
@@ -82,7 +82,7 @@ Key tls_key(const Key& key, const Hello& hello, const Nonce& nonce) {
 Key meeting_key(const Key& key, const Nonce& meeting) { return derive_key(key, "tutti meeting", bytes_of(meeting)); }
 
 Seal::Seal(const Key& key, const Hello& hello, const Nonce& nonce, Direction direction)
-    : key_(hmac_key(bytes_of(key), {direction == Direction::kToHub ? "tutti seals to hub" : "tutti seals to rank",
+    : key_(hmac_key(bytes_of(key), {direction == Direction::kToServer ? "tutti seals to server" : "tutti seals to rank",
                                     bytes_of(hello), bytes_of(nonce)})) {}
 
 Tag Seal::next(const Digest& body) {

@@ -1,28 +1,29 @@
-// What ranks and hub say to each other during set-up, all integers little-endian. A frame is u32 length, then that many
-// bytes. K is the job's key, see runtime/job_key.h; | puts bytes one after the other.
+// What ranks and server say to each other during set-up, all integers little-endian. A frame is u32 length, then that
+// many bytes. K is the job's key, see runtime/job_key.h; | puts bytes one after the other.
 //
-//   rank to hub   Hello                              which job, what kind of key, a nonce
-//   hub to rank   2 | Challenge                      a nonce of its own, HMAC(K, "hub", Hello | nonce): it has the key
+//   rank to server   Hello                              which job, what kind of key, a nonce
+//   server to rank   2 | Challenge                      a nonce of its own, HMAC(K, "server", Hello | nonce): it has
+//   the key
 //                 or 0 | the reason, and the end     not sealed: anybody can say that
-//   rank to hub   Introduction | HMAC(K, "rank", Hello | nonce | Introduction): it has the key, too
+//   rank to server   Introduction | HMAC(K, "rank", Hello | nonce | Introduction): it has the key, too
 //                 or nothing, in a frame of no bytes: the challenge's proof is wrong
 //
 // From here on every frame ends with a seal, 16 bytes: HMAC over the frame's number in its direction and the SHA-256 of
 // its body, by a key that K and both nonces give, one for each direction. What was altered, left out, repeated or comes
 // from elsewhere does not fit its seal.
 //
-// If the hello says that this rank encrypts, the hub first answers whether it can:
+// If the hello says that this rank encrypts, the server first answers whether it can:
 //
-//   hub to rank   3 | 1 or 0                         it can encrypt, or has no TLS library
+//   server to rank   3 | 1 or 0                         it can encrypt, or has no TLS library
 //
-// Only now, when the rank has proved that it has the key, does the hub load the library. After a 1 everything goes by
-// TLS 1.3, the hub being the server, by the key HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK, see
-// transports/tcp/tls.h. The hello is in the hub's proof and the answer has a seal, so nobody on the way can take either
-// out. Ranks elsewhere that differ, or an end that cannot, fail round 0, in which nothing is told yet.
+// Only now, when the rank has proved that it has the key, does the server load the library. After a 1 everything goes
+// by TLS 1.3, the server being the server, by the key HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK,
+// see transports/tcp/tls.h. The hello is in the server's proof and the answer has a seal, so nobody on the way can take
+// either out. Ranks elsewhere that differ, or an end that cannot, fail round 0, in which nothing is told yet.
 //
-//   hub to rank   1 | Meeting: welcome, and a nonce that all ranks of the set-up get     0 | the reason, and the end
-//   rank to hub   'b' | a blob: this rank's part of the next round       'q': this rank leaves set-up
-//   hub to rank   '+' | all ranks' blobs as frames: the round's result   '!' | a Failure: there is none
+//   server to rank   1 | Meeting: welcome, and a nonce that all ranks of the set-up get     0 | the reason, and the end
+//   rank to server   'b' | a blob: this rank's part of the next round       'q': this rank leaves set-up
+//   server to rank   '+' | all ranks' blobs as frames: the round's result   '!' | a Failure: there is none
 //
 // Round 0 has empty blobs: its result says that all ranks have come. Pure functions, any thread.
 #pragma once
@@ -43,7 +44,7 @@ inline constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
 inline constexpr std::uint32_t kProtocol = 5;
 inline constexpr std::size_t kMaxJobIdBytes = 128;
 inline constexpr std::size_t kMaxHelloBytes = 256;        // of any protocol: magic and protocol stand first in all
-inline constexpr std::size_t kMaxGreetingBytes = 1024;    // from the hub before its seals
+inline constexpr std::size_t kMaxGreetingBytes = 1024;    // from the server before its seals
 inline constexpr std::size_t kMaxFrameBytes = 64u << 20;  // all ranks' blobs at 16,384 ranks
 
 using Nonce = std::array<std::uint8_t, 32>;
@@ -99,13 +100,13 @@ std::optional<Answer> read_answer(std::string_view body);
 std::optional<bool> read_can_encrypt(std::string_view body);
 std::optional<Nonce> read_meeting(std::string_view welcome);
 
-// The hub's word whether it can encrypt.
+// The server's word whether it can encrypt.
 std::string can_encrypt(bool can);
 
 // What strangers see of a job id.
 Tag job_tag(std::string_view job_id);
 
-Digest hub_proof(const Key& key, const Hello& hello, const Challenge& challenge);  // whose proof does not matter
+Digest server_proof(const Key& key, const Hello& hello, const Challenge& challenge);  // whose proof does not matter
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction);
 
 // Of one connection's TLS.
@@ -117,7 +118,7 @@ Key meeting_key(const Key& key, const Nonce& meeting);
 // One direction of one connection.
 class Seal {
  public:
-  enum class Direction : std::uint8_t { kToHub, kToRank };
+  enum class Direction : std::uint8_t { kToServer, kToRank };
   Seal(const Key& key, const Hello& hello, const Nonce& nonce, Direction direction);
   // Of the next frame, whose body has that SHA-256.
   Tag next(const Digest& body);

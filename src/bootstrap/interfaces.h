@@ -44,9 +44,9 @@ Result<std::string> outward_address();
 // Errors: kConfig.
 Result<std::string> data_address(const Config& config, const std::string& towards);
 
-// For a rank that met the hub on its own machine, by an address that other machines need not reach: loopback, or one of
-// several networks. `addresses`: what data_address() gave to the ranks. Returns the address on the route to the first
-// rank elsewhere, or `own` if there is none.
+// For a rank that met the server on its own machine, by an address that other machines need not reach: loopback, or one
+// of several networks. `addresses`: what data_address() gave to the ranks. Returns the address on the route to the
+// first rank elsewhere, or `own` if there is none.
 Result<std::string> route_to_others(const std::string& own, const std::vector<std::string>& addresses);
 
 }  // namespace tutti

@@ -65,7 +65,7 @@ std::string job_id_of_secret(std::string_view secret);
 // "set TUTTI_JOB_KEY_FILE ...": how a key is given to all ranks.
 std::string_view how_to_give_a_key();
 
-// What a rank is told whose proof is wrong, and what the hub remembers of it.
+// What a rank is told whose proof is wrong, and what the server remembers of it.
 std::string words_of_other_key(wire::KeyKind here, wire::KeyKind there, std::string_view who);
 
 }  // namespace tutti

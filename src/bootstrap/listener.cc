@@ -15,7 +15,7 @@
 
 #include "base/assert.h"
 #include "base/system_error.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 
 namespace tutti {
 namespace {

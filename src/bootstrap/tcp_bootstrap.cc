@@ -1,4 +1,4 @@
-// The client of a RendezvousHub, and who starts the hub. The protocol stands in bootstrap_wire.h.
+// The client of a RendezvousServer, and who starts the server. The protocol stands in bootstrap_wire.h.
 
 // clang-format off
 #include <utility>  // before Asio 1.74, which forgets it
@@ -22,11 +22,11 @@
 #include "base/system_error.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/bootstrap_wire.h"
+#include "bootstrap/client_connection.h"
 #include "bootstrap/interfaces.h"
 #include "bootstrap/pmi.h"
 #include "bootstrap/pmix.h"
-#include "bootstrap/rank_line.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 #include "bootstrap/root_addresses.h"
 #include "bootstrap/unique_id_parts.h"
 
@@ -42,11 +42,13 @@ using TimePoint = Clock::time_point;
 
 constexpr milliseconds kRetryPause{20};
 constexpr milliseconds kLookUpTurn{200};  // for an answer about the root's name, before the deadline is looked at
-constexpr milliseconds kHubFirst{100};    // where rank and hub have the same deadline, the hub says who is missing
-constexpr milliseconds kLastWords{2000};  // the hub tells at the deadline who is missing; that is worth a moment
+constexpr milliseconds kServerFirst{
+    100};  // where rank and server have the same deadline, the server says who is missing
+constexpr milliseconds kLastWords{2000};  // the server tells at the deadline who is missing; that is worth a moment
 constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
 constexpr milliseconds kBrokenPatience{2000};     // for a connection where another address may work
-constexpr milliseconds kGonePatience{2000};  // a unique id's hub listens before the id exists: no use in waiting long
+constexpr milliseconds kGonePatience{
+    2000};  // a unique id's server listens before the id exists: no use in waiting long
 
 Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
@@ -57,28 +59,28 @@ class TcpBootstrap final : public Bootstrap {
   explicit TcpBootstrap(const RendezvousOptions& options)
       : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)), root_(options.host) {}
   ~TcpBootstrap() override {
-    // If the word cannot be sent for lack of memory, the hub sees the end of the line.
+    // If the word cannot be sent for lack of memory, the server sees the end of the line.
     if (line_ != nullptr) runs_through([&] { say("q", Clock::now() + kRetryPause); });
-    line_.reset();  // before the hub, which waits for its ranks to leave
+    line_.reset();  // before the server, which waits for its ranks to leave
   }
 
   Status meet();
   Result<std::vector<std::string>> all_gather(const std::string& blob) override;
   std::string local_address() const override { return local_address_; }
-  bool hub_is_here() const override { return hub_ != nullptr || is_own_address(address_); }
+  bool server_is_here() const override { return server_ != nullptr || is_own_address(address_); }
   Key key() const override { return meeting_key_; }
   void set_succeeded() override {
-    if (hub_ != nullptr) hub_->set_succeeded();
+    if (server_ != nullptr) server_->set_succeeded();
   }
 
  private:
-  using Line = detail::RankLine;
+  using Line = detail::ClientConnection;
   enum class Attempt : std::uint8_t { kJoined, kNobody, kStranger };
 
   Result<UniqueId> share_by_pmix() const;
   Status resolve_root();
   Result<std::vector<Listener>> open_listeners() const;
-  Status start_hub();
+  Status start_server();
   Status take_unique_id(const UniqueId& id);
   Status join();
   Result<Attempt> try_all();
@@ -91,26 +93,26 @@ class TcpBootstrap final : public Bootstrap {
   Result<Attempt> take_welcome(Line& line, std::uint16_t port, TimePoint patience);
   bool say(const std::string& body, TimePoint until) { return line_->write(body + seal_of(body), until); }
   wire::Encryption encryption(Line& line);
-  std::string seal_of(const std::string& body) { return std::string(bytes_of(to_hub_->next(sha256({body})))); }
+  std::string seal_of(const std::string& body) { return std::string(bytes_of(to_server_->next(sha256({body})))); }
   Error nobody_answered() const;
-  std::string hub_name() const { return options_.unique_id ? "the process that made the unique id" : "rank 0"; }
+  std::string server_name() const { return options_.unique_id ? "the process that made the unique id" : "rank 0"; }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   Error given_up() const { return fail(ErrorCode::kAborted, "set-up was given up on this rank", options_.rank); }
 
   RendezvousOptions options_;
   TimePoint deadline_;
   RootAddresses root_;
-  std::string address_;                 // of these, the one that is tried, or by which this rank has joined
-  std::unique_ptr<RendezvousHub> hub_;  // rank 0's
+  std::string address_;                       // of these, the one that is tried, or by which this rank has joined
+  std::unique_ptr<RendezvousServer> server_;  // rank 0's
   asio::io_context io_;
   std::unique_ptr<Line> line_;
   std::optional<Error> no_tls_;  // why this rank cannot encrypt
-  std::optional<wire::Seal> to_hub_, to_rank_;
-  std::optional<Key> awaited_tls_;  // until the hub has said whether it can encrypt
+  std::optional<wire::Seal> to_server_, to_rank_;
+  std::optional<Key> awaited_tls_;  // until the server has said whether it can encrypt
   Key meeting_key_{};
   std::string local_address_;
   std::string network_trouble_;  // why no connection could be tried, in words
-  // By port, what answered there in place of our hub, for the error when that does not come.
+  // By port, what answered there in place of our server, for the error when that does not come.
   std::map<std::uint16_t, std::string> strangers_;
 };
 
@@ -125,7 +127,7 @@ Status TcpBootstrap::meet() {
     TUTTI_TRY(take_unique_id(*options_.unique_id));
   } else {
     TUTTI_TRY(resolve_root());
-    if (options_.rank == 0) TUTTI_TRY(start_hub());
+    if (options_.rank == 0) TUTTI_TRY(start_server());
   }
   const std::vector<std::string>& addresses = root_.list();
   if (std::all_of(addresses.begin(), addresses.end(), is_own_address)) TUTTI_TRY(check_loopback());
@@ -200,7 +202,7 @@ Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   return listeners;
 }
 
-Status TcpBootstrap::start_hub() {
+Status TcpBootstrap::start_server() {
   auto listeners = open_listeners();
   if (!listeners) {
     if (listeners.error().code == ErrorCode::kConfig) return listeners.error();
@@ -211,12 +213,12 @@ Status TcpBootstrap::start_hub() {
   std::vector<std::string> addresses;
   for (const Listener& listener : *listeners) addresses.push_back(listener.address());
   root_.fix(std::move(addresses));
-  auto hub = RendezvousHub::start(std::move(*listeners), {.job_id = options_.job_id,
-                                                          .key = options_.key,
-                                                          .size = options_.size,
-                                                          .first_patience_ms = options_.timeout_ms});
-  if (!hub) return hub.error();
-  hub_ = std::move(*hub);
+  auto server = RendezvousServer::start(std::move(*listeners), {.job_id = options_.job_id,
+                                                                .key = options_.key,
+                                                                .size = options_.size,
+                                                                .first_patience_ms = options_.timeout_ms});
+  if (!server) return server.error();
+  server_ = std::move(*server);
   return {};
 }
 
@@ -265,7 +267,7 @@ wire::Encryption TcpBootstrap::encryption(Line& line) {
   return wire::Encryption::kMissing;
 }
 
-// Both sides prove that they have the key, the hub first.
+// Both sides prove that they have the key, the server first.
 Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t port, TimePoint patience) {
   wire::Hello hello{.rank = options_.rank,
                     .key_kind = options_.key.kind,
@@ -280,7 +282,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   const auto greeting = line.read(wire::kMaxGreetingBytes, patience);
   const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
   const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
-  if (!challenge && !reason) {  // also: an earlier job's hub, which is just ending
+  if (!challenge && !reason) {  // also: an earlier job's server, which is just ending
     std::string& known = strangers_[port];
     // A try that the deadline has cut short tells less than what an earlier one was told.
     if (known.empty() || Clock::now() < deadline_) {
@@ -290,30 +292,30 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t 
   }
   if (!challenge) return refused(port, wire::harmless(*reason));
   const Key& key = options_.key.key;
-  const Digest wanted = wire::hub_proof(key, hello, *challenge);
+  const Digest wanted = wire::server_proof(key, hello, *challenge);
   if (!equal_in_constant_time(bytes_of(wanted), bytes_of(challenge->proof))) {
     line.write("", patience);  // so that it knows why we go
-    return refused(port, words_of_other_key(options_.key.kind, options_.key.kind, "the hub"));
+    return refused(port, words_of_other_key(options_.key.kind, options_.key.kind, "the server"));
   }
   answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.introduction);
   if (!line.write(std::string(bytes_of(answer)), patience)) return Attempt::kNobody;
   awaited_tls_.reset();
   if (hello.encryption == wire::Encryption::kOn) awaited_tls_ = wire::tls_key(key, hello, challenge->nonce);
-  to_hub_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToHub);
+  to_server_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToServer);
   to_rank_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToRank);
   return take_welcome(line, port, patience);
 }
 
-// What the hub says of a rank that it knows to be of the job: an error is final.
+// What the server says of a rank that it knows to be of the job: an error is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16_t port, TimePoint patience) {
   const auto sealed = line.read(wire::kMaxFrameBytes, patience);
   if (!sealed && line.altered()) return refused(port, "what it said was altered on its way");
   if (!sealed) {
-    strangers_[port] = fmt::format("; the hub on port {} has just ended", port);
+    strangers_[port] = fmt::format("; the server on port {} has just ended", port);
     return Attempt::kStranger;
   }
   const auto welcome = to_rank_->open(*sealed);
-  if (awaited_tls_) {  // the hub says first whether it can encrypt
+  if (awaited_tls_) {  // the server says first whether it can encrypt
     const auto can_encrypt = welcome ? wire::read_can_encrypt(*welcome) : std::nullopt;
     if (!can_encrypt) return refused(port, "what it said was altered on its way");
     if (*can_encrypt) TUTTI_TRY(line.encrypt(*awaited_tls_));
@@ -326,19 +328,19 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16
   }
   if (const auto reason = welcome ? wire::read_refusal(*welcome) : std::nullopt) {
     return fail(ErrorCode::kRefused,
-                fmt::format("the hub at {}:{} refuses rank {}: {}", address_, port, options_.rank, *reason));
+                fmt::format("the server at {}:{} refuses rank {}: {}", address_, port, options_.rank, *reason));
   }
   return refused(port, "what it said was altered on its way");
 }
 
 // A refusal without a seal. Anybody may have sent it: where there are several places to try, it is no reason to give
-// up, unless this rank's key can be no other machine's hub's.
+// up, unless this rank's key can be no other machine's server's.
 Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const std::string& reason) {
   const bool another = reason.starts_with("this is another job");
   const bool hopeless = options_.key.kind == wire::KeyKind::kMachine && !is_own_address(address_) && !another;
   if (places() == 1 || hopeless) {
-    return fail(ErrorCode::kRefused, fmt::format("the hub at {}:{} refuses rank {}: {} (this rank's key: {})", address_,
-                                                 port, options_.rank, reason, options_.key.origin));
+    return fail(ErrorCode::kRefused, fmt::format("the server at {}:{} refuses rank {}: {} (this rank's key: {})",
+                                                 address_, port, options_.rank, reason, options_.key.origin));
   }
   strangers_[port] = another ? fmt::format("; on port {} another job of Tutti is being set up", port)
                              : fmt::format("; on port {}: {} (this rank's key: {})", port, reason, options_.key.origin);
@@ -349,7 +351,7 @@ Error TcpBootstrap::nobody_answered() const {
   const std::string place = options_.ports.size() == 1
                                 ? fmt::format("{}:{}", root_.text(), options_.ports[0])
                                 : fmt::format("{}, ports {}", root_.text(), fmt::join(options_.ports, ", "));
-  if (const int error = hub_ != nullptr ? hub_->shortage() : 0; error != 0) {
+  if (const int error = server_ != nullptr ? server_->shortage() : 0; error != 0) {
     return fail(ErrorCode::kSystem,
                 fmt::format("rank 0 cannot take the connections of ranks at {}: {}", place, words_of_errno(error)), 0);
   }
@@ -406,20 +408,20 @@ Status TcpBootstrap::join() {
 Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blob) {
   TUTTI_ASSERT(blob.size() <= kMaxBlobBytes);
   const auto ended = [&] {
-    const char* const or_cut = hub_is_here() ? "" : ", or a firewall has cut the connection to it";
-    return fail(ErrorCode::kPeerLost, hub_name() + " ended during set-up" + or_cut, options_.unique_id ? -1 : 0);
+    const char* const or_cut = server_is_here() ? "" : ", or a firewall has cut the connection to it";
+    return fail(ErrorCode::kPeerLost, server_name() + " ended during set-up" + or_cut, options_.unique_id ? -1 : 0);
   };
-  // A write fails when the hub has ended; what it said before that can still be read.
+  // A write fails when the server has ended; what it said before that can still be read.
   const bool written = say("b" + blob, deadline_);
   TimePoint last = deadline_;
-  if (!line_->wait_readable(deadline_ + kHubFirst)) {  // whoever gives up is told who was missing
+  if (!line_->wait_readable(deadline_ + kServerFirst)) {  // whoever gives up is told who was missing
     if (written) say("q", Clock::now() + kRetryPause);
     last = Clock::now();
   }
   const auto sealed = line_->read(wire::kMaxFrameBytes, last + kLastWords);
   if (stopped()) return given_up();
   const Error altered =
-      fail(ErrorCode::kRefused, fmt::format("what the hub at {} said was altered on its way", address_));
+      fail(ErrorCode::kRefused, fmt::format("what the server at {} said was altered on its way", address_));
   if (!sealed) {
     if (line_->altered()) return altered;
     if (last != deadline_) {
@@ -427,7 +429,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
           ErrorCode::kTimeout,
           fmt::format("set-up did not end within {} ms, and {}, which leads it at {}, says nothing: it is stopped, "
                       "or the network to it is broken",
-                      options_.timeout_ms, hub_name(), address_),
+                      options_.timeout_ms, server_name(), address_),
           options_.unique_id ? -1 : 0);
     }
     return ended();
@@ -441,7 +443,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
                    ? wire::unpack(std::string_view(*answer).substr(1), static_cast<std::size_t>(options_.size))
                    : std::nullopt;
   if (!blobs) {
-    return fail(ErrorCode::kRefused, fmt::format("the hub at {} sent something that cannot be read", address_));
+    return fail(ErrorCode::kRefused, fmt::format("the server at {} sent something that cannot be read", address_));
   }
   return *blobs;
 }

@@ -10,7 +10,7 @@
 
 #include "base/exceptions.h"
 #include "bootstrap/interfaces.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 #include "bootstrap/unique_id_parts.h"
 
 namespace tutti {
@@ -101,13 +101,13 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
   if (!listener) return listener.error();
   layout.port = listener->port();
   layout.check = check_of(layout);
-  auto hub =
-      RendezvousHub::start(std::move(*listener), {.job_id = job_id_of_secret(bytes_of(layout.secret)),
-                                                  .key = key_of_id(key_of_secret(bytes_of(layout.secret)), configured),
-                                                  .size = std::nullopt,
-                                                  .first_patience_ms = std::max<std::int64_t>(1, patience.count())});
-  if (!hub) return hub.error();
-  RendezvousHub::detach(std::move(*hub));
+  auto server = RendezvousServer::start(std::move(*listener),
+                                        {.job_id = job_id_of_secret(bytes_of(layout.secret)),
+                                         .key = key_of_id(key_of_secret(bytes_of(layout.secret)), configured),
+                                         .size = std::nullopt,
+                                         .first_patience_ms = std::max<std::int64_t>(1, patience.count())});
+  if (!server) return server.error();
+  RendezvousServer::detach(std::move(*server));
   UniqueId id;
   std::memcpy(id.bytes.data(), static_cast<const Layout*>(&layout), sizeof(Layout));
   return id;

@@ -130,7 +130,7 @@ bool meets_by_id(const RendezvousOptions& rendezvous) {
   return rendezvous.unique_id || rendezvous.pmi_fd || rendezvous.pmix;
 }
 
-// By which ranks and hub know each other. A unique id, given or out of a launcher's store, brings its own, and a key
+// By which ranks and server know each other. A unique id, given or out of a launcher's store, brings its own, and a key
 // that is configured is mixed into it.
 Status add_key(const CommunicatorOptions& options, const Config& config, RendezvousOptions& rendezvous) {
   const char* const variable =
@@ -274,7 +274,7 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
     // An interface that does not exist must fail all ranks alike.
     auto agreed = gather_or_fail(gather, listen_at);
     if (!agreed) return agreed.error();
-    const bool met_here = bootstrap->hub_is_here() && config.interface.empty();
+    const bool met_here = bootstrap->server_is_here() && config.interface.empty();
     auto reachable = met_here ? route_to_others(*listen_at, *agreed) : listen_at;
     if (!reachable) return reachable.error();
     address = *std::move(reachable);
@@ -292,7 +292,7 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
 Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     const JobFabric& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
   const auto ranks = static_cast<std::uint32_t>(devices.size());
-  const auto relay = std::make_shared<InProcessHub>();  // shared by the ranks' exchanges
+  const auto relay = std::make_shared<InProcessRelay>();  // shared by the ranks' exchanges
   Meeting meeting(ranks);
   std::vector<std::unique_ptr<Communicator>> communicators(ranks);
   std::vector<std::optional<Error>> errors(ranks);

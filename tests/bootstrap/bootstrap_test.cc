@@ -1,4 +1,5 @@
-// The hub and its clients: all meet, strangers do not, and whoever is missing, dead or gives up is named to all others.
+// The server and its clients: all meet, strangers do not, and whoever is missing, dead or gives up is named to all
+// others.
 #include "bootstrap/bootstrap.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@
 
 #include "bootstrap/bootstrap_wire.h"
 #include "bootstrap/raw_rank.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 #include "bootstrap/unique_id_parts.h"
 #include "tests/support/patience.h"
 #include "tests/support/ports.h"
@@ -110,14 +111,14 @@ class Rank : public test::RawRank {
   Rank(std::uint16_t port, std::int32_t rank, std::int32_t size) : RawRank(port, rank, size, "bootstrap-test") {}
 };
 
-TEST(Hub, EveryRankGetsEveryBlobInEveryRound) {
+TEST(RendezvousServer, EveryRankGetsEveryBlobInEveryRound) {
   for (const std::int32_t size : {1, 2, 3, 9, 40}) {
     const std::uint16_t port = free_port();
     on_ranks(up_to(size), [&](std::int32_t rank) { EXPECT_TRUE(meets(job(rank, size, port))); });
   }
 }
 
-TEST(Hub, MeetsOnIpv6AndKnowsItsOwnAddress) {
+TEST(RendezvousServer, MeetsOnIpv6AndKnowsItsOwnAddress) {
   const std::uint16_t port = free_port();
   on_ranks(up_to(3), [&](std::int32_t rank) {
     RendezvousOptions options = job(rank, 3, port);
@@ -128,7 +129,7 @@ TEST(Hub, MeetsOnIpv6AndKnowsItsOwnAddress) {
   });
 }
 
-TEST(Hub, StrangersAreToldWhyAndTheRealOnesMeet) {
+TEST(RendezvousServer, StrangersAreToldWhyAndTheRealOnesMeet) {
   const std::uint16_t port = free_port();
   std::thread root([&] { EXPECT_TRUE(meets(job(0, 3, port))); });
   Raw silent(port), noisy(port), endless(port);
@@ -148,7 +149,7 @@ TEST(Hub, StrangersAreToldWhyAndTheRealOnesMeet) {
   protocol.hello.protocol = 77;
   refused(protocol, "protocol 5 is spoken here, not 77");
   version.introduction.version = 9'008'007;
-  refused(version, "rank 1 runs Tutti 9.8.7, the hub " + wire::version_text(wire::library_version()));
+  refused(version, "rank 1 runs Tutti 9.8.7, the server " + wire::version_text(wire::library_version()));
   other.hello.job = wire::job_tag("Bootstrap-test");
   refused(other, "another job");
   refused(more, "rank 1 says that there are 4 ranks, rank 0 says 3");
@@ -159,7 +160,7 @@ TEST(Hub, StrangersAreToldWhyAndTheRealOnesMeet) {
 }
 
 // Whichever comes second is refused; the other one meets rank 1, which comes only when that has happened.
-TEST(Hub, OfTwoProcessesThatSayTheyAreRank2OneIsRefused) {
+TEST(RendezvousServer, OfTwoProcessesThatSayTheyAreRank2OneIsRefused) {
   const std::uint16_t port = free_port();
   std::atomic<int> refused = 0;
   on_ranks({0, 1, 2, 2}, [&](std::int32_t rank) {
@@ -179,16 +180,16 @@ TEST(Hub, OfTwoProcessesThatSayTheyAreRank2OneIsRefused) {
   EXPECT_EQ(refused, 1);
 }
 
-TEST(Hub, ManySilentConnectionsKeepNobodyOut) {
+TEST(RendezvousServer, ManySilentConnectionsKeepNobodyOut) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   const std::int64_t never_ms = 10 * test::patience().count();
-  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
-                                                        .key = test::key_for_tests(),
-                                                        .size = 2,
-                                                        .first_patience_ms = never_ms,
-                                                        .hello_patience_ms = never_ms})
-                 .value();
+  auto server = RendezvousServer::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                              .key = test::key_for_tests(),
+                                                              .size = 2,
+                                                              .first_patience_ms = never_ms,
+                                                              .hello_patience_ms = never_ms})
+                    .value();
   std::vector<std::unique_ptr<Raw>> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<Raw>(port));
   Rank first(port, 0, 2);
@@ -196,16 +197,16 @@ TEST(Hub, ManySilentConnectionsKeepNobodyOut) {
   EXPECT_TRUE(silent.front()->is_closed()) << "the oldest has made room";
 }
 
-TEST(Hub, ASilentConnectionIsClosedWhenItsTimeIsOver) {
-  EXPECT_EQ(HubOptions{}.hello_patience_ms, 3000) << "docs/security.md names this number";
+TEST(RendezvousServer, ASilentConnectionIsClosedWhenItsTimeIsOver) {
+  EXPECT_EQ(RendezvousServerOptions{}.hello_patience_ms, 3000) << "docs/security.md names this number";
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
-  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
-                                                        .key = test::key_for_tests(),
-                                                        .size = 2,
-                                                        .first_patience_ms = 10 * test::patience().count(),
-                                                        .hello_patience_ms = 50})
-                 .value();
+  auto server = RendezvousServer::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                              .key = test::key_for_tests(),
+                                                              .size = 2,
+                                                              .first_patience_ms = 10 * test::patience().count(),
+                                                              .hello_patience_ms = 50})
+                    .value();
   Raw silent(port);
   EXPECT_TRUE(silent.is_closed());
 }
@@ -216,7 +217,7 @@ void expect_rank_2_ended(const Error& error) {
   expect_words(error, "rank 2 ended during set-up");
 }
 
-TEST(Hub, ARankThatDiesBeforeAllHaveComeIsNamedToAll) {
+TEST(RendezvousServer, ARankThatDiesBeforeAllHaveComeIsNamedToAll) {
   const std::uint16_t port = free_port();
   std::atomic<bool> one_has_joined = false;
   on_ranks({0, 1, 2}, [&](std::int32_t rank) {
@@ -239,7 +240,7 @@ TEST(Hub, ARankThatDiesBeforeAllHaveComeIsNamedToAll) {
   });
 }
 
-TEST(Hub, ARankThatDiesBetweenRoundsIsNamedToAll) {
+TEST(RendezvousServer, ARankThatDiesBetweenRoundsIsNamedToAll) {
   const std::uint16_t port = free_port();
   on_ranks(up_to(4), [&](std::int32_t rank) {
     if (rank == 2) {
@@ -258,7 +259,7 @@ TEST(Hub, ARankThatDiesBetweenRoundsIsNamedToAll) {
 }
 
 // Rank 0 has little time, so it begins when the others have connected.
-TEST(Hub, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
+TEST(RendezvousServer, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   const int listening_fd = listener.release();
@@ -285,14 +286,14 @@ TEST(Hub, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
 }
 
 // Ranks 0 and 3 are by hand: they have joined when rank 1 begins.
-TEST(Hub, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) {
+TEST(RendezvousServer, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
-  auto hub = RendezvousHub::start(std::move(listener), {.job_id = "bootstrap-test",
-                                                        .key = test::key_for_tests(),
-                                                        .size = 4,
-                                                        .first_patience_ms = 10 * test::patience().count()})
-                 .value();
+  auto server = RendezvousServer::start(std::move(listener), {.job_id = "bootstrap-test",
+                                                              .key = test::key_for_tests(),
+                                                              .size = 4,
+                                                              .first_patience_ms = 10 * test::patience().count()})
+                    .value();
   const auto expect_right = [](const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kTimeout) << to_string(error);
     EXPECT_EQ(error.rank, 2);
@@ -311,8 +312,9 @@ TEST(Hub, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) {
   }
 }
 
-// The others are slow, and rank 0, which has the hub, does not wait for them: a stopped rank keeps its line open, too.
-TEST(Hub, ARankThatLeavesBetweenRoundsIsNamed) {
+// The others are slow, and rank 0, which has the server, does not wait for them: a stopped rank keeps its line open,
+// too.
+TEST(RendezvousServer, ARankThatLeavesBetweenRoundsIsNamed) {
   for (const std::int32_t leaver : {0, 1}) {
     const std::uint16_t port = free_port();
     std::atomic<std::int64_t> left_after_ms = -1;
@@ -331,12 +333,12 @@ TEST(Hub, ARankThatLeavesBetweenRoundsIsNamed) {
       ASSERT_FALSE(blobs.ok());
       expect_words(blobs.error(), "rank " + std::to_string(leaver) + " left set-up before the others");
     });
-    EXPECT_LT(left_after_ms, 1500) << "the hub waits for 2 s";
+    EXPECT_LT(left_after_ms, 1500) << "the server waits for 2 s";
   }
 }
 
 // When the set-up has failed already, a rank that was late completes the round, and then nobody is missing.
-TEST(Hub, TakesALateBlobAndAGoodbyeAfterTheFailure) {
+TEST(RendezvousServer, TakesALateBlobAndAGoodbyeAfterTheFailure) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   auto options = job(0, 2, port);
@@ -349,14 +351,14 @@ TEST(Hub, TakesALateBlobAndAGoodbyeAfterTheFailure) {
     rank->say_sealed("bx");
     rank->say_sealed("q");
   });
-  const Error error = failure_of(options);  // the hub lives on until the late rank has left
+  const Error error = failure_of(options);  // the server lives on until the late rank has left
   late.join();
   close(options.listening_fd);
   EXPECT_EQ(error.code, ErrorCode::kTimeout);
   EXPECT_EQ(error.rank, 1);
 }
 
-TEST(Hub, IsLeftByTheOthersWhenItEnds) {
+TEST(RendezvousServer, IsLeftByTheOthersWhenItEnds) {
   const std::uint16_t port = free_port();
   const pid_t root = fork();
   if (root == 0) {
@@ -379,8 +381,8 @@ TEST(Hub, IsLeftByTheOthersWhenItEnds) {
   waitpid(root, nullptr, 0);
 }
 
-// Derived ports may be taken: by a program that says nothing of ours, by another job. All ranks find the one hub.
-TEST(Hub, IsFoundBehindForeignListenersOnItsPorts) {
+// Derived ports may be taken: by a program that says nothing of ours, by another job. All ranks find the one server.
+TEST(RendezvousServer, IsFoundBehindForeignListenersOnItsPorts) {
   auto foreign = listen_somewhere();
   auto other = listen_somewhere();
   const std::vector<std::uint16_t> ports = {foreign.port(), other.port(), free_port()};
@@ -393,11 +395,11 @@ TEST(Hub, IsFoundBehindForeignListenersOnItsPorts) {
       close(fd);
     }
   });
-  auto other_hub = RendezvousHub::start(std::move(other), {.job_id = "another",
-                                                           .key = test::key_for_tests(),
-                                                           .size = 2,
-                                                           .first_patience_ms = 10 * test::patience().count()})
-                       .value();
+  auto other_server = RendezvousServer::start(std::move(other), {.job_id = "another",
+                                                                 .key = test::key_for_tests(),
+                                                                 .size = 2,
+                                                                 .first_patience_ms = 10 * test::patience().count()})
+                          .value();
   on_ranks(up_to(4), [&](std::int32_t rank) {
     RendezvousOptions options = job(rank, 4, 0);
     options.ports = ports;
@@ -415,7 +417,7 @@ TEST(Hub, IsFoundBehindForeignListenersOnItsPorts) {
   close(foreign_fd);
 }
 
-TEST(Hub, WithoutAnyFreePortRankZeroSaysSo) {
+TEST(RendezvousServer, WithoutAnyFreePortRankZeroSaysSo) {
   const auto taken = listen_somewhere();
   const Error error = failure_of(job(0, 2, taken.port()));
   EXPECT_EQ(error.code, ErrorCode::kSystem);

@@ -1,6 +1,6 @@
 // Encrypted jobs of real processes, and somebody between them who sees every byte of their TCP connections, or changes
-// one. The detour is in front of the system's connect(): set-up goes to its hub as it is (encrypted_setup_test.cc has
-// it).
+// one. The detour is in front of the system's connect(): set-up goes to its server as it is (encrypted_setup_test.cc
+// has it).
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ namespace {
 struct Detour {
   pid_t owner;                              // whose connections go straight: the test's own
   std::atomic<std::uint16_t> through;       // 0: none
-  std::atomic<std::uint16_t> hub;           // left alone
+  std::atomic<std::uint16_t> server;        // left alone
   std::atomic<std::uint16_t> meant[65536];  // by the port that a connection comes from
 };
 Detour* detour = nullptr;
@@ -34,7 +34,7 @@ extern "C" int connect(int fd, const sockaddr* to, socklen_t length) {
   const auto* const address = reinterpret_cast<const sockaddr_in*>(to);
   if (detour == nullptr || detour->owner == getpid() || detour->through == 0 || to->sa_family != AF_INET)
     return next(fd, to, length);
-  if (address->sin_port == htons(detour->hub) || address->sin_port == htons(detour->through)) {
+  if (address->sin_port == htons(detour->server) || address->sin_port == htons(detour->through)) {
     return next(fd, to, length);
   }
   sockaddr_in other = *address;
@@ -193,7 +193,7 @@ TEST(Encrypt, WhoSitsBetweenTheRanksSeesNoneOfTheirData) {
   for (const bool encrypt : {false, true}) {
     const std::uint16_t port = free_port();
     Middle middle;
-    detour->hub = port;
+    detour->server = port;
     std::vector<pid_t> ranks;
     for (const std::int32_t rank : {0, 1, 2}) {
       ranks.push_back(start([=] {
@@ -226,7 +226,7 @@ TEST(Encrypt, AChangedBitIsAnErrorThatNamesThePeerOnBothSides) {
     Middle middle([bit](std::size_t connection, bool back, std::size_t place, char byte) {
       return static_cast<char>(connection == 0 && back == bit.back && place == bit.place ? byte ^ 16 : byte);
     });
-    detour->hub = port;
+    detour->server = port;
     std::string folder = (std::filesystem::temp_directory_path() / "tutti-encrypt-XXXXXX").string();
     ASSERT_NE(mkdtemp(folder.data()), nullptr);
     std::vector<pid_t> ranks;

@@ -1,5 +1,5 @@
-// Set-up of encrypted jobs, of real processes: somebody between a rank and the hub reads nothing but the handshake, and
-// can change nothing.
+// Set-up of encrypted jobs, of real processes: somebody between a rank and the server reads nothing but the handshake,
+// and can change nothing.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 #include "bootstrap/hostile.h"
 #include "bootstrap/interfaces.h"
 #include "bootstrap/raw_rank.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 #include "communicator/process_support.h"
 
 namespace tutti::test {
@@ -72,8 +72,8 @@ TEST(EncryptedSetUp, WhoReadsAllOfItLearnsNoName) {
     EXPECT_EQ(status_of(root), 0) << ends.all();
     EXPECT_EQ(status_of(other), 0) << ends.all();
     const Proxy::Seen seen = proxy.seen(0);
-    ASSERT_GT(seen.to_hub.size(), kHello + kAnswer + 200);
-    for (const std::string& all : {seen.to_hub, seen.to_rank}) {
+    ASSERT_GT(seen.to_server.size(), kHello + kAnswer + 200);
+    for (const std::string& all : {seen.to_server, seen.to_rank}) {
       if (encrypt) {
         EXPECT_THAT(all, Not(HasSubstr(kName)));
       } else {
@@ -86,18 +86,19 @@ TEST(EncryptedSetUp, WhoReadsAllOfItLearnsNoName) {
 // One bit changed anywhere behind the answer: of the TLS handshake, of the welcome, of the rounds.
 TEST(EncryptedSetUp, WhatIsAlteredOnItsWayEndsIt) {
   struct Bit {
-    bool to_hub;
+    bool to_server;
     std::size_t place;
   };
   for (const Bit& bit :
        {Bit{true, kHello + kAnswer + 50}, Bit{true, kHello + kAnswer + 300}, Bit{true, kHello + kAnswer + 700},
         Bit{false, kChallenge + 50}, Bit{false, kChallenge + 300}, Bit{false, kChallenge + 500}}) {
-    SCOPED_TRACE(std::string(bit.to_hub ? "to the hub, byte " : "to the rank, byte ") + std::to_string(bit.place));
+    SCOPED_TRACE(std::string(bit.to_server ? "to the server, byte " : "to the rank, byte ") +
+                 std::to_string(bit.place));
     Ends& ends = *make_ends();
     const std::uint16_t port = free_port();
     std::atomic<bool> changed = false;
-    Proxy proxy(port, [bit, &changed](bool to_hub, std::size_t at, char byte) {
-      if (to_hub != bit.to_hub || at != bit.place) return byte;
+    Proxy proxy(port, [bit, &changed](bool to_server, std::size_t at, char byte) {
+      if (to_server != bit.to_server || at != bit.place) return byte;
       changed = true;
       return static_cast<char>(byte ^ 1);
     });
@@ -114,12 +115,12 @@ TEST(EncryptedSetUp, WhatIsAlteredOnItsWayEndsIt) {
   }
 }
 
-// The hello says, in clear, that this rank encrypts. Without that word the hub would go on in clear.
+// The hello says, in clear, that this rank encrypts. Without that word the server would go on in clear.
 TEST(EncryptedSetUp, NobodyOnTheWayCanSwitchItOff) {
   Ends& ends = *make_ends();
   const std::uint16_t port = free_port();
-  Proxy proxy(port, [](bool to_hub, std::size_t at, char byte) {
-    return to_hub && at == 4 + offsetof(wire::Hello, encryption) ? '\0' : byte;
+  Proxy proxy(port, [](bool to_server, std::size_t at, char byte) {
+    return to_server && at == 4 + offsetof(wire::Hello, encryption) ? '\0' : byte;
   });
   CommunicatorOptions root_options = by_tcp(0, port, true);
   root_options.setup_timeout = scaled(milliseconds(3000));
@@ -128,9 +129,9 @@ TEST(EncryptedSetUp, NobodyOnTheWayCanSwitchItOff) {
   proxy.begin();
   EXPECT_EQ(status_of(root), 3);
   EXPECT_EQ(status_of(other), 3);
-  EXPECT_THAT(ends.of(1), HasSubstr("the hub has another"));
-  EXPECT_THAT(proxy.seen(0).to_hub, Not(HasSubstr(kName)));
-  EXPECT_LE(proxy.seen(0).to_hub.size(), kHello + 4) << "no more than the hello";
+  EXPECT_THAT(ends.of(1), HasSubstr("the server has another"));
+  EXPECT_THAT(proxy.seen(0).to_server, Not(HasSubstr(kName)));
+  EXPECT_LE(proxy.seen(0).to_server.size(), kHello + 4) << "no more than the hello";
 }
 
 // One of three ranks, by an address that is not loopback's, as between machines; the last of them comes late, and is
@@ -205,7 +206,7 @@ TEST(EncryptedSetUp, WithinAMachineAnyMayLackTheLibrary) {
   }
 }
 
-// Whoever makes an id is no rank and says nothing of encryption: its hub goes by the ranks.
+// Whoever makes an id is no rank and says nothing of encryption: its server goes by the ranks.
 TEST(EncryptedSetUp, OfAUniqueIdGoesByItsRanks) {
   struct Made {
     std::atomic<int> state = 0;  // 1: here is the id, 2: there is none
@@ -237,17 +238,17 @@ TEST(EncryptedSetUp, OfAUniqueIdGoesByItsRanks) {
   EXPECT_EQ(status_of(maker), 128 + SIGKILL);
 }
 
-// A stranger may know the job's id and ask for TLS. Only a rank that has the key makes the hub load a library.
+// A stranger may know the job's id and ask for TLS. Only a rank that has the key makes the server load a library.
 TEST(EncryptedSetUp, ARankMustShowTheKeyBeforeTheHubLoadsTheLibrary) {
-  const pid_t hub_process = start([] {  // nothing else has loaded it there
+  const pid_t server_process = start([] {  // nothing else has loaded it there
     const auto loaded = [] { return dlopen("libssl.so.3", RTLD_NOW | RTLD_NOLOAD) != nullptr; };
     auto listener = Listener::open("127.0.0.1", std::array<std::uint16_t, 1>{0});
     if (!listener) return 3;
     const std::uint16_t port = listener->port();
-    auto hub = RendezvousHub::start(
+    auto server = RendezvousServer::start(
         std::move(*listener),
         {.job_id = "job", .key = key_for_tests(), .size = 2, .first_patience_ms = patience().count()});
-    if (!hub) return 3;
+    if (!server) return 3;
     RawRank stranger(port, 1, 2, "job", key_for_tests("made up"));
     stranger.hello.encryption = wire::Encryption::kOn;
     if (stranger.greet()) return 4;
@@ -260,7 +261,7 @@ TEST(EncryptedSetUp, ARankMustShowTheKeyBeforeTheHubLoadsTheLibrary) {
     if (rank.heard != wire::can_encrypt(true)) return 7;
     return loaded() ? 0 : 8;
   });
-  EXPECT_EQ(status_of(hub_process), 0);
+  EXPECT_EQ(status_of(server_process), 0);
 }
 
 }  // namespace

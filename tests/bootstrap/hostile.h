@@ -58,10 +58,10 @@ inline int dial(
 class Proxy {
  public:
   struct Seen {
-    std::string to_hub, to_rank;
+    std::string to_server, to_rank;
   };
   // `change` is given every byte with its place in its direction; it runs in the proxy's thread.
-  using Change = std::function<char(bool to_hub, std::size_t place, char byte)>;
+  using Change = std::function<char(bool to_server, std::size_t place, char byte)>;
 
   explicit Proxy(std::uint16_t target, Change change = {}) : target_(target), change_(std::move(change)) {
     listener_ = listen_anywhere(port_);
@@ -72,7 +72,7 @@ class Proxy {
     close(listener_);
     for (const Pair& pair : pairs_) {
       close(pair.rank);
-      close(pair.hub);
+      close(pair.server);
     }
   }
   Proxy(const Proxy&) = delete;
@@ -90,7 +90,7 @@ class Proxy {
 
  private:
   struct Pair {
-    int rank = -1, hub = -1;
+    int rank = -1, server = -1;
     bool open = true;
     Seen seen;
   };
@@ -99,7 +99,7 @@ class Proxy {
       std::vector<pollfd> waits{{.fd = listener_, .events = POLLIN, .revents = 0}};
       for (const Pair& pair : pairs_) {
         waits.push_back({.fd = pair.open ? pair.rank : -1, .events = POLLIN, .revents = 0});
-        waits.push_back({.fd = pair.open ? pair.hub : -1, .events = POLLIN, .revents = 0});
+        waits.push_back({.fd = pair.open ? pair.server : -1, .events = POLLIN, .revents = 0});
       }
       if (poll(waits.data(), waits.size(), 20) <= 0) continue;
       for (std::size_t i = 0; i < pairs_.size(); ++i) {
@@ -108,24 +108,25 @@ class Proxy {
       }
       if (waits[0].revents == 0) continue;
       const int rank = accept(listener_, nullptr, nullptr);
-      const int hub = dial(target_, [this] { return stop_.load(); });
+      const int server = dial(target_, [this] { return stop_.load(); });
       const std::scoped_lock lock(mutex_);
-      pairs_.push_back({.rank = rank, .hub = hub, .open = rank >= 0 && hub >= 0, .seen = {}});
+      pairs_.push_back({.rank = rank, .server = server, .open = rank >= 0 && server >= 0, .seen = {}});
     }
   }
-  void pass(Pair& pair, bool to_hub) {
+  void pass(Pair& pair, bool to_server) {
     std::array<char, 4096> bytes;
-    const ssize_t got = pair.open ? recv(to_hub ? pair.rank : pair.hub, bytes.data(), bytes.size(), 0) : 0;
+    const ssize_t got = pair.open ? recv(to_server ? pair.rank : pair.server, bytes.data(), bytes.size(), 0) : 0;
     const std::scoped_lock lock(mutex_);
-    std::string& seen = to_hub ? pair.seen.to_hub : pair.seen.to_rank;
+    std::string& seen = to_server ? pair.seen.to_server : pair.seen.to_rank;
     const std::size_t count = got > 0 ? static_cast<std::size_t>(got) : 0;
-    for (std::size_t i = 0; i < count && change_; ++i) bytes[i] = change_(to_hub, seen.size() + i, bytes[i]);
+    for (std::size_t i = 0; i < count && change_; ++i) bytes[i] = change_(to_server, seen.size() + i, bytes[i]);
     seen.append(bytes.data(), count);
-    const bool passed = count > 0 && send(to_hub ? pair.hub : pair.rank, bytes.data(), count, MSG_NOSIGNAL) == got;
+    const bool passed =
+        count > 0 && send(to_server ? pair.server : pair.rank, bytes.data(), count, MSG_NOSIGNAL) == got;
     if (passed) return;
     pair.open = false;
     shutdown(pair.rank, SHUT_RDWR);
-    shutdown(pair.hub, SHUT_RDWR);
+    shutdown(pair.server, SHUT_RDWR);
   }
 
   const std::uint16_t target_;
@@ -150,7 +151,7 @@ class Flood {
   Flood(const Flood&) = delete;
   Flood& operator=(const Flood&) = delete;
   std::size_t opened() const { return opened_; }
-  std::size_t admitted() const { return admitted_; }  // challenged or welcomed by a hub
+  std::size_t admitted() const { return admitted_; }  // challenged or welcomed by a server
 
  private:
   void run(std::uint16_t port, std::size_t held) {

@@ -113,7 +113,7 @@ TEST_F(IdAndKey, WhoHasReadTheIdAloneIsNotLetIn) {
   JobKey pretended = parts.key;
   pretended.kind = wire::KeyKind::kUniqueIdAndKey;
   RawRank liar(parts.port, 0, kRanks, parts.job_id, pretended);
-  EXPECT_FALSE(liar.greet()) << "the hub proves another key";
+  EXPECT_FALSE(liar.greet()) << "the server proves another key";
   liar.say(wire::frame(liar.answer()));
   EXPECT_THAT(liar.hear(), HasSubstr("rank 0 has another job key"));
   // The refused attempts have not used the id up: the real ranks can still join.
@@ -128,7 +128,7 @@ TEST_F(IdAndKey, WhoHasReadTheIdAloneIsNotLetIn) {
 }
 
 // Somebody who can write to the store may replace the id with one of his own. A rank that has a key refuses to join the
-// job of that id, because its hub cannot prove that it has the key.
+// job of that id, because its server cannot prove that it has the key.
 TEST_F(IdAndKey, ARankWithAKeyMeetsNobodyThatHasNone) {
   make_ids("");
   const std::string key = key_file("key");

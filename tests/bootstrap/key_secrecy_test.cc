@@ -15,7 +15,7 @@
 
 #include "base/hmac.h"
 #include "bootstrap/raw_rank.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 #include "communicator/process_support.h"
 
 namespace tutti::test {
@@ -96,7 +96,7 @@ TEST_F(KeySecrecy, AKeyFileOfAnotherUserIsRefused) {
   EXPECT_THAT(to_string(key.error()), HasSubstr("may be read or written by other users"));
 }
 
-// The keys of two machines differ. A rank that has only the key of its machine cannot join a hub on another machine.
+// The keys of two machines differ. A rank that has only the key of its machine cannot join a server on another machine.
 TEST(MachineKeys, OfTwoMachinesDifferAndTheErrorSaysHowToGiveAKey) {
   auto listener = Listener::open("127.0.0.1", std::array<std::uint16_t, 1>{0});
   ASSERT_TRUE(listener.ok());
@@ -105,11 +105,11 @@ TEST(MachineKeys, OfTwoMachinesDifferAndTheErrorSaysHowToGiveAKey) {
   here.kind = wire::KeyKind::kMachine;
   JobKey there = key_for_tests("the key of another machine");
   there.kind = wire::KeyKind::kMachine;
-  auto hub = RendezvousHub::start(std::move(*listener),
-                                  {.job_id = "job", .key = here, .size = 2, .first_patience_ms = patience().count()});
-  ASSERT_TRUE(hub.ok());
+  auto server = RendezvousServer::start(
+      std::move(*listener), {.job_id = "job", .key = here, .size = 2, .first_patience_ms = patience().count()});
+  ASSERT_TRUE(server.ok());
   RawRank rank(port, 1, 2, "job", there);
-  EXPECT_FALSE(rank.greet()) << "the hub proves another key";
+  EXPECT_FALSE(rank.greet()) << "the server proves another key";
   rank.say(wire::frame(rank.answer()));
   const std::string refusal = rank.hear();
   EXPECT_THAT(refusal, HasSubstr("rank 1 has another machine's key"));

@@ -1,4 +1,4 @@
-// A set-up server (hub) that listens on several addresses, because the name of its machine has several.
+// A set-up server (server) that listens on several addresses, because the name of its machine has several.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/raw_rank.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 #include "tests/support/patience.h"
 #include "tests/support/ports.h"
 
@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kListenerJob = "listener-test";
 
 // Sends rank 0's messages for joining and for one round of set-up. The test cannot call tcp_bootstrap() for rank 0,
-// because that would start a second hub.
+// because that would start a second server.
 void join_as_rank_0(std::uint16_t port) {
   test::RawRank by_hand(port, 0, 4, kListenerJob);
   EXPECT_TRUE(by_hand.join());
@@ -27,7 +27,7 @@ void join_as_rank_0(std::uint16_t port) {
   EXPECT_EQ(by_hand.hear_sealed().substr(0, 1), "+");
 }
 
-// The first address belongs to another machine, so listening there fails. The hub uses the other three.
+// The first address belongs to another machine, so listening there fails. The server uses the other three.
 TEST(Listener, MeetsRanksOnEachOfSeveralAddresses) {
   const std::vector<std::string> addresses = {"198.51.100.7", "127.0.0.1", "127.0.0.2", "127.0.0.3"};
   auto listeners = Listener::open_all(addresses, std::vector<std::uint16_t>{0});
@@ -38,11 +38,11 @@ TEST(Listener, MeetsRanksOnEachOfSeveralAddresses) {
     EXPECT_EQ((*listeners)[i].port(), port);
     EXPECT_EQ((*listeners)[i].address(), addresses[i + 1]);
   }
-  auto hub = RendezvousHub::start(std::move(*listeners), {.job_id = std::string(kListenerJob),
-                                                          .key = test::key_for_tests(),
-                                                          .size = 4,
-                                                          .first_patience_ms = test::patience().count()})
-                 .value();
+  auto server = RendezvousServer::start(std::move(*listeners), {.job_id = std::string(kListenerJob),
+                                                                .key = test::key_for_tests(),
+                                                                .size = 4,
+                                                                .first_patience_ms = test::patience().count()})
+                    .value();
   std::vector<std::thread> ranks;
   for (std::int32_t rank = 1; rank < 4; ++rank) {
     ranks.emplace_back([&, rank] {

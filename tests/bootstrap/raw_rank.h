@@ -1,4 +1,4 @@
-// A connection without manners, and a rank by hand: what a hub is told, byte by byte.
+// A connection without manners, and a rank by hand: what a server is told, byte by byte.
 #pragma once
 
 #include <arpa/inet.h>
@@ -88,15 +88,15 @@ class RawRank : public Raw {
   wire::Hello hello;
   wire::Introduction introduction;
   wire::Challenge challenge;
-  std::string heard;  // what the hub last said
+  std::string heard;  // what the server last said
 
-  // True: the hub has challenged us, and has the key.
+  // True: the server has challenged us, and has the key.
   bool greet() {
     say(wire::frame(bytes_of(hello)));
     heard = hear();
     if (heard.size() != 1 + sizeof(challenge) || heard[0] != '\2') return false;
     std::memcpy(&challenge, heard.data() + 1, sizeof(challenge));
-    return challenge.proof == wire::hub_proof(key_.key, hello, challenge);
+    return challenge.proof == wire::server_proof(key_.key, hello, challenge);
   }
   std::string answer() const {
     const wire::Answer answer{.introduction = introduction,
@@ -107,13 +107,13 @@ class RawRank : public Raw {
   bool join() {
     if (!greet()) return false;
     say(wire::frame(answer()));
-    to_hub_.emplace(key_.key, hello, challenge.nonce, wire::Seal::Direction::kToHub);
+    to_server_.emplace(key_.key, hello, challenge.nonce, wire::Seal::Direction::kToServer);
     to_rank_.emplace(key_.key, hello, challenge.nonce, wire::Seal::Direction::kToRank);
     heard = hear_sealed();
     return heard.starts_with('\1');
   }
   void say_sealed(const std::string& body) {
-    say(wire::frame(body + std::string(bytes_of(to_hub_->next(sha256({body}))))));
+    say(wire::frame(body + std::string(bytes_of(to_server_->next(sha256({body}))))));
   }
   std::string hear_sealed() {
     const auto body = to_rank_->open(hear());
@@ -122,7 +122,7 @@ class RawRank : public Raw {
 
  private:
   JobKey key_;
-  std::optional<wire::Seal> to_hub_, to_rank_;
+  std::optional<wire::Seal> to_server_, to_rank_;
 };
 
 }  // namespace tutti::test

@@ -160,29 +160,29 @@ std::string attack(std::uint16_t port, const std::string& bytes) {
   return answer;
 }
 
-// Strangers at the hub, each in its way; the right answer to all of them is no welcome.
-void attack_hub(std::uint16_t port, const Proxy::Seen& seen, const JobKey& key) {
+// Strangers at the server, each in its way; the right answer to all of them is no welcome.
+void attack_server(std::uint16_t port, const Proxy::Seen& seen, const JobKey& key) {
   for (const auto& garbage : {std::string(5000, '\xff'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4, '\0')}) {
     attack(port, garbage);
   }
   // Without the key: it makes one up.
   RawRank guess(port, 2, 3, kJob, key_for_tests("made up"));
-  EXPECT_FALSE(guess.greet()) << "the hub's proof fits no made-up key";
+  EXPECT_FALSE(guess.greet()) << "the server's proof fits no made-up key";
   guess.say(wire::frame(guess.answer()));
   TUTTI_EXPECT_WORDS(guess.hear(), "another job key");
   EXPECT_EQ(guess.hear(), "");
-  // Sends back what the hub has proved with.
+  // Sends back what the server has proved with.
   RawRank mirror(port, 2, 3, kJob, key);
   EXPECT_TRUE(mirror.greet());
   const wire::Answer reflected{.introduction = mirror.introduction, .proof = mirror.challenge.proof};
   mirror.say(wire::frame(bytes_of(reflected)));
   TUTTI_EXPECT_WORDS(mirror.hear(), "another job key");
   // Says again, byte for byte, what a real rank has said: the whole of it at once, and in turn.
-  const std::string again = attack(port, seen.to_hub);
+  const std::string again = attack(port, seen.to_server);
   EXPECT_GE(frames_of(again).size(), 1u);
   for (const std::string& frame : frames_of(again)) EXPECT_FALSE(frame.starts_with('\1')) << "welcome";
   Raw replay(port);
-  const auto said = frames_of(seen.to_hub);
+  const auto said = frames_of(seen.to_server);
   ASSERT_GE(said.size(), 2u);
   replay.say(wire::frame(said[0]));
   EXPECT_TRUE(replay.hear().starts_with('\2'));
@@ -228,11 +228,11 @@ TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
     }));
   }
   proxy.begin();
-  ASSERT_TRUE(eventually([&] { return frames_of(proxy.seen(0).to_hub).size() >= 2; }));
+  ASSERT_TRUE(eventually([&] { return frames_of(proxy.seen(0).to_server).size() >= 2; }));
   {
     const Flood flood(port, 300);
     ASSERT_TRUE(eventually([&] { return flood.opened() >= 600; }));
-    attack_hub(port, proxy.seen(0), key_of(key));
+    attack_server(port, proxy.seen(0), key_of(key));
     sniffed->last = true;  // rank 2 comes through the flood
     ASSERT_TRUE(eventually([] { return sniffed->count >= 4; })) << told(place.path("trouble2"));
     EXPECT_EQ(flood.admitted(), 0u);
@@ -287,7 +287,8 @@ TEST(Security, RanksOfAnotherKeyAreRefusedAndBothSidesSayWhy) {
   EXPECT_EQ(status_of(other), 3);
   EXPECT_EQ(status_of(without), 3);
   EXPECT_EQ(status_of(root), 3);
-  TUTTI_EXPECT_WORDS(told(place.path("other")), "refuses rank 1: the hub has another job key: give all ranks the same");
+  TUTTI_EXPECT_WORDS(told(place.path("other")),
+                     "refuses rank 1: the server has another job key: give all ranks the same");
   TUTTI_EXPECT_WORDS(told(place.path("other")), "this rank's key: the key file " + wrong);
   TUTTI_EXPECT_WORDS(told(place.path("without")), "rank 2 has no job key, and here is one: give all ranks one key");
   TUTTI_EXPECT_WORDS(told(place.path("without")), "TUTTI_JOB_KEY_FILE");
@@ -295,7 +296,7 @@ TEST(Security, RanksOfAnotherKeyAreRefusedAndBothSidesSayWhy) {
   TUTTI_EXPECT_WORDS(told(place.path("root")), "rank 2 has no job key, and here is one");
 }
 
-// Something that listens where rank 0 should: it learns nothing by which it could be taken for a rank or a hub.
+// Something that listens where rank 0 should: it learns nothing by which it could be taken for a rank or a server.
 TEST(Security, AHubWithoutTheKeyIsRefusedAndToldNothing) {
   const Place place;
   const std::string key = place.key("key", kSecret);
@@ -316,7 +317,7 @@ TEST(Security, AHubWithoutTheKeyIsRefusedAndToldNothing) {
   EXPECT_EQ(wire::frame_length(header), 0u) << "no proof, no introduction";
   EXPECT_EQ(victim.hear(), "");
   EXPECT_EQ(status_of(rank), 3);
-  TUTTI_EXPECT_WORDS(told(place.path("rank")), "the hub has another job key");
+  TUTTI_EXPECT_WORDS(told(place.path("rank")), "the server has another job key");
   close(listener);
 }
 
@@ -325,7 +326,7 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
   const Place place;
   const std::string key = place.key("key", kSecret);
   struct Bit {
-    bool to_hub;
+    bool to_server;
     std::size_t place;
     const char* words;
   };
@@ -339,8 +340,8 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
         Bit{false, 4 + kChallengeBytes + 4 + 49 + 4 + 30, "altered on its way"},
         Bit{false, 4 + kChallengeBytes + 4 + 49 + 4 + 60, "altered on its way"}}) {
     const std::uint16_t port = free_port();
-    Proxy proxy(port, [bit](bool to_hub, std::size_t at, char byte) {
-      return static_cast<char>(to_hub == bit.to_hub && at == bit.place ? byte ^ 1 : byte);
+    Proxy proxy(port, [bit](bool to_server, std::size_t at, char byte) {
+      return static_cast<char>(to_server == bit.to_server && at == bit.place ? byte ^ 1 : byte);
     });
     std::vector<pid_t> ranks;
     for (const std::int32_t rank : {0, 1}) {
@@ -352,7 +353,8 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
       }));
     }
     proxy.begin();
-    for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 3) << "to hub " << bit.to_hub << ", byte " << bit.place;
+    for (const pid_t rank : ranks)
+      EXPECT_EQ(status_of(rank), 3) << "to server " << bit.to_server << ", byte " << bit.place;
     TUTTI_EXPECT_WORDS(told(place.path("altered0")) + told(place.path("altered1")), bit.words);
   }
 }
@@ -369,9 +371,9 @@ TEST(Security, NothingSecretTravels) {
   EXPECT_EQ(status_of(root), 0) << told(place.path("root"));
   EXPECT_EQ(status_of(other), 0) << told(place.path("other"));
   const Proxy::Seen seen = proxy.seen(0);
-  ASSERT_GT(seen.to_hub.size(), 200u);
+  ASSERT_GT(seen.to_server.size(), 200u);
   const JobKey job_key = key_of(key);
-  for (const std::string& all : {seen.to_hub, seen.to_rank}) {
+  for (const std::string& all : {seen.to_server, seen.to_rank}) {
     EXPECT_EQ(all.find(std::string(kSecret).substr(0, 8)), std::string::npos);
     EXPECT_EQ(all.find(bytes_of(job_key.key).substr(0, 8)), std::string::npos);
     EXPECT_EQ(all.find(kJob), std::string::npos);

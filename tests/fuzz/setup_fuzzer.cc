@@ -38,7 +38,7 @@ void check_round(std::string_view body, std::size_t count) {
 
 void check_seal(std::string_view body, std::size_t place, std::uint8_t flip) {
   const Key key = {1, 2, 3};
-  const auto seal = [&] { return wire::Seal(key, {}, {}, wire::Seal::Direction::kToHub); };
+  const auto seal = [&] { return wire::Seal(key, {}, {}, wire::Seal::Direction::kToServer); };
   std::string sealed = std::string(body) + std::string(bytes_of(seal().next(sha256({body}))));
   demand(seal().open(sealed) == body, "what was sealed is opened");
   demand(!seal().open(std::string(body)), "nobody can guess a seal");

@@ -20,10 +20,10 @@ namespace tutti {
 using Exchanges = std::vector<std::shared_ptr<SegmentExchange>>;
 
 inline Exchanges in_process_exchanges(std::uint32_t ranks) {
-  const auto hub = std::make_shared<InProcessHub>();
+  const auto relay = std::make_shared<InProcessRelay>();
   Exchanges exchanges;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    exchanges.push_back(std::make_shared<InProcessExchange>(hub, rank));
+    exchanges.push_back(std::make_shared<InProcessExchange>(relay, rank));
   }
   return exchanges;
 }

@@ -259,7 +259,7 @@ Verdict from_states(Recordings recordings, std::int64_t now_ns) {
           "see above who waits for whom; a rank that waits for nobody works, or waits for its GPU or its stream"};
 }
 
-std::string rank_line(const Recording& one, std::int64_t now_ns) {
+std::string client_connection(const Recording& one, std::int64_t now_ns) {
   std::string text =
       fmt::format("  rank {:<4} pid {:<8} {:<9} {}", one.rank, one.pid, state_of(one), place_of(one, now_ns));
   if (const RecordedWait* wait = one.current_wait()) {
@@ -347,7 +347,7 @@ std::string doctor_report(Recordings recordings, std::int64_t now_ns) {
                         first.communicator == first.job ? "its first communicator"
                                                         : fmt::format("communicator {:08x}", first.communicator),
                         first.release);
-    for (const Recording& one : ranks) text += rank_line(one, now_ns);
+    for (const Recording& one : ranks) text += client_connection(one, now_ns);
     const auto unseen = missing(ranks);
     if (!unseen.empty()) text += fmt::format("  no recording here: {}\n", rank_list(unseen));
     const Verdict verdict = diagnose(ranks, now_ns);

@@ -17,14 +17,14 @@ std::uint64_t poke_key(std::uint32_t rank, std::uint32_t segment) { return std::
 
 class InProcessPokes final : public PokeReceiver {
  public:
-  InProcessPokes(std::shared_ptr<InProcessHub> hub, std::uint64_t key, int event)
-      : hub_(std::move(hub)), key_(key), event_(event) {}
-  ~InProcessPokes() override { hub_->pokes().close(key_); }
+  InProcessPokes(std::shared_ptr<InProcessRelay> relay, std::uint64_t key, int event)
+      : relay_(std::move(relay)), key_(key), event_(event) {}
+  ~InProcessPokes() override { relay_->pokes().close(key_); }
   std::vector<int> descriptors() const override { return {event_}; }
   void drain() override { clear_event(event_); }
 
  private:
-  std::shared_ptr<InProcessHub> hub_;  // shared with the exchanges
+  std::shared_ptr<InProcessRelay> relay_;  // shared with the exchanges
   std::uint64_t key_;
   int event_;
 };
@@ -128,12 +128,12 @@ std::optional<std::string> SubExchange::take_datagram(std::uint32_t peer, std::u
   return parent_->take_datagram(members_.at(peer), channel);
 }
 
-void InProcessHub::insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping) {
+void InProcessRelay::insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping) {
   const std::scoped_lock lock(mutex_);
   mappings_[{rank, id}] = std::move(mapping);
 }
 
-void InProcessHub::erase(std::uint32_t rank, std::uint32_t id) {
+void InProcessRelay::erase(std::uint32_t rank, std::uint32_t id) {
   std::shared_ptr<Mapping> last;  // unmapped after the lock is gone
   const std::scoped_lock lock(mutex_);
   const auto found = mappings_.find({rank, id});
@@ -142,19 +142,19 @@ void InProcessHub::erase(std::uint32_t rank, std::uint32_t id) {
   mappings_.erase(found);
 }
 
-std::shared_ptr<Mapping> InProcessHub::find(std::uint32_t rank, std::uint32_t id) const {
+std::shared_ptr<Mapping> InProcessRelay::find(std::uint32_t rank, std::uint32_t id) const {
   const std::scoped_lock lock(mutex_);
   const auto found = mappings_.find({rank, id});
   return found == mappings_.end() ? nullptr : found->second;
 }
 
-void InProcessHub::post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& datagram) {
+void InProcessRelay::post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& datagram) {
   TUTTI_ASSERT(datagram.size() <= kMostDatagramBytes);
   const std::scoped_lock lock(mutex_);
   datagrams_[{from, to}].put(channel, datagram);
 }
 
-std::optional<std::string> InProcessHub::take_datagram(std::uint32_t from, std::uint32_t to, std::uint64_t channel) {
+std::optional<std::string> InProcessRelay::take_datagram(std::uint32_t from, std::uint32_t to, std::uint64_t channel) {
   const std::scoped_lock lock(mutex_);
   const auto box = datagrams_.find({from, to});
   return box == datagrams_.end() ? std::nullopt : box->second.take(channel);
@@ -167,14 +167,14 @@ std::uint32_t InProcessExchange::share(const std::shared_ptr<Mapping>& mapping, 
     id = ++last_id_;
   }
   TUTTI_ASSERT(id != 0, "all numbers of mappings are used up");
-  hub_->insert(rank_, id, mapping);
+  relay_->insert(rank_, id, mapping);
   return id;
 }
 
 // Memory from our allocator is one mapping for all ranks of the process. Adopted memory is its owner's: it may be freed
 // while a peer still looks, so each peer has a view of its own.
 std::shared_ptr<Mapping> InProcessExchange::find(std::uint32_t peer, std::uint32_t id) {
-  auto mapping = hub_->find(peer, id);
+  auto mapping = relay_->find(peer, id);
   const std::scoped_lock lock(mutex_);
   if (mapping == nullptr || !mapping->adopted()) {
     adopted_.erase({peer, id});
@@ -205,7 +205,7 @@ std::optional<MemoryLoss> InProcessExchange::take_loss(std::uint32_t peer, std::
 bool InProcessExchange::pump() {
   const std::scoped_lock lock(mutex_);
   const auto taken_back = [this](const auto& entry) {
-    return hub_->find(entry.first.first, entry.first.second) == nullptr;
+    return relay_->find(entry.first.first, entry.first.second) == nullptr;
   };
   std::erase_if(adopted_, taken_back);
   std::erase_if(lost_, taken_back);
@@ -213,14 +213,14 @@ bool InProcessExchange::pump() {
 }
 
 void InProcessExchange::poke(std::uint32_t peer, std::uint32_t segment) {
-  hub_->pokes().signal(poke_key(peer, segment));
+  relay_->pokes().signal(poke_key(peer, segment));
 }
 
 Result<std::unique_ptr<PokeReceiver>> InProcessExchange::receive_pokes(std::uint32_t segment) {
   const std::uint64_t key = poke_key(rank_, segment);
-  auto event = hub_->pokes().open(key);
+  auto event = relay_->pokes().open(key);
   if (!event) return event.error();
-  return std::unique_ptr<PokeReceiver>(std::make_unique<InProcessPokes>(hub_, key, *event));
+  return std::unique_ptr<PokeReceiver>(std::make_unique<InProcessPokes>(relay_, key, *event));
 }
 
 }  // namespace tutti

@@ -133,7 +133,7 @@ class SubExchange final : public SegmentExchange {
 };
 
 // The mappings and datagrams of all ranks of one process, shared by their exchanges.
-class InProcessHub {
+class InProcessRelay {
  public:
   void insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping);
   void erase(std::uint32_t rank, std::uint32_t id);
@@ -151,11 +151,12 @@ class InProcessHub {
 
 class InProcessExchange final : public SegmentExchange {
  public:
-  // The hub is shared by the ranks of one process, which end in any order.
-  InProcessExchange(std::shared_ptr<InProcessHub> hub, std::uint32_t rank) : hub_(std::move(hub)), rank_(rank) {}
+  // The relay is shared by the ranks of one process, which end in any order.
+  InProcessExchange(std::shared_ptr<InProcessRelay> relay, std::uint32_t rank)
+      : relay_(std::move(relay)), rank_(rank) {}
 
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
-  void unshare(std::uint32_t id, std::span<const std::uint32_t>) override { hub_->erase(rank_, id); }
+  void unshare(std::uint32_t id, std::span<const std::uint32_t>) override { relay_->erase(rank_, id); }
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
@@ -166,14 +167,14 @@ class InProcessExchange final : public SegmentExchange {
   void poke(std::uint32_t peer, std::uint32_t segment) override;
   Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
   void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override {
-    hub_->post(rank_, peer, channel, datagram);
+    relay_->post(rank_, peer, channel, datagram);
   }
   std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override {
-    return hub_->take_datagram(peer, rank_, channel);
+    return relay_->take_datagram(peer, rank_, channel);
   }
 
  private:
-  std::shared_ptr<InProcessHub> hub_;
+  std::shared_ptr<InProcessRelay> relay_;
   std::uint32_t rank_;
   std::mutex mutex_;
   std::uint32_t last_id_ = 0;

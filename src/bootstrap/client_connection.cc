@@ -1,4 +1,4 @@
-#include "bootstrap/rank_line.h"
+#include "bootstrap/client_connection.h"
 
 #include <algorithm>
 
@@ -18,13 +18,13 @@ constexpr std::size_t kMostAtOnce = 1 << 20;        // bytes that are read by TL
 
 }  // namespace
 
-bool RankLine::over(TimePoint deadline) const {
+bool ClientConnection::over(TimePoint deadline) const {
   return Clock::now() >= deadline || (stop_ != nullptr && stop_->load());
 }
 
 // Starts one operation and runs the loop until it has ended. A passed deadline cancels it, also when the other end
 // sends so fast that there is always something to read.
-error_code RankLine::run_to_end(const std::function<void(Done)>& start, TimePoint deadline) {
+error_code ClientConnection::run_to_end(const std::function<void(Done)>& start, TimePoint deadline) {
   std::optional<error_code> result;
   start([&](error_code error) { result = error; });
   while (!result) {
@@ -51,7 +51,7 @@ error_code RankLine::run_to_end(const std::function<void(Done)>& start, TimePoin
 
 // If an exception leaves an operation, that operation is still known to the loop, and its buffers are gone: no other
 // one is started on this line, because it would run the first one, too.
-error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadline) {
+error_code ClientConnection::run(const std::function<void(Done)>& start, TimePoint deadline) {
   if (unfinished_) return asio::error::shut_down;
   unfinished_ = true;
   const error_code error = run_to_end(start, deadline);
@@ -59,14 +59,14 @@ error_code RankLine::run(const std::function<void(Done)>& start, TimePoint deadl
   return error;
 }
 
-error_code RankLine::connect(const tcp::endpoint& where, TimePoint deadline) {
+error_code ClientConnection::connect(const tcp::endpoint& where, TimePoint deadline) {
   const error_code error = run([&](const Done& done) { socket_.async_connect(where, done); }, deadline);
   error_code ignored;
   if (!error) socket_.set_option(tcp::no_delay(true), ignored);
   return error;
 }
 
-Status RankLine::encrypt(const Key& key) {
+Status ClientConnection::encrypt(const Key& key) {
   auto session = TlsSession::create({.end = TlsSession::End::kClient, .key = key});
   if (!session) return session.error();
   error_code error;
@@ -77,16 +77,16 @@ Status RankLine::encrypt(const Key& key) {
   return {};
 }
 
-bool RankLine::wait(tcp::socket::wait_type what, TimePoint deadline) {
+bool ClientConnection::wait(tcp::socket::wait_type what, TimePoint deadline) {
   return !run([&](const Done& done) { socket_.async_wait(what, done); }, deadline);
 }
 
-bool RankLine::write(const std::string& body, TimePoint deadline) {
+bool ClientConnection::write(const std::string& body, TimePoint deadline) {
   if (!torn_) torn_ = !write_whole(body, deadline);
   return !torn_;
 }
 
-bool RankLine::write_whole(const std::string& body, TimePoint deadline) {
+bool ClientConnection::write_whole(const std::string& body, TimePoint deadline) {
   std::string bytes = wire::frame(body);
   if (tls_ == nullptr) {
     const auto start = [&](const Done& done) {
@@ -101,14 +101,14 @@ bool RankLine::write_whole(const std::string& body, TimePoint deadline) {
     if (moved.ended) return false;
     sent += moved.bytes;
     if (moved.bytes > 0) continue;
-    const bool hears = !tls_->established() && !tls_->unsent();  // what the hub answers in the handshake
+    const bool hears = !tls_->established() && !tls_->unsent();  // what the server answers in the handshake
     if (!wait(hears ? tcp::socket::wait_read : tcp::socket::wait_write, deadline)) return false;
   }
   return true;
 }
 
 // By TLS: what there is now. False: the line has ended.
-bool RankLine::receive(std::span<char> into, std::size_t& have) {
+bool ClientConnection::receive(std::span<char> into, std::size_t& have) {
   iovec part{.iov_base = into.data() + have, .iov_len = std::min(into.size() - have, kMostAtOnce)};
   const Moved moved = tls_->receive(socket_.native_handle(), {&part, 1});
   have += moved.bytes;
@@ -116,7 +116,7 @@ bool RankLine::receive(std::span<char> into, std::size_t& have) {
   return !moved.ended;
 }
 
-bool RankLine::read_whole(std::span<char> into, std::size_t& have, TimePoint deadline) {
+bool ClientConnection::read_whole(std::span<char> into, std::size_t& have, TimePoint deadline) {
   if (tls_ == nullptr) {
     const asio::mutable_buffer rest = asio::buffer(into.data(), into.size()) + have;
     const auto start = [&](const Done& done) {
@@ -135,7 +135,7 @@ bool RankLine::read_whole(std::span<char> into, std::size_t& have, TimePoint dea
   return true;
 }
 
-std::optional<std::string> RankLine::read(std::size_t longest, TimePoint deadline) {
+std::optional<std::string> ClientConnection::read(std::size_t longest, TimePoint deadline) {
   if (!read_whole(header_, have_, deadline)) return {};
   have_ = 0;
   const std::size_t length = wire::frame_length(header_);
@@ -146,7 +146,7 @@ std::optional<std::string> RankLine::read(std::size_t longest, TimePoint deadlin
   return body;
 }
 
-bool RankLine::wait_readable(TimePoint deadline) {
+bool ClientConnection::wait_readable(TimePoint deadline) {
   if (tls_ == nullptr) return wait(tcp::socket::wait_read, deadline);
   while (have_ == 0 && receive(header_, have_)) {
     if (have_ == 0 && !wait(tcp::socket::wait_read, deadline)) return false;

@@ -1,4 +1,4 @@
-// HubLine and RankLine, the two ends of set-up's connections, over real sockets of one process.
+// ServerConnection and ClientConnection, the two ends of set-up's connections, over real sockets of one process.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
-#include "bootstrap/hub_line.h"
-#include "bootstrap/rank_line.h"
+#include "bootstrap/client_connection.h"
+#include "bootstrap/server_connection.h"
 
 namespace tutti::detail {
 namespace {
@@ -22,12 +22,12 @@ using std::chrono::seconds;
 
 std::chrono::steady_clock::time_point in(milliseconds time) { return std::chrono::steady_clock::now() + time; }
 
-// A hub's line, and a socket that is connected to it.
+// A server's line, and a socket that is connected to it.
 struct Connection {
   Connection() {
     tcp::acceptor acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
     peer.connect(acceptor.local_endpoint());
-    line = std::make_shared<HubLine>(io, acceptor.accept());
+    line = std::make_shared<ServerConnection>(io, acceptor.accept());
   }
   void wait_for_bytes() const {
     pollfd look{.fd = line->socket.native_handle(), .events = POLLIN, .revents = 0};
@@ -35,16 +35,16 @@ struct Connection {
   }
   asio::io_context io;
   tcp::socket peer{io};
-  std::shared_ptr<HubLine> line;
+  std::shared_ptr<ServerConnection> line;
 };
 
-// What was read may wait in the loop's queue when another handler closes the line. A hub that goes on with it then
+// What was read may wait in the loop's queue when another handler closes the line. A server that goes on with it then
 // would admit a rank whose connection it has just closed, and wait for it until the deadline.
-TEST(HubLine, WhatEndsBehindItsCloseIsNotTold) {
+TEST(ServerConnection, WhatEndsBehindItsCloseIsNotTold) {
   for (const bool encrypted : {false, true}) {
     SCOPED_TRACE(encrypted ? "by TLS" : "in clear");
     Connection connection;
-    HubLine& line = *connection.line;
+    ServerConnection& line = *connection.line;
     asio::write(connection.peer, asio::buffer("four", 4));
     connection.wait_for_bytes();
     if (encrypted) {
@@ -52,7 +52,7 @@ TEST(HubLine, WhatEndsBehindItsCloseIsNotTold) {
     }
     int told = 0;
     const auto count = [&told](error_code) { ++told; };
-    line.push(std::make_shared<const HubLine::Body>("a word"));
+    line.push(std::make_shared<const ServerConnection::Body>("a word"));
     line.read(asio::buffer(line.header), count);  // there is enough: it ends at once, and waits to be told
     line.write(count);
     line.close();
@@ -61,7 +61,7 @@ TEST(HubLine, WhatEndsBehindItsCloseIsNotTold) {
   }
 }
 
-TEST(HubLine, HoldsNothingOnceItIsClosed) {
+TEST(ServerConnection, HoldsNothingOnceItIsClosed) {
   for (const bool encrypted : {false, true}) {
     SCOPED_TRACE(encrypted ? "by TLS" : "in clear");
     Connection connection;
@@ -69,7 +69,7 @@ TEST(HubLine, HoldsNothingOnceItIsClosed) {
       ASSERT_TRUE(connection.line->encrypt(Key{}));
     }
     const auto hold = [line = connection.line](error_code) {};
-    connection.line->push(std::make_shared<const HubLine::Body>("a word"));
+    connection.line->push(std::make_shared<const ServerConnection::Body>("a word"));
     connection.line->read(asio::buffer(connection.line->header), hold);
     connection.line->write(hold);
     connection.line->close();
@@ -81,24 +81,24 @@ TEST(HubLine, HoldsNothingOnceItIsClosed) {
 }
 
 // A rank says that it leaves also behind a word that did not go out whole.
-TEST(RankLine, SaysNothingBehindAWordThatWasCutShort) {
+TEST(ClientConnection, SaysNothingBehindAWordThatWasCutShort) {
   for (const bool encrypted : {false, true}) {
     SCOPED_TRACE(encrypted ? "by TLS" : "in clear");
     asio::io_context io;
     tcp::acceptor acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
-    RankLine line(io, nullptr);
+    ClientConnection line(io, nullptr);
     ASSERT_FALSE(line.connect(acceptor.local_endpoint(), in(seconds(60))));
-    tcp::socket hub = acceptor.accept();  // reads no more than the handshake
+    tcp::socket server = acceptor.accept();  // reads no more than the handshake
     std::unique_ptr<TlsSession> session;
     if (encrypted) {
       auto made = TlsSession::create({.end = TlsSession::End::kServer, .key = Key{}});
       ASSERT_TRUE(made) << made.error().message;
       session = std::move(*made);
-      hub.native_non_blocking(true);
+      server.native_non_blocking(true);
       ASSERT_TRUE(line.encrypt(Key{}).ok());
-      pollfd look{.fd = hub.native_handle(), .events = POLLIN, .revents = 0};
+      pollfd look{.fd = server.native_handle(), .events = POLLIN, .revents = 0};
       ASSERT_EQ(poll(&look, 1, 60'000), 1);
-      session->advance(hub.native_handle());
+      session->advance(server.native_handle());
     }
     ASSERT_TRUE(line.write("a word", in(seconds(60))));
     // More than a system holds. The deadline has passed when the first part of it goes.
@@ -108,38 +108,38 @@ TEST(RankLine, SaysNothingBehindAWordThatWasCutShort) {
 }
 
 // Sends bytes as fast as they are taken, until the other end closes.
-void flood(tcp::socket& hub, TlsSession* session) {
+void flood(tcp::socket& server, TlsSession* session) {
   std::string part(1 << 20, '\4');
   error_code ended;
-  while (session == nullptr && !ended) asio::write(hub, asio::buffer(part), ended);
+  while (session == nullptr && !ended) asio::write(server, asio::buffer(part), ended);
   Moved moved;
   while (session != nullptr && !moved.ended) {
     iovec piece{.iov_base = part.data(), .iov_len = part.size()};
-    moved = session->send(hub.native_handle(), {&piece, 1});
-    pollfd look{.fd = hub.native_handle(), .events = POLLOUT, .revents = 0};
+    moved = session->send(server.native_handle(), {&piece, 1});
+    pollfd look{.fd = server.native_handle(), .events = POLLOUT, .revents = 0};
     poll(&look, 1, 100);
   }
 }
 
 // A frame whose bytes are always there when they are asked for ends at the deadline, or when another thread has ended
 // the wait.
-TEST(RankLine, BytesThatKeepComingDoNotMoveTheDeadline) {
+TEST(ClientConnection, BytesThatKeepComingDoNotMoveTheDeadline) {
   for (const bool encrypted : {false, true}) {
     for (const bool stopped : {false, true}) {
       SCOPED_TRACE(std::string(encrypted ? "by TLS" : "in clear") + (stopped ? ", stopped" : ", too late"));
       asio::io_context io;
       tcp::acceptor acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
       std::atomic<bool> stop = false;
-      RankLine line(io, &stop);
+      ClientConnection line(io, &stop);
       ASSERT_FALSE(line.connect(acceptor.local_endpoint(), in(seconds(60))));
-      tcp::socket hub = acceptor.accept();
+      tcp::socket server = acceptor.accept();
       std::unique_ptr<TlsSession> session;
       if (encrypted) {
         session = std::move(*TlsSession::create({.end = TlsSession::End::kServer, .key = Key{}}));
-        hub.native_non_blocking(true);
+        server.native_non_blocking(true);
         ASSERT_TRUE(line.encrypt(Key{}).ok());
       }
-      std::thread sends([&] { flood(hub, session.get()); });
+      std::thread sends([&] { flood(server, session.get()); });
       stop = stopped;
       // The first four bytes of the flood are a length, too: 64 MiB.
       const auto frame = line.read(0xffffffff, in(stopped ? seconds(60) : milliseconds(-1)));

@@ -1,4 +1,4 @@
-// Starts a RendezvousHub in a thread of its own. The owner waits for the end of the thread, or detaches it.
+// Starts a RendezvousServer in a thread of its own. The owner waits for the end of the thread, or detaches it.
 
 // clang-format off
 #include <utility>  // before Asio 1.74, which forgets it
@@ -14,57 +14,59 @@
 #include "base/exceptions.h"
 #include "base/system_error.h"
 #include "base/thread.h"
-#include "bootstrap/hub_core.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
+#include "bootstrap/server_core.h"
 
 namespace tutti {
 
-void RendezvousHub::Core::leave() noexcept {
+void RendezvousServer::Core::leave() noexcept {
   const bool posted = runs_through([&] { boost::asio::post(io_, [this] { owner_left(); }); });
   if (!posted) io_.stop();  // its ranks see the closed connections
 }
 
-bool RendezvousHub::Core::ended_after_leave() {
+bool RendezvousServer::Core::ended_after_leave() {
   std::unique_lock lock(going_);
   gone_.wait(lock, [this] { return may_go_; });
   return ended_;
 }
 
-void RendezvousHub::Core::let_owner_go(bool ended) {
+void RendezvousServer::Core::let_owner_go(bool ended) {
   const std::scoped_lock lock(going_);
   may_go_ = true;
   ended_ |= ended;
   gone_.notify_all();
 }
 
-RendezvousHub::RendezvousHub(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+RendezvousServer::RendezvousServer(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
-int RendezvousHub::shortage() const { return core_->shortage(); }
+int RendezvousServer::shortage() const { return core_->shortage(); }
 
-void RendezvousHub::set_succeeded() { core_->set_succeeded(); }
+void RendezvousServer::set_succeeded() { core_->set_succeeded(); }
 
-RendezvousHub::~RendezvousHub() {
+RendezvousServer::~RendezvousServer() {
   if (!thread_.joinable()) return;
   core_->leave();
   core_->ended_after_leave() ? thread_.join() : thread_.detach();
 }
 
-Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(Listener listener, const HubOptions& options) {
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(Listener listener,
+                                                                  const RendezvousServerOptions& options) {
   std::vector<Listener> listeners;
   listeners.push_back(std::move(listener));
   return start(std::move(listeners), options);
 }
 
-Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(std::vector<Listener> listeners,
-                                                            const HubOptions& options) {
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(std::vector<Listener> listeners,
+                                                                  const RendezvousServerOptions& options) {
   TUTTI_ASSERT(!listeners.empty() && options.job_id.size() <= wire::kMaxJobIdBytes);
   const auto failed = [](const std::string& words) {
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "set-up failed: " + words};
   };
   try {
-    std::unique_ptr<RendezvousHub> hub(new RendezvousHub(std::make_shared<Core>(std::move(listeners), options)));
-    hub->thread_ = start_thread([core = hub->core_] { core->run(); });
-    return hub;
+    std::unique_ptr<RendezvousServer> server(
+        new RendezvousServer(std::make_shared<Core>(std::move(listeners), options)));
+    server->thread_ = start_thread([core = server->core_] { core->run(); });
+    return server;
   } catch (const std::system_error& error) {
     return failed(words_of_unstarted_thread(error));
   } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
@@ -74,6 +76,6 @@ Result<std::unique_ptr<RendezvousHub>> RendezvousHub::start(std::vector<Listener
   }
 }
 
-void RendezvousHub::detach(std::unique_ptr<RendezvousHub> hub) { hub->thread_.detach(); }
+void RendezvousServer::detach(std::unique_ptr<RendezvousServer> server) { server->thread_.detach(); }
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// RankLine: a rank's connection to a RendezvousHub, with whole-frame operations that end at a deadline; by TLS from
-// encrypt() on. One thread at a time.
+// ClientConnection: a rank's connection to a RendezvousServer, with whole-frame operations that end at a deadline; by
+// TLS from encrypt() on. One thread at a time.
 #pragma once
 
 // clang-format off
@@ -22,11 +22,11 @@
 
 namespace tutti::detail {
 
-class RankLine {
+class ClientConnection {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   // `stop`, if any, ends waits as a deadline does.
-  RankLine(boost::asio::io_context& io, const std::atomic<bool>* stop) : io_(io), socket_(io), stop_(stop) {}
+  ClientConnection(boost::asio::io_context& io, const std::atomic<bool>* stop) : io_(io), socket_(io), stop_(stop) {}
 
   // Empty: connected.
   boost::system::error_code connect(const boost::asio::ip::tcp::endpoint& where, TimePoint deadline);
@@ -39,7 +39,7 @@ class RankLine {
   std::optional<std::string> read(std::size_t longest, TimePoint deadline);
   // Waits until something can be read, the end included. False: the deadline has passed.
   bool wait_readable(TimePoint deadline);
-  // By whoever sits between: what has come did not come from the hub.
+  // By whoever sits between: what has come did not come from the server.
   bool altered() const { return altered_; }
   boost::asio::ip::tcp::socket& socket() { return socket_; }
 

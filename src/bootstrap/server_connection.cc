@@ -1,4 +1,4 @@
-#include "bootstrap/hub_line.h"
+#include "bootstrap/server_connection.h"
 
 #include <algorithm>
 #include <array>
@@ -12,13 +12,13 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 // What has ended well may still be in the loop's queue when another handler closes the line.
-std::function<void(error_code, std::size_t)> HubLine::told_while_open(Done done) {
+std::function<void(error_code, std::size_t)> ServerConnection::told_while_open(Done done) {
   return [self = shared_from_this(), done = std::move(done)](error_code error, std::size_t) {
     if (self->socket.is_open()) done(error);
   };
 }
 
-void HubLine::read(asio::mutable_buffer into, Done done) {
+void ServerConnection::read(asio::mutable_buffer into, Done done) {
   if (!socket.is_open()) return;
   if (tls_ == nullptr) return asio::async_read(socket, into, told_while_open(std::move(done)));
   into_ = into;
@@ -26,14 +26,14 @@ void HubLine::read(asio::mutable_buffer into, Done done) {
   pump();
 }
 
-void HubLine::write(Done done) {
+void ServerConnection::write(Done done) {
   if (!socket.is_open()) return;
   if (tls_ == nullptr) return asio::async_write(socket, next_bytes(), told_while_open(std::move(done)));
   writing_ = {.moved = 0, .done = std::move(done)};
   pump();
 }
 
-bool HubLine::encrypt(const Key& key) {
+bool ServerConnection::encrypt(const Key& key) {
   auto session = TlsSession::create({.end = TlsSession::End::kServer, .key = key});
   error_code error;
   socket.native_non_blocking(true, error);
@@ -42,21 +42,21 @@ bool HubLine::encrypt(const Key& key) {
   return true;
 }
 
-void HubLine::close() {
+void ServerConnection::close() {
   error_code ignored;
   socket.close(ignored);
   reading_ = {};
   writing_ = {};
 }
 
-void HubLine::finish(Pending& pending, error_code error) {
+void ServerConnection::finish(Pending& pending, error_code error) {
   asio::post(socket.get_executor(), [self = shared_from_this(), done = std::move(pending.done), error] {
     if (self->socket.is_open()) done(error);
   });
   pending = {};
 }
 
-void HubLine::pump_read() {
+void ServerConnection::pump_read() {
   if (!reading_.done) return;
   const asio::mutable_buffer rest = into_ + reading_.moved;
   iovec part{.iov_base = rest.data(), .iov_len = rest.size()};
@@ -66,7 +66,7 @@ void HubLine::pump_read() {
   if (moved.ended || reading_.moved == into_.size()) finish(reading_, moved.ended ? asio::error::eof : error_code());
 }
 
-void HubLine::pump_write() {
+void ServerConnection::pump_write() {
   while (writing_.done) {
     std::vector<iovec> parts;
     std::size_t skip = writing_.moved;
@@ -87,7 +87,7 @@ void HubLine::pump_write() {
 // What can be done now, and waits for the rest. Writing may read a handshake's words, and more behind them; reading may
 // answer them: so each is tried again behind the other. Reading comes last: what writing has taken from the system
 // wakes nobody.
-void HubLine::pump() {
+void ServerConnection::pump() {
   if (!socket.is_open()) return;
   for (int turn = 0; turn < 2; ++turn) {
     pump_read();
@@ -101,7 +101,7 @@ void HubLine::pump() {
   if (tls_->unsent() || (writing_.done && !handshake)) wait(tcp::socket::wait_write, waits_to_write_);
 }
 
-void HubLine::wait(tcp::socket::wait_type what, bool& waits) {
+void ServerConnection::wait(tcp::socket::wait_type what, bool& waits) {
   if (std::exchange(waits, true)) return;
   socket.async_wait(what, [self = shared_from_this(), &waits](error_code error) {
     waits = false;

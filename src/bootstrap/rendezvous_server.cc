@@ -2,7 +2,7 @@
 #include <utility>  // before Asio 1.74, which forgets it
 // clang-format on
 
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,7 +23,7 @@
 #include "base/exceptions.h"
 #include "base/system_error.h"
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/hub_core.h"
+#include "bootstrap/server_core.h"
 
 namespace tutti {
 namespace {
@@ -64,7 +64,7 @@ std::string words_of_altered(std::int32_t rank) {
 
 }  // namespace
 
-RendezvousHub::Core::Core(std::vector<Listener> listeners, const HubOptions& options)
+RendezvousServer::Core::Core(std::vector<Listener> listeners, const RendezvousServerOptions& options)
     : options_(options),
       deadline_(io_),
       farewell_(io_),
@@ -79,14 +79,14 @@ RendezvousHub::Core::Core(std::vector<Listener> listeners, const HubOptions& opt
   if (size_) lines_.resize(index(*size_));
 }
 
-RendezvousHub::Core::~Core() {  // what lines have yet to do holds them
+RendezvousServer::Core::~Core() {  // what lines have yet to do holds them
   for (const LinePtr& line : lines_) {
     if (line != nullptr) line->close();
   }
   for (const auto& [number, line] : strangers_) line->close();
 }
 
-void RendezvousHub::Core::run() {
+void RendezvousServer::Core::run() {
   try {
     set_deadline(options_.first_patience_ms);
     for (Door& door : doors_) accept_next(door);
@@ -99,7 +99,7 @@ void RendezvousHub::Core::run() {
 
 // Tells the ranks why their set-up ends or, if there is no memory for that either, closes their connections. Called
 // while the exception is handled.
-void RendezvousHub::Core::end_by_exception() noexcept {
+void RendezvousServer::Core::end_by_exception() noexcept {
   const Error error = error_of_exception(ErrorScope::kCommunicator, options_.size ? 0 : -1, "the server of the set-up");
   runs_through([&] {
     close_doors();
@@ -113,7 +113,7 @@ void RendezvousHub::Core::end_by_exception() noexcept {
   for (const auto& [number, line] : strangers_) line->close();
 }
 
-void RendezvousHub::Core::set_deadline(std::int64_t after_ms) {
+void RendezvousServer::Core::set_deadline(std::int64_t after_ms) {
   deadline_ms_ = std::clamp<std::int64_t>(after_ms, 1, kMaxPatienceMs);
   deadline_.expires_after(milliseconds(deadline_ms_));
   deadline_.async_wait([this](error_code cancelled) {
@@ -121,12 +121,12 @@ void RendezvousHub::Core::set_deadline(std::int64_t after_ms) {
   });
 }
 
-void RendezvousHub::Core::close_doors() {
+void RendezvousServer::Core::close_doors() {
   error_code ignored;
   for (Door& door : doors_) door.acceptor.close(ignored);
 }
 
-void RendezvousHub::Core::accept_next(Door& door) {
+void RendezvousServer::Core::accept_next(Door& door) {
   if (!door.acceptor.is_open()) return;  // a completion may still be queued when the acceptor is closed
   door.acceptor.async_accept([this, &door](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
@@ -149,14 +149,14 @@ void RendezvousHub::Core::accept_next(Door& door) {
 }
 
 // The stranger that has been here longest goes: who has the key needs a moment only, and comes again.
-void RendezvousHub::Core::make_room() {
+void RendezvousServer::Core::make_room() {
   if (strangers_.empty()) return;
   note_refusal("connections that did not say who they are");
   end(LinePtr(strangers_.begin()->second));
 }
 
 // Reads the hello of one newcomer; others are accepted meanwhile.
-void RendezvousHub::Core::greet(const LinePtr& line) {
+void RendezvousServer::Core::greet(const LinePtr& line) {
   error_code ignored;
   line->socket.set_option(tcp::no_delay(true), ignored);
   line->number = ++came_;
@@ -171,7 +171,7 @@ void RendezvousHub::Core::greet(const LinePtr& line) {
   read_frame(line, wire::kMaxHelloBytes, &Core::take_hello);
 }
 
-void RendezvousHub::Core::read_frame(const LinePtr& line, std::size_t longest, Next next) {
+void RendezvousServer::Core::read_frame(const LinePtr& line, std::size_t longest, Next next) {
   line->read(asio::buffer(line->header), [=, this](error_code error) {
     if (error) return end(line);
     const std::size_t length = wire::frame_length(line->header);
@@ -188,7 +188,7 @@ void RendezvousHub::Core::read_frame(const LinePtr& line, std::size_t longest, N
 }
 
 // What is wrong before anything is proved. Strangers learn from it that Tutti listens here, and its protocol.
-std::string RendezvousHub::Core::fault_of_hello(const LinePtr& line) const {
+std::string RendezvousServer::Core::fault_of_hello(const LinePtr& line) const {
   const auto protocol = wire::read_protocol(line->body);
   if (protocol && *protocol != wire::kProtocol) {
     return fmt::format("protocol {} is spoken here, not {}: install one version of Tutti", wire::kProtocol, *protocol);
@@ -204,9 +204,9 @@ std::string RendezvousHub::Core::fault_of_hello(const LinePtr& line) const {
 }
 
 // What is wrong with a rank that has the key.
-std::string RendezvousHub::Core::fault_of_rank(const wire::Introduction& rank) const {
+std::string RendezvousServer::Core::fault_of_rank(const wire::Introduction& rank) const {
   if (rank.version != wire::library_version()) {
-    return fmt::format("rank {} runs Tutti {}, the hub {}: install one version", rank.rank,
+    return fmt::format("rank {} runs Tutti {}, the server {}: install one version", rank.rank,
                        wire::version_text(rank.version), wire::version_text(wire::library_version()));
   }
   if (rank.size < 1 || rank.size > 65535) return fmt::format("size {} is outside 1..65535", rank.size);
@@ -223,7 +223,7 @@ std::string RendezvousHub::Core::fault_of_rank(const wire::Introduction& rank) c
 
 // Once all have come, and before anybody tells anything: ranks that do not agree on TUTTI_ENCRYPT would tell each other
 // in clear what one of them wants hidden. Within a machine nobody reads it, and the library may be missing.
-std::optional<Error> RendezvousHub::Core::fault_of_encryption() const {
+std::optional<Error> RendezvousServer::Core::fault_of_encryption() const {
   const auto fault = [](ErrorCode code, std::int32_t rank, std::string words) {
     return Error{code, ErrorScope::kCommunicator, rank, std::move(words)};
   };
@@ -249,7 +249,7 @@ std::optional<Error> RendezvousHub::Core::fault_of_encryption() const {
                words_of_missing(options_.size ? "on rank 0" : "where the unique id was made"));
 }
 
-void RendezvousHub::Core::refuse(const LinePtr& line, const std::string& reason) {
+void RendezvousServer::Core::refuse(const LinePtr& line, const std::string& reason) {
   note_refusal(reason);
   line->refused = true;
   send(line, '\0' + reason);
@@ -262,17 +262,17 @@ void RendezvousHub::Core::refuse(const LinePtr& line, const std::string& reason)
   });
 }
 
-void RendezvousHub::Core::take_hello(const LinePtr& line) {
+void RendezvousServer::Core::take_hello(const LinePtr& line) {
   const std::string fault = fault_of_hello(line);
   if (!fault.empty()) return refuse(line, fault);
   if (!random_bytes(line->nonce)) return end(line);
   wire::Challenge challenge{.nonce = line->nonce};
-  challenge.proof = wire::hub_proof(options_.key.key, line->hello, challenge);
+  challenge.proof = wire::server_proof(options_.key.key, line->hello, challenge);
   send(line, frame('\2', bytes_of(challenge)));
   read_frame(line, sizeof(wire::Answer), &Core::take_answer);
 }
 
-void RendezvousHub::Core::take_answer(const LinePtr& line) {
+void RendezvousServer::Core::take_answer(const LinePtr& line) {
   const auto read = wire::read_answer(line->body);
   const wire::Answer answer = read.value_or(wire::Answer{});
   const Key& key = options_.key.key;
@@ -281,7 +281,7 @@ void RendezvousHub::Core::take_answer(const LinePtr& line) {
     return refuse(
         line, words_of_other_key(options_.key.kind, line->hello.key_kind, fmt::format("rank {}", line->hello.rank)));
   }
-  line->to_hub.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToHub);
+  line->to_server.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToServer);
   line->to_rank.emplace(key, line->hello, line->nonce, wire::Seal::Direction::kToRank);
   if (line->hello.encryption != wire::Encryption::kOn) return take_introduction(line, answer.introduction);
   // The library is loaded for whoever has the key, and for nobody else.
@@ -289,22 +289,22 @@ void RendezvousHub::Core::take_answer(const LinePtr& line) {
   send(line, wire::can_encrypt(TlsLibrary::open().ok()));
 }
 
-// Called once the answer whether the hub can encrypt has been written. If it was yes, everything after it is TLS.
-void RendezvousHub::Core::begin_tls(const LinePtr& line) {
+// Called once the answer whether the server can encrypt has been written. If it was yes, everything after it is TLS.
+void RendezvousServer::Core::begin_tls(const LinePtr& line) {
   const wire::Introduction introduction = *std::exchange(line->proved, std::nullopt);
   const auto key = [&] { return wire::tls_key(options_.key.key, line->hello, line->nonce); };
   if (TlsLibrary::open() && !line->encrypt(key())) return end(line);
   take_introduction(line, introduction);
 }
 
-void RendezvousHub::Core::take_introduction(const LinePtr& line, const wire::Introduction& introduction) {
+void RendezvousServer::Core::take_introduction(const LinePtr& line, const wire::Introduction& introduction) {
   const std::string fault = fault_of_rank(introduction);
-  if (failure_ && !fault.empty()) return end(line);  // one that tries again: it is to look for the next hub
+  if (failure_ && !fault.empty()) return end(line);  // one that tries again: it is to look for the next server
   if (!fault.empty()) return refuse(line, fault);
   admit(line, introduction);
 }
 
-void RendezvousHub::Core::admit(const LinePtr& line, const wire::Introduction& introduction) {
+void RendezvousServer::Core::admit(const LinePtr& line, const wire::Introduction& introduction) {
   strangers_.erase(line->number);
   line->patience.cancel();
   line->rank = introduction.rank;
@@ -322,8 +322,8 @@ void RendezvousHub::Core::admit(const LinePtr& line, const wire::Introduction& i
   read_frame(line, kMostWordBytes, &Core::take_word);
 }
 
-void RendezvousHub::Core::take_word(const LinePtr& line) {
-  auto opened = line->to_hub->open(std::move(line->body));
+void RendezvousServer::Core::take_word(const LinePtr& line) {
+  auto opened = line->to_server->open(std::move(line->body));
   if (!opened) {
     fail(ErrorCode::kRefused, line->rank, words_of_altered(line->rank));
     return end(line);
@@ -343,7 +343,7 @@ void RendezvousHub::Core::take_word(const LinePtr& line) {
 }
 
 // A rank leaves. Where it had waited for others, these are to blame; where others wait for it, it is.
-void RendezvousHub::Core::give_up(const LinePtr& line) {
+void RendezvousServer::Core::give_up(const LinePtr& line) {
   if (failure_) return;  // all have been told why; what is left of a round means nothing now
   if (!complete()) {
     const std::int32_t missing = ranks_without(has_joined).front();
@@ -358,7 +358,7 @@ void RendezvousHub::Core::give_up(const LinePtr& line) {
   }
 }
 
-void RendezvousHub::Core::finish_round() {
+void RendezvousServer::Core::finish_round() {
   if (!complete() || failure_) return;
   for (const LinePtr& line : lines_) {
     if (line->has_quit) {
@@ -379,12 +379,12 @@ void RendezvousHub::Core::finish_round() {
   for (const LinePtr& line : lines_) send(line, body);
 }
 
-void RendezvousHub::Core::send(const LinePtr& line, std::shared_ptr<const Body> body) {
+void RendezvousServer::Core::send(const LinePtr& line, std::shared_ptr<const Body> body) {
   line->push(std::move(body));
   if (line->outbox.size() == 1) write_next(line);
 }
 
-void RendezvousHub::Core::write_next(const LinePtr& line) {
+void RendezvousServer::Core::write_next(const LinePtr& line) {
   line->write([this, line](error_code error) {
     line->outbox.pop_front();
     if (error) line->outbox.clear();  // the pending read tells the rest
@@ -401,7 +401,7 @@ void RendezvousHub::Core::write_next(const LinePtr& line) {
 }
 
 // A connection is over, by the other side's will or ours.
-void RendezvousHub::Core::end(const LinePtr& line) {
+void RendezvousServer::Core::end(const LinePtr& line) {
   if (!line->socket.is_open()) return;
   line->close();
   line->patience.cancel();
@@ -419,7 +419,7 @@ void RendezvousHub::Core::end(const LinePtr& line) {
   stop_when_empty();
 }
 
-std::vector<std::int32_t> RendezvousHub::Core::ranks_without(bool (*has)(const LinePtr&)) const {
+std::vector<std::int32_t> RendezvousServer::Core::ranks_without(bool (*has)(const LinePtr&)) const {
   std::vector<std::int32_t> ranks;
   for (std::size_t rank = 0; rank < lines_.size(); ++rank) {
     if (!has(lines_[rank])) ranks.push_back(static_cast<std::int32_t>(rank));
@@ -427,14 +427,14 @@ std::vector<std::int32_t> RendezvousHub::Core::ranks_without(bool (*has)(const L
   return ranks;
 }
 
-std::string RendezvousHub::Core::missing_text() const {
+std::string RendezvousServer::Core::missing_text() const {
   const auto absent = ranks_without(has_joined);
   if (absent.empty()) return "";
   return fmt::format("; rank(s) {} of {} had not joined{}{}", fmt::join(absent, ", "), lines_.size(),
                      refusals_.empty() ? "" : "; refused were: ", fmt::join(refusals_, "; "));
 }
 
-void RendezvousHub::Core::deadline_passed() {
+void RendezvousServer::Core::deadline_passed() {
   if (joined_ == 0 && !options_.size) {  // nobody came
     close_doors();
     io_.stop();
@@ -450,7 +450,7 @@ void RendezvousHub::Core::deadline_passed() {
 }
 
 // The first failure is the one that all are told.
-void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::string& message) {
+void RendezvousServer::Core::fail(ErrorCode code, std::int32_t rank, const std::string& message) {
   if (failure_) return;
   failure_ = Error{code, ErrorScope::kCommunicator, rank, message};
   if (complete()) close_doors();  // else there are some who have yet to hear of it
@@ -465,7 +465,7 @@ void RendezvousHub::Core::fail(ErrorCode code, std::int32_t rank, const std::str
   stop_when_empty();
 }
 
-void RendezvousHub::Core::owner_left() {
+void RendezvousServer::Core::owner_left() {
   if (failure_ && listens() && !std::exchange(late_, true)) {
     farewell_.expires_after(kLatecomers);
     farewell_.async_wait([this](error_code cancelled) {
@@ -485,11 +485,11 @@ void RendezvousHub::Core::owner_left() {
   stop_when_empty();
 }
 
-void RendezvousHub::Core::stop_when_empty() {
+void RendezvousServer::Core::stop_when_empty() {
   if (!listens() && alive_ == 0) io_.stop();
 }
 
-void RendezvousHub::Core::note_refusal(const std::string& reason) {
+void RendezvousServer::Core::note_refusal(const std::string& reason) {
   const bool known = std::find(refusals_.begin(), refusals_.end(), reason) != refusals_.end();
   if (!known && refusals_.size() < kMaxRefusals) refusals_.push_back(reason);
 }

@@ -1,4 +1,4 @@
-// RendezvousHub: where all ranks of one communicator meet during set-up. It listens, lets in who has the job's key
+// RendezvousServer: where all ranks of one communicator meet during set-up. It listens, lets in who has the job's key
 // (bootstrap_wire.h), and relays the rounds of Bootstrap::all_gather until every rank has left. It is no rank itself:
 // rank 0's process runs it, or the one that made a unique id.
 //
@@ -8,7 +8,8 @@
 // that silent connections in any number keep nobody out. A rank that has joined and whose connection ends, or that
 // gives up, ends the set-up: all others are told who at once.
 //
-// A hub has one thread, which owns all of its state; start(), detach() and the destructor may be called by any thread.
+// A server has one thread, which owns all of its state; start(), detach() and the destructor may be called by any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,7 @@ class Listener {
   std::string address_;
 };
 
-struct HubOptions {
+struct RendezvousServerOptions {
   std::string job_id;
   JobKey key;
   std::optional<std::int32_t> size;       // nothing: what the first rank says
@@ -72,31 +73,33 @@ struct HubOptions {
   std::int64_t hello_patience_ms = 3000;  // for the whole handshake
 };
 
-class RendezvousHub {
+class RendezvousServer {
  public:
   // With at least one listener. Errors: kSystem.
-  static Result<std::unique_ptr<RendezvousHub>> start(std::vector<Listener> listeners, const HubOptions& options);
-  static Result<std::unique_ptr<RendezvousHub>> start(Listener listener, const HubOptions& options);
-  // Ends the hub. Ranks that are still connected get at most 2 s to take what was sent to them. The destructor waits
+  static Result<std::unique_ptr<RendezvousServer>> start(std::vector<Listener> listeners,
+                                                         const RendezvousServerOptions& options);
+  static Result<std::unique_ptr<RendezvousServer>> start(Listener listener, const RendezvousServerOptions& options);
+  // Ends the server. Ranks that are still connected get at most 2 s to take what was sent to them. The destructor waits
   // for that, because the process may end soon. After set_succeeded() it waits for 0.1 s and leaves the rest to the
-  // hub's thread, so that a slow rank does not hold up the owner, unless the set-up has failed for another rank.
-  ~RendezvousHub();
-  RendezvousHub(const RendezvousHub&) = delete;
-  RendezvousHub& operator=(const RendezvousHub&) = delete;
+  // server's thread, so that a slow rank does not hold up the owner, unless the set-up has failed for another rank.
+  ~RendezvousServer();
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // Lets the hub run on by itself: its thread ends after the set-up, after a failed one, or when the patience is over.
-  static void detach(std::unique_ptr<RendezvousHub> hub);
+  // Lets the server run on by itself: its thread ends after the set-up, after a failed one, or when the patience is
+  // over.
+  static void detach(std::unique_ptr<RendezvousServer> server);
 
   // The owner's set-up has succeeded.
   void set_succeeded();
 
-  // Why the hub cannot accept connections at the moment, as an errno: no descriptor is free, for example. 0: it can.
+  // Why the server cannot accept connections at the moment, as an errno: no descriptor is free, for example. 0: it can.
   int shortage() const;
 
  private:
   class Core;
-  explicit RendezvousHub(std::shared_ptr<Core> core);  // without a thread
-  std::shared_ptr<Core> core_;                         // shared with the thread, which may outlive a detached hub
+  explicit RendezvousServer(std::shared_ptr<Core> core);  // without a thread
+  std::shared_ptr<Core> core_;                            // shared with the thread, which may outlive a detached server
   std::thread thread_;
 };
 

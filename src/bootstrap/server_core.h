@@ -1,4 +1,4 @@
-// What a RendezvousHub consists of: its connections, who has come, the present round, and how it failed.
+// What a RendezvousServer consists of: its connections, who has come, the present round, and how it failed.
 #pragma once
 
 // clang-format off
@@ -19,17 +19,17 @@
 
 #include "base/hmac.h"
 #include "bootstrap/bootstrap_wire.h"
-#include "bootstrap/hub_line.h"
-#include "bootstrap/rendezvous_hub.h"
+#include "bootstrap/rendezvous_server.h"
+#include "bootstrap/server_connection.h"
 #include "tutti/result.h"
 
 namespace tutti {
 
-// All of it belongs to the hub's thread, except for shortage(), set_succeeded(), leave() and
+// All of it belongs to the server's thread, except for shortage(), set_succeeded(), leave() and
 // ended_after_leave().
-class RendezvousHub::Core {
+class RendezvousServer::Core {
  public:
-  Core(std::vector<Listener> listeners, const HubOptions& options);
+  Core(std::vector<Listener> listeners, const RendezvousServerOptions& options);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -42,11 +42,11 @@ class RendezvousHub::Core {
   bool ended_after_leave();
 
  private:
-  using Line = detail::HubLine;
+  using Line = detail::ServerConnection;
   using Body = Line::Body;
   using LinePtr = std::shared_ptr<Line>;
   using Next = void (Core::*)(const LinePtr&);
-  struct Door {  // one of the addresses that the hub listens on
+  struct Door {  // one of the addresses that the server listens on
     explicit Door(boost::asio::io_context& io) : acceptor(io), retry(io) {}
     boost::asio::ip::tcp::acceptor acceptor;
     boost::asio::steady_timer retry;
@@ -88,7 +88,7 @@ class RendezvousHub::Core {
   static bool has_blob(const LinePtr& line) { return line->blob.has_value(); }
   std::string missing_text() const;
 
-  const HubOptions options_;
+  const RendezvousServerOptions options_;
   boost::asio::io_context io_;
   std::deque<Door> doors_;  // at least one; all are open, or none
   boost::asio::steady_timer deadline_, farewell_, release_;

@@ -1,5 +1,5 @@
-// HubLine: one connection of a RendezvousHub, and what waits to be sent on it; by TLS from encrypt() on. The hub's
-// thread.
+// ServerConnection: one connection of a RendezvousServer, and what waits to be sent on it; by TLS from encrypt() on.
+// The server's thread.
 #pragma once
 
 // clang-format off
@@ -22,7 +22,7 @@
 
 namespace tutti::detail {
 
-struct HubLine : std::enable_shared_from_this<HubLine> {
+struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   // Called from the io_context's loop, with an error where the line has ended; never once it is closed.
   using Done = std::function<void(boost::system::error_code)>;
   // A body that many ranks may get, and the SHA-256 of it, by which each one's seal is made.
@@ -38,7 +38,8 @@ struct HubLine : std::enable_shared_from_this<HubLine> {
     std::size_t seal_bytes = 0;
   };
 
-  HubLine(boost::asio::io_context& io, boost::asio::ip::tcp::socket given) : socket(std::move(given)), patience(io) {}
+  ServerConnection(boost::asio::io_context& io, boost::asio::ip::tcp::socket given)
+      : socket(std::move(given)), patience(io) {}
 
   // All of `into`, or of the first parcel; one of each at a time. Nothing, once the line is closed.
   void read(boost::asio::mutable_buffer into, Done done);
@@ -73,11 +74,11 @@ struct HubLine : std::enable_shared_from_this<HubLine> {
   boost::asio::steady_timer patience;
   std::uint64_t number = 0;  // in the order of coming
   wire::Hello hello;
-  wire::Nonce nonce{};                        // what it is challenged with
-  std::optional<wire::Seal> to_hub, to_rank;  // once it has proved that it has the key
-  std::int32_t rank = -1;                     // until it is admitted
-  std::optional<wire::Introduction> proved;   // of a rank that waits for TLS to begin
-  bool comes_from_here = false;               // from this machine
+  wire::Nonce nonce{};                           // what it is challenged with
+  std::optional<wire::Seal> to_server, to_rank;  // once it has proved that it has the key
+  std::int32_t rank = -1;                        // until it is admitted
+  std::optional<wire::Introduction> proved;      // of a rank that waits for TLS to begin
+  bool comes_from_here = false;                  // from this machine
   bool has_quit = false;
   bool refused = false;
   std::optional<std::string> blob;  // of the present round
