@@ -58,10 +58,10 @@ void run_on(int core) {
 
 void prepare_call(benchmark::State& state) {
   auto ends = transports();
-  World world{.clock = std::make_shared<SteadyClock>(),
-              .waiter = std::make_unique<AdaptiveWaiter>(WaitLimits{}),
-              .transport = std::move(ends[0]),
-              .prover = std::make_shared<Prover>(true)};
+  Environment world{.clock = std::make_shared<SteadyClock>(),
+                    .waiter = std::make_unique<AdaptiveWaiter>(WaitLimits{}),
+                    .transport = std::move(ends[0]),
+                    .prover = std::make_shared<Prover>(true)};
   detail::CommunicatorImpl communicator(0, kRanks, std::move(world), std::chrono::seconds(1));
   std::vector<float> data(static_cast<std::size_t>(state.range(0)) / sizeof(float));
   const CollectiveCall call{

@@ -288,8 +288,8 @@ std::optional<DevicePolicy> parse_device_calls(std::string_view name) {
 
 std::optional<AttachPolicy> parse_attach(std::string_view name) { return parse_word<AttachPolicy>(name, kAttach); }
 
-Environment process_environment() {
-  Environment environment;
+EnvironmentVariables process_environment() {
+  EnvironmentVariables environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line(*entry);
     const std::size_t equals = line.find('=');

@@ -107,8 +107,8 @@ struct Config {
 };
 
 // All variables of this process: what launchers other than `tutti run` say stands beside the TUTTI_* ones.
-using Environment = std::map<std::string, std::string, std::less<>>;
-Environment process_environment();
+using EnvironmentVariables = std::map<std::string, std::string, std::less<>>;
+EnvironmentVariables process_environment();
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 

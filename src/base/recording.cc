@@ -27,7 +27,7 @@ bool is_recording(std::string_view name) {
   return name.starts_with("tutti-") && (name.ends_with(kSuffix) || name.ends_with(kEndedSuffix));
 }
 
-std::vector<std::string> folders(std::string_view chosen, const Environment& environment) {
+std::vector<std::string> folders(std::string_view chosen, const EnvironmentVariables& environment) {
   if (!chosen.empty()) return {std::string(chosen)};
   std::vector<std::string> found;
   const auto absolute_path = [&](const char* name) {

@@ -146,7 +146,7 @@ bool is_recording(std::string_view name);
 
 // Where recordings are looked for, and made in the first that serves: `chosen` alone if it is not empty
 // (TUTTI_RECORD_DIR), else folders of this user's; shared memory last, where nothing is to outlive a job.
-std::vector<std::string> folders(std::string_view chosen, const Environment& environment);
+std::vector<std::string> folders(std::string_view chosen, const EnvironmentVariables& environment);
 
 // A number of 64 bits as one of 32 that does not give it away.
 std::uint32_t fold(std::uint64_t id);

@@ -112,7 +112,7 @@ Result<JobKey> machine_key_in(const std::string& path) {
 
 }  // namespace
 
-std::vector<std::string> machine_key_folders(uid_t user, const Environment& environment) {
+std::vector<std::string> machine_key_folders(uid_t user, const EnvironmentVariables& environment) {
   std::vector<std::string> folders;
   const std::string runtime = fmt::format("/run/user/{}", user);
   if (access(runtime.c_str(), W_OK) == 0) folders.push_back(runtime + "/tutti");

@@ -54,7 +54,7 @@ Result<JobKey> machine_key(std::span<const std::string> folders);
 // The folders that find_job_key() gives it. Folders that depend on the user's number alone come first, because the
 // environments of a job's ranks may differ. TMPDIR and XDG_CACHE_HOME are asked only if those cannot be used: for
 // example if the system's temporary files are read-only, or if another user has taken the name there.
-std::vector<std::string> machine_key_folders(uid_t user, const Environment& environment);
+std::vector<std::string> machine_key_folders(uid_t user, const EnvironmentVariables& environment);
 
 // The key that the secret of a unique id gives, and the job id, which may be seen.
 JobKey key_of_secret(std::string_view secret);

@@ -20,7 +20,7 @@ Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope
 // Reads variables of one launcher into its LaunchInfo and remembers the first thing that is wrong.
 class Reader {
  public:
-  Reader(const Environment& environment, std::string launcher) : environment_(environment) {
+  Reader(const EnvironmentVariables& environment, std::string launcher) : environment_(environment) {
     info.launcher = std::move(launcher);
   }
 
@@ -107,7 +107,7 @@ class Reader {
   LaunchInfo info;
 
  private:
-  const Environment& environment_;
+  const EnvironmentVariables& environment_;
   std::string rank_name_, size_name_, local_rank_name_, local_size_name_;
   std::optional<Error> error_;
 };
@@ -226,7 +226,7 @@ Result<LaunchInfo> read_torch_environment(Reader reader, const PortRange& ports)
 }
 
 // Whoever started this rank, `tutti run` aside.
-Result<LaunchInfo> detect_foreign(const Environment& environment, const PortRange& ports) {
+Result<LaunchInfo> detect_foreign(const EnvironmentVariables& environment, const PortRange& ports) {
   const auto make = [&](const char* launcher) { return Reader(environment, launcher); };
   if (environment.contains("TORCHELASTIC_RUN_ID")) return read_torchrun(make("torchrun"), ports);
   if (environment.contains("OMPI_COMM_WORLD_RANK")) return read_open_mpi(make("Open MPI"), ports);
@@ -257,7 +257,7 @@ std::vector<std::uint16_t> derived_ports(std::string_view job_id, const PortRang
   return ports;
 }
 
-Result<LaunchInfo> detect_launcher(const Environment& environment, const PortRange& ports) {
+Result<LaunchInfo> detect_launcher(const EnvironmentVariables& environment, const PortRange& ports) {
   Reader reader(environment, "tutti");
   reader.rank("TUTTI_RANK");
   reader.size("TUTTI_WORLD_SIZE");

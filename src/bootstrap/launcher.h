@@ -42,7 +42,7 @@ struct LaunchInfo {
 
 // Errors (kConfig): variables that contradict each other (both are named), numbers that are none, an environment whose
 // RANK may count nodes or ranks. No launcher at all is no error: `launcher` is empty then.
-Result<LaunchInfo> detect_launcher(const Environment& environment, const PortRange& ports = {});
+Result<LaunchInfo> detect_launcher(const EnvironmentVariables& environment, const PortRange& ports = {});
 
 // "torchrun: rank 3 (RANK), 4 ranks (WORLD_SIZE), ..."
 std::string describe(const LaunchInfo& info);

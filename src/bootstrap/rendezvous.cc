@@ -59,7 +59,7 @@ std::string first_of(const std::string& a, const std::string& b, const std::stri
 
 // Rank, size, and what the launcher says. An environment that cannot be understood counts only where it is needed.
 Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Config& config,
-                                 const Environment& environment, RendezvousOptions& rendezvous) {
+                                 const EnvironmentVariables& environment, RendezvousOptions& rendezvous) {
   auto launch = detect_launcher(environment, config.port_range);
   const bool given = options.size != -1 && options.rank != -1;
   if (!launch && !given) return launch.error();
@@ -125,7 +125,7 @@ Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, 
 }  // namespace
 
 Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config,
-                                             const Environment& environment) {
+                                             const EnvironmentVariables& environment) {
   RendezvousOptions rendezvous;
   auto launch = resolve_ranks(options, config, environment, rendezvous);
   if (!launch) return launch.error();

@@ -18,6 +18,6 @@ inline constexpr std::uint16_t kDefaultPort = 29477;
 // listed; a host that can be neither a name nor an address; an interface that does not exist: those that do are
 // listed).
 Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config,
-                                             const Environment& environment);
+                                             const EnvironmentVariables& environment);
 
 }  // namespace tutti

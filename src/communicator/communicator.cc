@@ -59,7 +59,7 @@ bool WorkImpl::test() {
   return all;
 }
 
-CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world,
+CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world,
                                    std::chrono::milliseconds timeout, std::shared_ptr<JobFabric> fabric,
                                    std::vector<std::uint32_t> members, std::unique_ptr<DeviceWorld> devices,
                                    std::uint64_t id)
@@ -68,24 +68,25 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Worl
       fabric_(std::move(fabric)),
       members_(std::move(members)),
       id_(id),
-      world_(std::move(world)),
+      environment_(std::move(world)),
       timeout_(timeout),
-      connections_(*world_.transport),
+      connections_(*environment_.transport),
       uniform_(fabric_ != nullptr && fabric_->config.uniform && ranks > 1),
       chooser_({.tuning = fabric_ == nullptr ? nullptr : fabric_->tuning,
                 .ranks = ranks,
-                .nodes = world_.nodes,
-                .cores = world_.cores,
-                .memory = world_.transport->shares_memory(),
-                .slates = world_.transport->slates() != nullptr,
-                .attachment = world_.transport->attachment(),
-                .slots = world_.transport->slots(),
-                .slot_bytes = world_.transport->slot_bytes()}),
+                .nodes = environment_.nodes,
+                .cores = environment_.cores,
+                .memory = environment_.transport->shares_memory(),
+                .slates = environment_.transport->slates() != nullptr,
+                .attachment = environment_.transport->attachment(),
+                .slots = environment_.transport->slots(),
+                .slot_bytes = environment_.transport->slot_bytes()}),
       knows_driver_(cuda::Driver::loaded() != nullptr),
-      device_way_(devices == nullptr ? nullptr
-                                     : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *world_.prover)),
+      device_way_(devices == nullptr
+                      ? nullptr
+                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *environment_.prover)),
       cutting_(fabric_ != nullptr && fabric_->devices && device_way_ == nullptr ? Cutting::kLongCalls : Cutting::kNone),
-      engine_(rank, ranks, world_, connections_, cutting_) {
+      engine_(rank, ranks, environment_, connections_, cutting_) {
   listen_to_devices();
 }
 
@@ -123,7 +124,7 @@ Status CommunicatorImpl::take_plan(const UserPlan& plan, const PlanUse& use) {
     return invalid_argument(
         fmt::format("the plan is for {} ranks, this communicator has {}", collective.ranks, ranks_));
   }
-  if (!collective.nodes.empty() && collective.nodes != world_.nodes) {
+  if (!collective.nodes.empty() && collective.nodes != environment_.nodes) {
     return invalid_argument(
         "the plan deals the ranks to machines in another way than they are: leave out its \"nodes\", or run it where "
         "it was "
@@ -168,8 +169,8 @@ Result<std::unique_ptr<BoundPlan>> CommunicatorImpl::make_plan(const Collective&
   auto generator = generator_for(collective, algorithm, chosen);
   if (!generator) return generator.error();
   if (chosen == nullptr)
-    TUTTI_TRY(world_.prover->prove(*generator));  // a caller's was proved when it was built or read
-  return bind(*generator, rank_, *world_.transport);
+    TUTTI_TRY(environment_.prover->prove(*generator));  // a caller's was proved when it was built or read
+  return bind(*generator, rank_, *environment_.transport);
 }
 
 Result<BoundPlan*> CommunicatorImpl::plan_for(const Collective& collective, Algorithm algorithm,
@@ -269,8 +270,8 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   made.input = static_cast<const std::byte*>(call.input);
   made.output = static_cast<std::byte*>(call.output);
   if (!by_slates) {
-    made.input_window = world_.transport->find_window(made.input, input_bytes);
-    made.output_window = world_.transport->find_window(made.output, output_bytes);
+    made.input_window = environment_.transport->find_window(made.input, input_bytes);
+    made.output_window = environment_.transport->find_window(made.output, output_bytes);
   }
   const Engine::Way way = by_slates ? Engine::Way::kBySlates : Engine::Way::kByMemory;
   return engine_.run_short(way, *plan, made, timeout_ns(options), lock);
@@ -352,7 +353,7 @@ Collective CommunicatorImpl::collective_of(CollectiveKind kind) const {
   Collective collective;
   collective.kind = kind;
   collective.ranks = ranks_;
-  collective.nodes = world_.nodes;
+  collective.nodes = environment_.nodes;
   return collective;
 }
 
@@ -391,7 +392,7 @@ std::optional<double> CommunicatorImpl::predicted_us(CollectiveKind kind, std::s
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {
   if (bytes == 0) return invalid_argument("0 bytes cannot be allocated");
   if (bytes > kMaxBytes) return invalid_argument(fmt::format("{} bytes are more than any memory holds", bytes));
-  auto window = world_.transport->allocate_window(bytes);
+  auto window = environment_.transport->allocate_window(bytes);
   if (!window) return window.error();
   return Memory(std::make_unique<MemoryImpl>(std::move(*window), bytes));
 }
@@ -406,7 +407,7 @@ Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) 
         fmt::format("{} bytes at {} are not whole pages of {} bytes: align with aligned_alloc, or use allocate()",
                     bytes, data, page));
   }
-  auto window = world_.transport->adopt_window(data, bytes);
+  auto window = environment_.transport->adopt_window(data, bytes);
   if (!window) return window.error();
   return Memory(std::make_unique<MemoryImpl>(std::move(*window), bytes));
 }

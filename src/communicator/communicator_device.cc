@@ -88,7 +88,7 @@ Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Eng
     }
     return submitted;
   }
-  if (world_.recorder != nullptr) world_.recorder->enqueued(operation->call.tag);
+  if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation->call.tag);
   Status submitted = device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
   if (submitted.ok()) calls_on_device_.fetch_add(1, std::memory_order_relaxed);
   if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());

@@ -25,8 +25,8 @@
 #include "engine/arguments.h"
 #include "engine/engine.h"
 #include "executor/bind.h"
+#include "job/environment.h"
 #include "job/fabric.h"
-#include "job/world.h"
 #include "selection/choose.h"
 #include "tutti/communicator.h"
 
@@ -79,7 +79,7 @@ class CommunicatorImpl {
  public:
   // `members`: the job ranks of all ranks. `id`: the number that its transport has. Without a fabric (a simulated
   // world) it can be neither split nor shrunk.
-  CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, World world, std::chrono::milliseconds timeout,
+  CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world, std::chrono::milliseconds timeout,
                    std::shared_ptr<JobFabric> fabric = nullptr, std::vector<std::uint32_t> members = {},
                    std::unique_ptr<DeviceWorld> devices = nullptr, std::uint64_t id = 0);
   ~CommunicatorImpl();
@@ -101,13 +101,13 @@ class CommunicatorImpl {
   bool own_process() const { return getpid() == process_; }
   std::uint32_t ranks() const { return ranks_; }
   std::uint32_t nodes() const {  // they are numbered 0, 1, ...
-    return world_.nodes.empty() ? 1 : *std::max_element(world_.nodes.begin(), world_.nodes.end()) + 1;
+    return environment_.nodes.empty() ? 1 : *std::max_element(environment_.nodes.begin(), environment_.nodes.end()) + 1;
   }
   bool runs_on_devices() const { return device_way_ != nullptr; }
   std::uint64_t calls_on_device() const { return calls_on_device_.load(std::memory_order_relaxed); }
   static const CommunicatorImpl& of(const Communicator& communicator) { return *communicator.impl_; }
   static CommunicatorImpl& of(Communicator& communicator) { return *communicator.impl_; }
-  std::string transport_name() const { return std::string(world_.transport->name()); }
+  std::string transport_name() const { return std::string(environment_.transport->name()); }
   Status run(const CollectiveCall& call, const CallOptions& options);
   // The same where nothing is confirmed.
   Status run_plain(const CollectiveCall& call, const CallOptions& options);
@@ -129,7 +129,7 @@ class CommunicatorImpl {
   Engine& engine() { return engine_; }
   Caller caller() const { return {.rank = rank_, .ranks = ranks_}; }
   std::mutex& submission_mutex() { return mutex_; }  // held around prepare functions and submit
-  Log& log() { return world_.log; }
+  Log& log() { return environment_.log; }
   // Of Groups that have calls for this communicator, each by the thread that gave it the first of them, which has no
   // other one: false. Under the submission mutex.
   bool open_group(std::thread::id thread);
@@ -216,7 +216,8 @@ class CommunicatorImpl {
                                                    const std::vector<std::uint32_t>& present);
   Collective collective_of(CollectiveKind kind) const;
   std::uint32_t tile_bytes_of(const Chosen& chosen) const {
-    return chosen.chunk_bytes > 0 ? chosen.chunk_bytes : static_cast<std::uint32_t>(world_.transport->slot_bytes());
+    return chosen.chunk_bytes > 0 ? chosen.chunk_bytes
+                                  : static_cast<std::uint32_t>(environment_.transport->slot_bytes());
   }
   std::int64_t timeout_ns(const CallOptions& options) const;
 
@@ -232,7 +233,7 @@ class CommunicatorImpl {
   std::mutex consensus_mutex_;
   std::unique_ptr<ConsensusParticipant> call_consensus_;  // likewise, of the uniform mode
   std::unique_ptr<ConsensusParticipant> consensus_;       // from the first agree() on; likewise
-  World world_;
+  Environment environment_;
   std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;  // orders submissions; guards plans_ and what follows them
   Connections connections_;

@@ -39,7 +39,8 @@ Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, con
     if (!options.stream) return std::shared_ptr<Gate>();
     return invalid_argument("a stream was given, but this process has not loaded the CUDA driver: it cannot be one");
   }
-  if (device_side_ == nullptr) device_side_ = std::make_unique<DeviceSide>(*driver, *world_.transport, world_.log);
+  if (device_side_ == nullptr)
+    device_side_ = std::make_unique<DeviceSide>(*driver, *environment_.transport, environment_.log);
   auto staged = device_side_->stage(checked, options);
   if (staged) return std::shared_ptr<Gate>(std::move(*staged));
   if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
@@ -50,7 +51,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
                                                                         const CallOptions& options) {
   auto checked = check_call(call, options, caller());
   if (!checked) return checked.error();
-  checked->collective.nodes = world_.nodes;
+  checked->collective.nodes = environment_.nodes;
   const std::uint64_t bytes = checked->call.tag.count / (call.variable ? ranks_ : 1) * checked->call.element_bytes;
   const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
   const bool may_be_direct = options.reduction.combine == nullptr && call.op != ReduceOp::kPreMulSum && !call.variable;
@@ -116,7 +117,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::make_operation(CheckedCall 
   auto operation = std::make_shared<Operation>();
   const Algorithm algorithm{checked.call.tag.algorithm};
   const bool may_be_short = algorithm != Algorithm::kUser && options.reduction.combine == nullptr &&
-                            checked.call.lengths.counts.empty() && world_.transport->slates() != nullptr;
+                            checked.call.lengths.counts.empty() && environment_.transport->slates() != nullptr;
   operation->plan = &plan;
   operation->by_slates = may_be_short && SlateRun::takes(checked.collective, algorithm, bytes);
   operation->direct =
@@ -128,10 +129,10 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::make_operation(CheckedCall 
   operation->gate = std::move(*staged);
   operation->call = std::move(checked.call);
   Call& made = operation->call;
-  made.input_window = world_.transport->find_window(made.input, checked.input_bytes);
+  made.input_window = environment_.transport->find_window(made.input, checked.input_bytes);
   // Peers that store straight into an output take its blocks to follow each other.
   if (made.lengths.displacements.empty()) {
-    made.output_window = world_.transport->find_window(made.output, checked.output_bytes);
+    made.output_window = environment_.transport->find_window(made.output, checked.output_bytes);
   }
   return operation;
 }
@@ -144,7 +145,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExc
   auto staged = staged_for(exchange, options);
   if (!staged) return staged.error();
   for (Transfer& transfer : exchange.transfers) {
-    transfer.tag.tile_bytes = static_cast<std::uint32_t>(world_.transport->slot_bytes());
+    transfer.tag.tile_bytes = static_cast<std::uint32_t>(environment_.transport->slot_bytes());
   }
   auto operation = std::make_shared<Operation>();
   operation->timeout_ns = timeout_ns(options);

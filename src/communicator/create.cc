@@ -115,7 +115,7 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
   auto id = agree_on_id(*fabric, gather);
   if (!id) return id.error();
   const std::vector<std::uint32_t> members = everybody(ranks);
-  auto world = make_world(fabric, members, rank, *id, gather);
+  auto world = make_environment(fabric, members, rank, *id, gather);
   if (!world) {  // the others count on the rounds that would follow
     for (int round = 0; round < detail::kDeviceRounds && fabric->devices; ++round) static_cast<void>(gather("!"));
     return world.error();

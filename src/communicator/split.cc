@@ -145,7 +145,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
     if (parent_rank == rank_) rank = static_cast<std::uint32_t>(members.size());
     members.push_back(members_[parent_rank]);
   }
-  auto world = make_world(fabric_, members, rank, std::get<2>(chosen.front()), among);
+  auto world = make_environment(fabric_, members, rank, std::get<2>(chosen.front()), among);
   const auto ranks = static_cast<std::uint32_t>(members.size());
   if (!world) {  // the other colours' ranks count on these rounds
     for (int round = 0; round < kDeviceRounds && fabric_->devices; ++round) static_cast<void>(among("!"));

@@ -56,10 +56,11 @@ Status CommunicatorImpl::resume() {
     return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 said something in resume() that cannot be read"};
   }
   std::memcpy(&id, ids->front().data(), sizeof(id));
-  auto devices = make_device_world(*fabric_, members_, rank_, id, world_, gather);
+  auto devices = make_device_world(*fabric_, members_, rank_, id, environment_, gather);
   if (!devices) return devices.error();
-  auto way =
-      *devices == nullptr ? nullptr : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *world_.prover);
+  auto way = *devices == nullptr
+                 ? nullptr
+                 : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *environment_.prover);
   const std::scoped_lock lock(mutex_, device_mutex_);
   device_way_ = std::move(way);
   listen_to_devices();

@@ -36,21 +36,22 @@ Error cost_of_one_call(Error error) {
 
 }  // namespace
 
-Engine::Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections, Cutting cutting)
+Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment, Connections& connections,
+               Cutting cutting)
     : rank_(rank),
       ranks_(ranks),
-      world_(world),
-      recorder_(world.recorder.get()),
+      environment_(environment),
+      recorder_(environment.recorder.get()),
       connections_(connections),
       cutting_(cutting),
       entrance_(std::make_shared<Entrance>(*this)),
       numbers_(ranks),
       seen_live_ns_(ranks, kNeverNs),
       all_seen_ns_(kNeverNs) {
-  if (world.transport->slates() == nullptr) return;
-  marks_ = std::make_unique<SlateMarks>(rank, *world.transport);
+  if (environment.transport->slates() == nullptr) return;
+  marks_ = std::make_unique<SlateMarks>(rank, *environment.transport);
   slates_ = std::make_unique<SlateRun>(*marks_);
-  direct_ = std::make_unique<DirectRun>(*marks_, *world.transport, world.cores);
+  direct_ = std::make_unique<DirectRun>(*marks_, *environment.transport, environment.cores);
 }
 
 Engine::~Engine() {
@@ -100,7 +101,7 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
     if (operation->probes) ++probes_;
   }
   submitted_.fetch_add(1, std::memory_order_release);
-  if (driven_) world_.transport->doorbell().ring();  // the driver may sleep, and there is something new to do
+  if (driven_) environment_.transport->doorbell().ring();  // the driver may sleep, and there is something new to do
   if (progress == Progress::kByCaller) return {};
   background_wanted_ = true;
   changed_.notify_all();
@@ -147,9 +148,9 @@ void Engine::fail(const Error& error) noexcept {
 // Tells the peers and wakes the driver. A transport without memory may be unable to tell them: the next call tries
 // again.
 void Engine::announce_abort() noexcept {
-  const bool announced = runs_through([&] { world_.transport->announce_abort(); });
+  const bool announced = runs_through([&] { environment_.transport->announce_abort(); });
   abort_unannounced_.store(!announced, std::memory_order_relaxed);
-  runs_through([&] { world_.transport->doorbell().ring(); });
+  runs_through([&] { environment_.transport->doorbell().ring(); });
 }
 
 void Engine::end_all() noexcept {
@@ -182,7 +183,7 @@ Status Engine::finalize() {
         if (broken_) return *broken_;
         broken_ = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
                         "finalize() was called on this communicator: it takes no more calls"};
-        world_.transport->announce_leave();  // nobody drives: there is nothing to drive
+        environment_.transport->announce_leave();  // nobody drives: there is nothing to drive
         return {};
       }
       last = queue_.empty() ? exchanges_.back() : queue_.back();
@@ -206,7 +207,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
   const auto done = [&] { return until_done.done.load(std::memory_order_acquire); };
   if (driven_) {
     wanting_.fetch_add(1);
-    world_.transport->doorbell().ring();  // the driver may sleep
+    environment_.transport->doorbell().ring();  // the driver may sleep
     changed_.wait(lock, [&] { return done() || !driven_; });
     wanting_.fetch_sub(1);
   }
@@ -291,7 +292,7 @@ Engine::Ended Engine::end_by_exception() noexcept {
   if (ended.operation == nullptr && !exchanges_.empty()) ended.operation = exchanges_.front();
   if (ended.operation != nullptr && ended.operation->plan != nullptr && ended.operation->started) {
     const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
-    runs_through([&] { world_.transport->leave_call(ended.operation->call.tag, failure); });
+    runs_through([&] { environment_.transport->leave_call(ended.operation->call.tag, failure); });
   }
   announce_abort();
   return ended;
@@ -314,7 +315,7 @@ void Engine::renumber_probes() {
 Engine::Ended Engine::break_off(const Error& broken) {
   const std::shared_ptr<Operation>& operation = active_.front();  // as in the queue
   if (operation->started && operation->plan != nullptr) {
-    world_.transport->leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
+    environment_.transport->leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
   }
   return {.operation = operation, .error = broken};
 }
@@ -333,13 +334,13 @@ Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
     if (until == Until::kWanted && wanting_.load() > 0) break;
     if (submitted_.load(std::memory_order_acquire) != submitted) break;  // perhaps to be polled too
     if (moved) {
-      world_.waiter->reset(idle, world_.transport->doorbell());
+      environment_.waiter->reset(idle, environment_.transport->doorbell());
       continue;
     }
     ended = pause(idle);
     if (ended.operation != nullptr) break;
   }
-  world_.waiter->reset(idle, world_.transport->doorbell());
+  environment_.waiter->reset(idle, environment_.transport->doorbell());
   return ended;
 }
 
@@ -376,19 +377,19 @@ Engine::Ended Engine::poll_active(bool& moved) {
 // each looks at what the others have said of this call, as far as they have, before it calls it good.
 std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
   if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
   auto diagnosis = doctor.mismatch(operation.call);
   const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
   if (other) diagnosis = doctor.bad_message(operation.call, {.peer = *other, .tag = {}});  // it no longer says what
   if (!diagnosis) return std::nullopt;
-  world_.transport->leave_call(operation.call.tag, diagnosis->failure);
+  environment_.transport->leave_call(operation.call.tag, diagnosis->failure);
   return std::move(diagnosis->error);
 }
 
 // Opens connections where that has not happened yet. On an error the peers of a collective are told.
 std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
-  last_clock_ns_ = world_.clock->now_ns();
+  last_clock_ns_ = environment_.clock->now_ns();
   operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
   if (recorder_ != nullptr) record_begin(operation);
   if (operation.plan == nullptr) {
@@ -396,24 +397,24 @@ std::optional<Error> Engine::start(Operation& operation) {
       if (Status opened = open(transfer, connections_); !opened.ok()) return cost_of_one_call(opened.error());
     }
     operation.exchange =
-        std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *world_.transport, numbers_,
+        std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *environment_.transport, numbers_,
                                    operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
     return std::nullopt;
   }
   if (operation.by_slates) {
     running_ = slates_.get();
-    world_.transport->enter_call(operation.call.tag, {});
+    environment_.transport->enter_call(operation.call.tag, {});
     running_->start(operation.call);
     return std::nullopt;
   }
   if (Status opened = open(*operation.plan, connections_); !opened.ok()) {
-    world_.transport->enter_call(operation.call.tag, {});
-    world_.transport->leave_call(operation.call.tag,
-                                 CallFailure{.code = opened.error().code, .culprit = static_cast<std::int32_t>(rank_)});
+    environment_.transport->enter_call(operation.call.tag, {});
+    environment_.transport->leave_call(
+        operation.call.tag, CallFailure{.code = opened.error().code, .culprit = static_cast<std::int32_t>(rank_)});
     return cost_of_one_call(opened.error());
   }
   if (execution_plan_ != operation.plan) {
-    execution_ = std::make_unique<Execution>(*operation.plan, *world_.transport);
+    execution_ = std::make_unique<Execution>(*operation.plan, *environment_.transport);
     execution_plan_ = operation.plan;
   }
   running_ = execution_.get();
@@ -422,7 +423,7 @@ std::optional<Error> Engine::start(Operation& operation) {
     running_ = direct_.get();
   }
   running_->start(operation.call);
-  world_.transport->enter_call(operation.call.tag, running_->offered(operation.call));
+  environment_.transport->enter_call(operation.call.tag, running_->offered(operation.call));
   // Those whose short calls need nothing of this rank look at marks, not at boards: see run_short().
   const bool marked = operation.direct || marks_ == nullptr;
   if (!marked && has_root(operation.plan->shape.collective.kind)) marks_->show_tag(operation.call.tag);
@@ -434,14 +435,14 @@ std::optional<Error> Engine::start(Operation& operation) {
 std::optional<Error> Engine::own_abort(const Operation& operation) {
   if (!aborted_.load(std::memory_order_acquire)) return std::nullopt;
   if (operation.plan != nullptr) {
-    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
+    environment_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
   }
   return aborted_error(operation.call);
 }
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
   if (aborted_.load(std::memory_order_relaxed)) return own_abort(operation);  // every poll comes here
-  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
     moved = operation.exchange->progress();
     if (!operation.exchange->bad_message()) return std::nullopt;
@@ -455,7 +456,7 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
 
 Engine::Ended Engine::pause(Idle& idle) {
   const std::uint32_t sleeps_before = idle.sleeps;
-  world_.waiter->pause(idle, world_.transport->doorbell(), kMaxSleepNs);
+  environment_.waiter->pause(idle, environment_.transport->doorbell(), kMaxSleepNs);
   if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
   return look_around();
 }

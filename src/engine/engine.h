@@ -4,8 +4,8 @@
 //
 // One thread at a time drives: the thread that waits for an operation if there is one (a blocking call makes progress
 // where it blocks anyway), else the engine's own progress thread, which is started by the first operation that nobody
-// waits for. Driving means polling the execution and, when nothing moves, pausing as the world's Waiter says; deadline,
-// abort and the peers' boards are looked at between pauses.
+// waits for. Driving means polling the execution and, when nothing moves, pausing as the environment's Waiter says;
+// deadline, abort and the peers' boards are looked at between pauses.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 #include "executor/direct.h"
 #include "executor/exchange.h"
 #include "executor/slate.h"
-#include "job/world.h"
+#include "job/environment.h"
 #include "tutti/communicator.h"
 
 namespace tutti {
@@ -100,8 +100,8 @@ enum class Cutting : std::uint8_t { kNone, kLongCalls };
 
 class Engine {
  public:
-  // `world` and `connections` outlive the engine.
-  Engine(std::uint32_t rank, std::uint32_t ranks, World& world, Connections& connections, Cutting cutting);
+  // `environment` and `connections` outlive the engine.
+  Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment, Connections& connections, Cutting cutting);
   // Ends what is under way with kAborted.
   ~Engine();
 
@@ -207,8 +207,8 @@ class Engine {
 
   std::uint32_t rank_;
   std::uint32_t ranks_;
-  World& world_;
-  Recorder* const recorder_;  // the world's; null: nothing is recorded
+  Environment& environment_;
+  Recorder* const recorder_;  // the environment's; null: nothing is recorded
   Connections& connections_;
   const Cutting cutting_;
   std::atomic<bool> aborted_{false};

@@ -30,7 +30,7 @@ void Engine::give_back_numbers(const Operation& operation) noexcept {
 // What `result` means for the peers, for the memory of the call and for its stream. Never throws. If a step fails, the
 // operation fails, and the communicator with it, because the peers may not have been told.
 void Engine::finish(Operation& operation, Status result) noexcept {
-  if (!result.ok()) runs_through([&] { world_.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
+  if (!result.ok()) runs_through([&] { environment_.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
   const ErrorScope scope = result.ok() ? ErrorScope::kCall : result.error().scope;
   try {
     if (result.ok()) {
@@ -61,7 +61,7 @@ void Engine::conclude(Operation& operation) {
   if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
     marks_->note_all_entered(operation.call.tag.sequence);
   }
-  world_.transport->leave_call(operation.call.tag, std::nullopt);
+  environment_.transport->leave_call(operation.call.tag, std::nullopt);
   last_good_.store(operation.call.tag.sequence, std::memory_order_release);
 }
 
@@ -82,7 +82,7 @@ void Engine::take_back(Operation& operation, ErrorScope scope) {
   const bool shown = !collective || (running_ != nullptr && running_->shows_output());
   const bool mapped = collective && (operation.direct || operation.call.output_window.window != 0);
   const std::uint64_t sequence = operation.call.tag.sequence;
-  std::int64_t begin_ns = world_.clock->now_ns();
+  std::int64_t begin_ns = environment_.clock->now_ns();
   const auto recalled = [&](std::uint32_t peer) {
     return collective ? running_->recall_output(peer) : operation.exchange->recall_output(peer);
   };
@@ -100,7 +100,7 @@ void Engine::take_back(Operation& operation, ErrorScope scope) {
     const bool outside = collective && (status.left >= sequence || status.entered < sequence);
     const bool back = !shown || recalled(peer);
     if (mapped && !outside) return false;
-    return back || ((outside || status.life != PeerLife::kLive) && world_.clock->now_ns() - begin_ns > kBoardNs);
+    return back || ((outside || status.life != PeerLife::kLive) && environment_.clock->now_ns() - begin_ns > kBoardNs);
   };
   if (shown || mapped) wait_for_peers(begin_ns + kLetGoNs, std::ref(lets_go));  // a reference: allocates nothing
   if (!collective) return operation.exchange->give_up();

@@ -37,13 +37,13 @@ bool Engine::must_look_at_receivers(const Collective& collective) const {
   if (!has_root(collective.kind)) return false;
   const bool from_root = collective.kind == CollectiveKind::kBroadcast || collective.kind == CollectiveKind::kScatter;
   const bool only_sends = (rank_ == collective.root) == from_root;
-  return only_sends && world_.clock->now_ns() - all_seen_ns_ >= kSeenLiveNs;
+  return only_sends && environment_.clock->now_ns() - all_seen_ns_ >= kSeenLiveNs;
 }
 
 bool Engine::is_gone(std::uint32_t receiver) {
   std::int64_t& seen_ns = seen_live_ns_[receiver];
   if (last_clock_ns_ - seen_ns < kSeenLiveNs) return false;
-  if (world_.transport->peer_status(receiver).life != PeerLife::kLive) return true;
+  if (environment_.transport->peer_status(receiver).life != PeerLife::kLive) return true;
   seen_ns = last_clock_ns_;
   return false;
 }
@@ -72,7 +72,7 @@ bool Engine::sends_to_the_gone(const BoundPlan& plan) {
 // true of a collective with a root, where some ranks only send. In all other collectives each rank waits for the
 // others.
 std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
-  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
     for (const Transfer& transfer : operation.exchange->transfers()) {
       if (transfer.direction != Direction::kSend || !is_gone(transfer.peer)) continue;
@@ -88,7 +88,7 @@ std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
 
 // At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
 Engine::Ended Engine::look_around() {
-  const std::int64_t now_ns = world_.clock->now_ns();
+  const std::int64_t now_ns = environment_.clock->now_ns();
   const std::int64_t away_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
@@ -105,7 +105,7 @@ Engine::Ended Engine::look_around() {
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
   last_look_ns_ = now_ns;
-  world_.transport->pump();
+  environment_.transport->pump();
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_gate(*operation))
       return {.operation = operation, .error = std::move(error)};
@@ -126,7 +126,7 @@ void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
   const bool late = now_ns >= operation.deadline_ns;
   const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
-  const Diagnostician doctor(rank_, ranks_, *world_.transport);
+  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
     // A connection that the peer opened before it went away may not have come yet, though its goodbye has.
     auto diagnosis = confirmed(operation, doctor.look(*operation.exchange), now_ns, kSuspicionNs);
@@ -155,15 +155,15 @@ std::string_view Engine::hint_for(const Operation& operation) const {
 Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
   if (diagnosis.failure.code == ErrorCode::kMismatch) {
     const std::uint64_t sequence = operation.call.tag.sequence;
-    const std::int64_t latest_ns = std::min(world_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
+    const std::int64_t latest_ns = std::min(environment_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
     const auto entered = [&](std::uint32_t, const PeerStatus& status) {
       return status.life != PeerLife::kLive || status.entered >= sequence;
     };
     wait_for_peers(latest_ns, std::ref(entered));
-    if (auto settled = Diagnostician(rank_, ranks_, *world_.transport).mismatch(operation.call))
+    if (auto settled = Diagnostician(rank_, ranks_, *environment_.transport).mismatch(operation.call))
       diagnosis = std::move(*settled);
   }
-  world_.transport->leave_call(operation.call.tag, diagnosis.failure);
+  environment_.transport->leave_call(operation.call.tag, diagnosis.failure);
   return std::move(diagnosis.error);
 }
 
@@ -172,13 +172,13 @@ void Engine::wait_for_peers(std::int64_t latest_ns,
                             const std::function<bool(std::uint32_t, const PeerStatus&)>& wanted) {
   Idle idle;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    while (peer != rank_ && world_.clock->now_ns() < latest_ns) {
-      const PeerStatus status = world_.transport->peer_status(peer);
+    while (peer != rank_ && environment_.clock->now_ns() < latest_ns) {
+      const PeerStatus status = environment_.transport->peer_status(peer);
       if (wanted(peer, status)) break;
-      world_.waiter->pause(idle, world_.transport->doorbell(), 1'000'000);
+      environment_.waiter->pause(idle, environment_.transport->doorbell(), 1'000'000);
     }
   }
-  world_.waiter->reset(idle, world_.transport->doorbell());
+  environment_.waiter->reset(idle, environment_.transport->doorbell());
 }
 
 }  // namespace tutti

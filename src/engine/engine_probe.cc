@@ -41,7 +41,7 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
   std::unique_lock lock(mutex_);
   if (driven_) {
     wanting_.fetch_add(1);
-    world_.transport->doorbell().ring();  // the driver may sleep
+    environment_.transport->doorbell().ring();  // the driver may sleep
     changed_.wait(lock, [&] { return !driven_; });
     wanting_.fetch_sub(1);
   }
@@ -63,7 +63,7 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
   for (Transfer& probe : probes) probe.tag.sequence = numbers_.upcoming(probe.peer, Direction::kReceive);
   lock.unlock();
   for (Transfer& probe : probes) TUTTI_TRY(open(probe, connections_));
-  Exchange look(std::move(probes), {}, *world_.transport, numbers_, Exchange::Purpose::kProbe);
+  Exchange look(std::move(probes), {}, *environment_.transport, numbers_, Exchange::Purpose::kProbe);
   look.progress();
   const bool found = look.done();
   look.give_up();
@@ -77,7 +77,7 @@ Result<bool> Engine::look_at_receiver(Transfer send) {
   std::unique_lock lock(mutex_);
   if (driven_) {
     wanting_.fetch_add(1);
-    world_.transport->doorbell().ring();  // the driver may sleep
+    environment_.transport->doorbell().ring();  // the driver may sleep
     changed_.wait_for(lock, kLongestTurn, [&] { return !driven_; });
     wanting_.fetch_sub(1);
   }
@@ -89,8 +89,9 @@ Result<bool> Engine::look_at_receiver(Transfer send) {
   send.tag.sequence = numbers_.upcoming(send.peer, Direction::kSend);
   lock.unlock();
   TUTTI_TRY(open(send, connections_));  // a connection that is refused may be the only sign
-  if (const auto diagnosis = Diagnostician(rank_, ranks_, *world_.transport).look_before(send)) return diagnosis->error;
-  return !world_.transport->peer_status(send.peer).ended;
+  if (const auto diagnosis = Diagnostician(rank_, ranks_, *environment_.transport).look_before(send))
+    return diagnosis->error;
+  return !environment_.transport->peer_status(send.peer).ended;
 }
 
 }  // namespace tutti

@@ -60,7 +60,7 @@ void Engine::record_waits(std::int64_t now_ns) {
     waited = running_->waits_for_ranks();
     text = running_->waits_for();
     for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-      if (peer != rank_ && world_.transport->peer_status(peer).entered < sequence) absent.push_back(peer);
+      if (peer != rank_ && environment_.transport->peer_status(peer).entered < sequence) absent.push_back(peer);
     }
   } else if (operation.exchange != nullptr) {
     for (const Transfer* transfer : operation.exchange->unfinished()) waited.push_back(transfer->peer);

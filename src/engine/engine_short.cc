@@ -20,9 +20,9 @@ constexpr std::uint32_t kShortPauses = 50;  // after these, before the call is q
 template <class Kind>
 void Engine::start_short(Kind& running, const Call& call, std::uint64_t& waited_until) {
   running_ = &running;
-  world_.transport->enter_call(call.tag, running.offered(call));
+  environment_.transport->enter_call(call.tag, running.offered(call));
   running.start(call);
-  const std::uint32_t polls = std::min(world_.waiter->spins(), kShortPolls);
+  const std::uint32_t polls = std::min(environment_.waiter->spins(), kShortPolls);
   for (std::uint32_t vain = 0; vain < polls && !running.done();) {
     if (vain >= kEagerPolls) {
       if (recorder_ != nullptr) waited_until = recorder_->now();  // in a wait it costs nothing, after it it would
@@ -98,12 +98,12 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
   const bool rooted = has_root(operation.plan->shape.collective.kind);
   if (running_->done() && !(rooted && marks_->disagreement())) {
     if (!rooted) marks_->note_all_entered(call.tag.sequence);
-    world_.transport->leave_call(call.tag, std::nullopt);
+    environment_.transport->leave_call(call.tag, std::nullopt);
     last_good_.store(call.tag.sequence, std::memory_order_release);
     if (recorder_ != nullptr) recorder_->end(operation.recorded, waited_until);
     return true;
   }
-  last_clock_ns_ = world_.clock->now_ns();
+  last_clock_ns_ = environment_.clock->now_ns();
   return false;
 }
 
@@ -116,7 +116,7 @@ Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operat
   driven_ = true;
   lock.unlock();
   const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
-  runs_through([&] { world_.transport->leave_call(operation.call.tag, failure); });
+  runs_through([&] { environment_.transport->leave_call(operation.call.tag, failure); });
   announce_abort();
   finish(operation, std::move(error));
   lock.lock();
@@ -129,13 +129,14 @@ Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operat
 void Engine::give_way(std::uint32_t submitted) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {
-    world_.waiter->pause(idle, world_.transport->doorbell(), 0);
-    while (running_->progress() && !running_->done()) world_.waiter->reset(idle, world_.transport->doorbell());
+    environment_.waiter->pause(idle, environment_.transport->doorbell(), 0);
+    while (running_->progress() && !running_->done())
+      environment_.waiter->reset(idle, environment_.transport->doorbell());
     if (running_->done() || aborted_.load(std::memory_order_relaxed)) break;
     if (submitted_.load(std::memory_order_acquire) != submitted) break;
   }
-  if (running_->done()) return world_.waiter->reset(idle, world_.transport->doorbell());
-  if (idle.armed) world_.transport->doorbell().disarm();  // nothing is learnt from a wait that goes on elsewhere
+  if (running_->done()) return environment_.waiter->reset(idle, environment_.transport->doorbell());
+  if (idle.armed) environment_.transport->doorbell().disarm();  // nothing is learnt from a wait that goes on elsewhere
 }
 
 }  // namespace tutti

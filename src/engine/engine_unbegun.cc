@@ -17,18 +17,19 @@ std::optional<Error> Engine::look_at_gate(Operation& operation) {
   error->rank = static_cast<std::int32_t>(rank_);
   error->message = fmt::format("{}: {}", describe(operation.call.tag), error->message);
   if (operation.plan != nullptr) {
-    world_.transport->enter_call(operation.call.tag, {});
-    world_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
+    environment_.transport->enter_call(operation.call.tag, {});
+    environment_.transport->leave_call(operation.call.tag,
+                                       CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
   }
-  world_.transport->announce_abort();
+  environment_.transport->announce_abort();
   return error;
 }
 
 // A piece whose call has failed already: it takes its place among the calls of all ranks, and the peers are told.
 Error Engine::drop(const Operation& operation) {
   const CallTag& tag = operation.call.tag;
-  world_.transport->enter_call(tag, {});
-  world_.transport->leave_call(tag, CallFailure{.code = last_error_->code, .culprit = last_error_->rank});
+  environment_.transport->enter_call(tag, {});
+  environment_.transport->leave_call(tag, CallFailure{.code = last_error_->code, .culprit = last_error_->rank});
   return *last_error_;
 }
 
@@ -39,14 +40,15 @@ void Engine::weigh(const Operation& operation, Error& error) {
   if (error.scope >= ErrorScope::kCommunicator) return;
   bool cut = detail::may_be_cut(operation.call.tag);
   for (std::uint32_t peer = 0; peer < ranks_ && !cut; ++peer) {
-    const auto tag = peer == rank_ ? std::nullopt : world_.transport->peer_call(peer, operation.call.tag.sequence);
+    const auto tag =
+        peer == rank_ ? std::nullopt : environment_.transport->peer_call(peer, operation.call.tag.sequence);
     cut = tag && detail::may_be_cut(*tag);
   }
   if (!cut) return;
   error.scope = ErrorScope::kCommunicator;
   error.message +=
       "; calls as long as this go in pieces, so the ranks are out of step from here on: make a new communicator";
-  world_.transport->announce_abort();
+  environment_.transport->announce_abort();
 }
 
 }  // namespace tutti

@@ -411,7 +411,7 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
 namespace {
 
 std::unique_ptr<Recorder> make_recorder(JobFabric& fabric, const std::vector<std::uint32_t>& members,
-                                        std::uint32_t rank, std::uint64_t communicator, const World& world) {
+                                        std::uint32_t rank, std::uint64_t communicator, const Environment& world) {
   if (fabric.first_communicator == 0) fabric.first_communicator = communicator;
   if (fabric.config.record == 0) return nullptr;
   if (fabric.recordings == nullptr) fabric.recordings = open_recordings(fabric.config, fabric.job_rank);
@@ -431,17 +431,18 @@ std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint
                                            Log(config.log_level, static_cast<std::int32_t>(job_rank)));
 }
 
-Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
-                         std::uint32_t rank, std::uint64_t communicator, const Gather& gather) {
+Result<Environment> make_environment(const std::shared_ptr<JobFabric>& fabric,
+                                     const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                                     std::uint64_t communicator, const Gather& gather) {
   TransportMaker maker(fabric, members, rank, communicator, gather);
   auto transport = maker.make();
   if (!transport) return transport.error();
-  World world{.clock = fabric->clock,
-              .waiter = nullptr,
-              .transport = std::move(*transport),
-              .prover = fabric->prover,
-              .nodes = number_machines(fabric->machines, members),
-              .log = Log(fabric->config.log_level, static_cast<std::int32_t>(rank))};
+  Environment world{.clock = fabric->clock,
+                    .waiter = nullptr,
+                    .transport = std::move(*transport),
+                    .prover = fabric->prover,
+                    .nodes = number_machines(fabric->machines, members),
+                    .log = Log(fabric->config.log_level, static_cast<std::int32_t>(rank))};
   std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
   std::vector<std::vector<bool>> first;  // of rank 0's, which all ranks know alike
   for (std::uint32_t r = 0; r < members.size(); ++r) {

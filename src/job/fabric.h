@@ -20,9 +20,9 @@
 #include "base/hmac.h"
 #include "base/wait.h"
 #include "bootstrap/bootstrap.h"
+#include "job/environment.h"
 #include "job/prover.h"
 #include "job/recording_folder.h"
-#include "job/world.h"
 #include "transports/rdma/data_path.h"
 #include "transports/shm/exchange.h"
 #include "transports/tcp/endpoint.h"
@@ -73,12 +73,13 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
 // Where recordings are made; opens nothing yet.
 std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank);
 
-// Rounds that make_world() takes, whatever happens in them.
+// Rounds that make_environment() takes, whatever happens in them.
 inline constexpr int kWorldRounds = 2;
 
 // The world of a communicator whose ranks are the job ranks `members`, in that order, this rank at `rank`. Rounds over
 // the members. `communicator`: an id that all members agree on and no other communicator of the job has.
-Result<World> make_world(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
-                         std::uint32_t rank, std::uint64_t communicator, const Gather& gather);
+Result<Environment> make_environment(const std::shared_ptr<JobFabric>& fabric,
+                                     const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                                     std::uint64_t communicator, const Gather& gather);
 
 }  // namespace tutti

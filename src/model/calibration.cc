@@ -98,7 +98,7 @@ std::string description() {
 }
 
 // Empty: none is known.
-std::string calibration_folder(const Environment& environment) {
+std::string calibration_folder(const EnvironmentVariables& environment) {
   const auto value = [&](std::string_view name) {
     const auto found = environment.find(name);
     return found == environment.end() ? std::string() : found->second;
@@ -128,13 +128,13 @@ std::string hardware_hash() {
   return fmt::format("{:016x}", hash);
 }
 
-std::string calibration_path(const std::string& file, const Environment& environment) {
+std::string calibration_path(const std::string& file, const EnvironmentVariables& environment) {
   if (!file.empty()) return file;
   const std::string folder = calibration_folder(environment);
   return folder.empty() ? folder : fmt::format("{}/{}.json", folder, hardware_hash());
 }
 
-Result<std::optional<Parameters>> load_calibration(const std::string& file, const Environment& environment) {
+Result<std::optional<Parameters>> load_calibration(const std::string& file, const EnvironmentVariables& environment) {
   std::error_code error;
   if (!file.empty()) {  // whatever machine it is of
     auto parameters = load_parameters(file);

@@ -17,11 +17,11 @@ std::string hardware_hash();
 
 // Where this machine's file is looked for: `file` (TUTTI_TUNE_FILE) where it is given, else HASH.json in the folder
 // tutti of XDG_CACHE_HOME or of .cache at HOME. Empty: none of them is known.
-std::string calibration_path(const std::string& file, const Environment& environment);
+std::string calibration_path(const std::string& file, const EnvironmentVariables& environment);
 
 // The stored costs; nothing where there is no such file. Errors: kSystem, kInvalidArgument where there is one that
 // cannot be used: unreadable, damaged, or of other hardware.
-Result<std::optional<Parameters>> load_calibration(const std::string& file, const Environment& environment);
+Result<std::optional<Parameters>> load_calibration(const std::string& file, const EnvironmentVariables& environment);
 
 // Makes the folder if need be; the file is complete or not there. Errors: kSystem, with the path.
 Status store_calibration(const std::string& path, const Parameters& parameters);

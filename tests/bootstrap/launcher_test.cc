@@ -9,13 +9,13 @@
 namespace tutti {
 namespace {
 
-LaunchInfo detect(const Environment& environment, const PortRange& ports = {}) {
+LaunchInfo detect(const EnvironmentVariables& environment, const PortRange& ports = {}) {
   auto info = detect_launcher(environment, ports);
   EXPECT_TRUE(info.ok()) << to_string(info.error());
   return info.ok() ? *info : LaunchInfo{};
 }
 
-std::string error_of(const Environment& environment) {
+std::string error_of(const EnvironmentVariables& environment) {
   const auto info = detect_launcher(environment);
   EXPECT_FALSE(info.ok()) << describe(*info);
   if (info.ok()) return {};
@@ -27,17 +27,17 @@ void expect_words(const std::string& text, const std::vector<std::string>& words
   for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
 }
 
-Environment with(Environment environment, const Environment& more) {
+EnvironmentVariables with(EnvironmentVariables environment, const EnvironmentVariables& more) {
   for (const auto& [name, value] : more) environment[name] = value;
   return environment;
 }
 
-Environment without(Environment environment, const std::string& name) {
+EnvironmentVariables without(EnvironmentVariables environment, const std::string& name) {
   environment.erase(name);
   return environment;
 }
 
-Environment torchrun() {
+EnvironmentVariables torchrun() {
   return {{"LOCAL_RANK", "1"},
           {"RANK", "5"},
           {"GROUP_RANK", "1"},
@@ -55,18 +55,18 @@ Environment torchrun() {
           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 }
 
-Environment open_mpi() {
+EnvironmentVariables open_mpi() {
   return {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "36726001"}, {"PMIX_RANK", "1"},
           {"OMPI_COMM_WORLD_NODE_RANK", "1"},  {"OMPI_COMMAND", "env"}};
 }
 
-Environment hydra() {
+EnvironmentVariables hydra() {
   return {{"PMI_RANK", "2"},        {"PMI_SIZE", "4"},        {"PMI_FD", "8"},
           {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "4"}, {"MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "vm"}};
 }
 
-Environment srun() {
+EnvironmentVariables srun() {
   return {{"SLURM_PROCID", "3"},
           {"SLURM_NTASKS", "4"},
           {"SLURM_LOCALID", "1"},
@@ -170,7 +170,7 @@ TEST(Launcher, OpenMpiOnOneMachineMeetsOnLoopback) {
 }
 
 TEST(Launcher, OpenMpiOnSeveralMachinesGivesAStore) {
-  const Environment several = with(open_mpi(), {{"OMPI_COMM_WORLD_SIZE", "4"}});
+  const EnvironmentVariables several = with(open_mpi(), {{"OMPI_COMM_WORLD_SIZE", "4"}});
   const LaunchInfo info = detect(several);
   EXPECT_FALSE(info.one_machine);
   EXPECT_EQ(info.root_host, "");
@@ -223,7 +223,8 @@ TEST(Launcher, SlurmOutsideAStepIsNoLauncher) {
 }
 
 TEST(Launcher, TorchsVariablesCountRanksUnlessTheyMayCountNodes) {
-  const Environment plain = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}};
+  const EnvironmentVariables plain = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}};
   const LaunchInfo info = detect(plain);
   EXPECT_EQ(info.launcher, "torch environment");
   EXPECT_EQ(info.rank, 1);
@@ -232,10 +233,11 @@ TEST(Launcher, TorchsVariablesCountRanksUnlessTheyMayCountNodes) {
   expect_words(describe(info), {"RANK taken to count ranks (no LOCAL_RANK)"});
   EXPECT_EQ(detect(with(plain, {{"LOCAL_RANK", "1"}})).local_rank, 1);
   // PyTorchJob with one process on each node: nodes are ranks.
-  const Environment job = with(plain, {{"PET_NNODES", "2"}, {"PET_NPROC_PER_NODE", "1"}, {"PET_NODE_RANK", "1"}});
+  const EnvironmentVariables job =
+      with(plain, {{"PET_NNODES", "2"}, {"PET_NPROC_PER_NODE", "1"}, {"PET_NODE_RANK", "1"}});
   EXPECT_EQ(detect(job).rank, 1);
   // With several, RANK is a node's number although WORLD_SIZE counts processes.
-  const Environment many = with(job, {{"PET_NPROC_PER_NODE", "8"}, {"WORLD_SIZE", "16"}});
+  const EnvironmentVariables many = with(job, {{"PET_NPROC_PER_NODE", "8"}, {"WORLD_SIZE", "16"}});
   expect_words(error_of(many), {"RANK=1", "PET_NPROC_PER_NODE=8", "torchrun", "TUTTI_RANK"});
   expect_words(error_of(with(job, {{"PET_NPROC_PER_NODE", "auto"}})), {"PET_NPROC_PER_NODE=auto"});
   expect_words(error_of(with(job, {{"PET_NNODES", "3"}})), {"PET_NNODES=3", "WORLD_SIZE=2"});

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-Config config_of(const Environment& environment) {
+Config config_of(const EnvironmentVariables& environment) {
   Variables variables;
   for (const auto& [name, value] : environment) {
     if (name.starts_with("TUTTI_")) variables.emplace_back(name, value);
@@ -18,7 +18,7 @@ Config config_of(const Environment& environment) {
   return parse_config(variables).value();
 }
 
-Result<RendezvousOptions> resolve(const CommunicatorOptions& options, const Environment& environment) {
+Result<RendezvousOptions> resolve(const CommunicatorOptions& options, const EnvironmentVariables& environment) {
   return resolve_rendezvous(options, config_of(environment), environment);
 }
 
@@ -29,14 +29,14 @@ CommunicatorOptions ranks(std::int32_t rank, std::int32_t size) {
   return options;
 }
 
-const Environment kTorchrun = {{"RANK", "1"},
-                               {"WORLD_SIZE", "4"},
-                               {"LOCAL_RANK", "1"},
-                               {"LOCAL_WORLD_SIZE", "4"},
-                               {"MASTER_ADDR", "127.0.0.1"},
-                               {"MASTER_PORT", "29500"},
-                               {"TORCHELASTIC_RUN_ID", "none"},
-                               {"TORCHELASTIC_RESTART_COUNT", "0"}};
+const EnvironmentVariables kTorchrun = {{"RANK", "1"},
+                                        {"WORLD_SIZE", "4"},
+                                        {"LOCAL_RANK", "1"},
+                                        {"LOCAL_WORLD_SIZE", "4"},
+                                        {"MASTER_ADDR", "127.0.0.1"},
+                                        {"MASTER_PORT", "29500"},
+                                        {"TORCHELASTIC_RUN_ID", "none"},
+                                        {"TORCHELASTIC_RESTART_COUNT", "0"}};
 
 const std::vector<InterfaceAddress> kInterfaces = {
     {"lo", "127.0.0.1"},  {"lo", "::1"},        {"eth0", "fe80::5%eth0"},
@@ -102,7 +102,7 @@ TEST(Rendezvous, OptionsWinOverVariablesAndTheseOverTheLauncher) {
   EXPECT_EQ(launched.host, "127.0.0.1");
   EXPECT_EQ(launched.ports.size(), kCandidatePorts);
   EXPECT_EQ(launched.ports.front(), 29501);
-  Environment environment = kTorchrun;
+  EnvironmentVariables environment = kTorchrun;
   environment["TUTTI_ROOT"] = "127.0.0.2:77";
   environment["TUTTI_JOB_ID"] = "mine";
   const auto rooted = resolve({}, environment).value();
@@ -122,7 +122,7 @@ TEST(Rendezvous, OptionsWinOverVariablesAndTheseOverTheLauncher) {
 TEST(Rendezvous, NamesAreNotResolvedYet) {
   for (const char* name : {"late-0.svc", "rank-0.job.example.com"}) {
     EXPECT_EQ(resolve(ranks(1, 2), {{"TUTTI_ROOT", std::string(name) + ":77"}}).value().host, name);
-    Environment launched = kTorchrun;
+    EnvironmentVariables launched = kTorchrun;
     launched["MASTER_ADDR"] = name;
     EXPECT_EQ(resolve({}, launched).value().host, name);
   }
@@ -144,7 +144,7 @@ TEST(Rendezvous, TheLaunchersPlaceIsForItsOwnNumberOfRanks) {
 }
 
 TEST(Rendezvous, ThePortRangeHoldsWhereNoPortIsGiven) {
-  const Environment range = {{"TUTTI_PORT_RANGE", "30000-30002"}, {"TUTTI_ROOT", "127.0.0.1"}};
+  const EnvironmentVariables range = {{"TUTTI_PORT_RANGE", "30000-30002"}, {"TUTTI_ROOT", "127.0.0.1"}};
   const auto ports = resolve(ranks(0, 2), range).value().ports;
   ASSERT_EQ(ports.size(), 3u);
   for (const std::uint16_t port : ports) EXPECT_TRUE(port >= 30000 && port <= 30002) << port;
@@ -162,27 +162,27 @@ TEST(Rendezvous, WithoutAnythingTheErrorListsWhatWasLookedFor) {
     EXPECT_NE(none.error().message.find(word), std::string::npos) << none.error().message;
   }
   // An environment that nobody can understand harms only those who need it.
-  const Environment odd = {{"RANK", "x"}, {"WORLD_SIZE", "4"}};
+  const EnvironmentVariables odd = {{"RANK", "x"}, {"WORLD_SIZE", "4"}};
   EXPECT_FALSE(resolve({}, odd).ok());
   EXPECT_TRUE(resolve(ranks(0, 2), odd).ok());
 }
 
 TEST(Rendezvous, OpenMpiOnSeveralMachinesWithoutAStoreNeedsARoot) {
-  const Environment environment = {{"OMPI_COMM_WORLD_RANK", "1"},
-                                   {"OMPI_COMM_WORLD_SIZE", "4"},
-                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                                   {"OMPI_MCA_orte_hnp_uri", "1.0;tcp://127.0.0.1:44579"}};
+  const EnvironmentVariables environment = {{"OMPI_COMM_WORLD_RANK", "1"},
+                                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                            {"OMPI_MCA_orte_hnp_uri", "1.0;tcp://127.0.0.1:44579"}};
   const auto refused = resolve({}, environment);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("TUTTI_ROOT"), std::string::npos) << refused.error().message;
-  Environment rooted = environment;
+  EnvironmentVariables rooted = environment;
   rooted["TUTTI_ROOT"] = "127.0.0.1:79";
   EXPECT_EQ(resolve({}, rooted).value().rank, 1);
 }
 
 TEST(Rendezvous, LongJobIdsOfLaunchersStayApart) {
-  Environment environment = kTorchrun;
+  EnvironmentVariables environment = kTorchrun;
   environment["TORCHELASTIC_RUN_ID"] = std::string(300, 'a') + "1";
   const std::string one = resolve({}, environment).value().job_id;
   environment["TORCHELASTIC_RUN_ID"] = std::string(300, 'a') + "2";

@@ -7,7 +7,7 @@
 
 #include "communicator/communicator_impl.h"
 #include "communicator/support.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti::test {
 namespace {
@@ -23,17 +23,17 @@ struct Outcome {
 // Every rank runs `calls` all-reduces; rank `absent` (if any) runs none and stays until the others have given up.
 Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t count, std::int32_t absent = -1,
                  bool registered = false) {
-  SimWorld sim(options);
+  SimEnvironment sim(options);
   Outcome outcome;
   outcome.results.resize(options.ranks);
   outcome.errors.resize(options.ranks);
   const auto prover = std::make_shared<Prover>(true);
   sim.run([&](std::uint32_t rank) {
-    World world{.clock = sim.clock(),
-                .waiter = sim.waiter(rank),
-                .transport = sim.transport(rank),
-                .prover = prover,
-                .log = Log(LogLevel::kOff, 0)};
+    Environment world{.clock = sim.clock(),
+                      .waiter = sim.waiter(rank),
+                      .transport = sim.transport(rank),
+                      .prover = prover,
+                      .log = Log(LogLevel::kOff, 0)};
     const auto clock = world.clock;
     const auto waiter = sim.waiter(rank);
     detail::CommunicatorImpl communicator(rank, options.ranks, std::move(world), std::chrono::seconds(10));
@@ -69,14 +69,14 @@ TEST(Simulated, WhatIsWrittenIntoOutputsStandsWhereItIsWanted) {
   constexpr std::uint32_t kRanks = 3;
   const std::vector<std::size_t> counts = {3000, 5, 7000};
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllGather)) {
-    SimWorld sim({.seed = 7, .ranks = kRanks, .writes_outputs = true});
+    SimEnvironment sim({.seed = 7, .ranks = kRanks, .writes_outputs = true});
     const auto prover = std::make_shared<Prover>(true);
     sim.run([&](std::uint32_t rank) {
-      World world{.clock = sim.clock(),
-                  .waiter = sim.waiter(rank),
-                  .transport = sim.transport(rank),
-                  .prover = prover,
-                  .log = Log(LogLevel::kOff, 0)};
+      Environment world{.clock = sim.clock(),
+                        .waiter = sim.waiter(rank),
+                        .transport = sim.transport(rank),
+                        .prover = prover,
+                        .log = Log(LogLevel::kOff, 0)};
       auto communicator = detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
           rank, kRanks, std::move(world), std::chrono::seconds(10), nullptr, std::vector<std::uint32_t>{}, nullptr, 0));
       for (const std::size_t gap : {std::size_t{0}, std::size_t{11 + rank}}) {
@@ -149,13 +149,13 @@ TEST(Simulated, RegisteredMemoryGivesTheSameBitsWhateverTheDelays) {
 }
 
 TEST(Simulated, ExhaustedMemoryIsAnErrorOfTheCall) {
-  SimWorld sim({.seed = 1, .ranks = 1, .memory_bytes = 10'000});
+  SimEnvironment sim({.seed = 1, .ranks = 1, .memory_bytes = 10'000});
   sim.run([&](std::uint32_t rank) {
-    World world{.clock = sim.clock(),
-                .waiter = sim.waiter(rank),
-                .transport = sim.transport(rank),
-                .prover = std::make_shared<Prover>(true),
-                .log = Log(LogLevel::kOff, 0)};
+    Environment world{.clock = sim.clock(),
+                      .waiter = sim.waiter(rank),
+                      .transport = sim.transport(rank),
+                      .prover = std::make_shared<Prover>(true),
+                      .log = Log(LogLevel::kOff, 0)};
     detail::CommunicatorImpl communicator(rank, 1, std::move(world), std::chrono::seconds(10));
     auto first = communicator.allocate(8000);
     EXPECT_TRUE(first.ok());
@@ -180,7 +180,7 @@ TEST(Simulated, AnAbsentRankIsNamedWhenTheSimulatedDeadlinePasses) {
 // Rank 0 says that it has finished the call, and leaves; its messages never come, as over a network that has broken.
 TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
   for (const bool later_failure : {false, true}) {
-    SimWorld sim({.seed = 3, .ranks = 2});
+    SimEnvironment sim({.seed = 3, .ranks = 2});
     Status status;
     std::int64_t end_ns = 0;
     sim.run([&](std::uint32_t rank) {
@@ -202,11 +202,11 @@ TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
         transport->announce_leave();
         return;
       }
-      World world{.clock = sim.clock(),
-                  .waiter = sim.waiter(rank),
-                  .transport = sim.transport(rank),
-                  .prover = std::make_shared<Prover>(true),
-                  .log = Log(LogLevel::kOff, 0)};
+      Environment world{.clock = sim.clock(),
+                        .waiter = sim.waiter(rank),
+                        .transport = sim.transport(rank),
+                        .prover = std::make_shared<Prover>(true),
+                        .log = Log(LogLevel::kOff, 0)};
       detail::CommunicatorImpl communicator(rank, 2, std::move(world), std::chrono::seconds(30));
       std::vector<float> data(5000);
       status =
@@ -227,14 +227,14 @@ TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
 TEST(Simulated, RanksThatDisagreeStoreNothingBehindEachOthersOutputs) {
   constexpr std::size_t kCount = 5;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    SimWorld sim({.seed = seed, .ranks = 4});
+    SimEnvironment sim({.seed = seed, .ranks = 4});
     const auto prover = std::make_shared<Prover>(true);
     sim.run([&](std::uint32_t rank) {
-      World world{.clock = sim.clock(),
-                  .waiter = sim.waiter(rank),
-                  .transport = sim.transport(rank),
-                  .prover = prover,
-                  .log = Log(LogLevel::kOff, 0)};
+      Environment world{.clock = sim.clock(),
+                        .waiter = sim.waiter(rank),
+                        .transport = sim.transport(rank),
+                        .prover = prover,
+                        .log = Log(LogLevel::kOff, 0)};
       detail::CommunicatorImpl communicator(rank, 4, std::move(world), std::chrono::seconds(10));
       const Memory memory = communicator.allocate(64 * sizeof(double)).value();
       auto* const data = reinterpret_cast<double*>(memory.data());

@@ -347,7 +347,7 @@ TEST(Slates, SpinningThatDoesNotPayIsGivenUp) {
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     auto waiter = std::make_unique<AdaptiveWaiter>(kLimits);
     if (rank == 0) first = waiter.get();
-    World world{
+    Environment world{
         .clock = clock, .waiter = std::move(waiter), .transport = std::move(transports[rank]), .prover = prover};
     ranks.push_back(detail::CommunicatorImpl::wrap(
         std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), patience())));

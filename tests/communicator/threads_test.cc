@@ -14,7 +14,7 @@
 #include "bootstrap/root_addresses.h"
 #include "communicator/support.h"
 #include "transports/rdma/memory_monitor.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace {
 
@@ -115,7 +115,7 @@ TEST(Threads, TakeNoSignalsOfTheProgram) {
     root.look_up(patience());
   });
   expect_threads_without_signals("a simulated world", [] {
-    SimWorld world({.ranks = 2});
+    SimEnvironment world({.ranks = 2});
     world.run([](std::uint32_t) {});
   });
 }

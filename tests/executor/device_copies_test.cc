@@ -11,7 +11,7 @@
 #include "algorithms/algorithms.h"
 #include "executor/bytes.h"
 #include "plan/collective.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti {
 namespace {
@@ -41,7 +41,7 @@ std::vector<Buffers> buffers_of(const Collective& collective) {
 }
 
 void run_plan(const Generator& generator, std::vector<Buffers>& buffers) {
-  SimWorld sim({.ranks = generator.shape.collective.ranks});
+  SimEnvironment sim({.ranks = generator.shape.collective.ranks});
   sim.run([&](std::uint32_t rank) {
     const auto transport = sim.transport(rank);
     Connections connections(*transport);

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti {
 namespace {
@@ -89,7 +89,7 @@ class LandedExchange : public testing::Test {
     receiver.messages.push_back({.carrier = Carrier::kDelivered, .bytes = bytes, .landing = offset});
   }
 
-  SimWorld sim{{.ranks = 2, .slot_bytes = kSlotBytes}};
+  SimEnvironment sim{{.ranks = 2, .slot_bytes = kSlotBytes}};
   std::unique_ptr<Transport> transport = sim.transport(0);
   PairNumbers numbers{2};
   std::vector<std::byte> memory = std::vector<std::byte>(kBytes);

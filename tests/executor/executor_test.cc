@@ -6,7 +6,7 @@
 
 #include "algorithms/algorithms.h"
 #include "executor/bytes.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti {
 namespace {
@@ -25,7 +25,7 @@ Result<std::unique_ptr<BoundPlan>> bound(const Generator& generator, std::uint32
 }
 
 TEST(Bind, RefusesATransportWithFewerSlotsThanThePlanNeeds) {
-  SimWorld sim({.ranks = 3, .slots = 1});
+  SimEnvironment sim({.ranks = 3, .slots = 1});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
   const auto refused = bound(generator_of(Algorithm::kRing, 3), 0, *transport, connections);
@@ -37,7 +37,7 @@ TEST(Bind, RefusesATransportWithFewerSlotsThanThePlanNeeds) {
 }
 
 TEST(Bind, PlansShareTheConnectionsOfAPairAndLane) {
-  SimWorld sim({.ranks = 2});
+  SimEnvironment sim({.ranks = 2});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
   const auto ring = bound(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
@@ -54,7 +54,7 @@ TEST(Bind, PlansShareTheConnectionsOfAPairAndLane) {
 }
 
 TEST(Execution, OneRankAloneCopiesScalesAndDividesByOne) {
-  SimWorld sim({.ranks = 1});
+  SimEnvironment sim({.ranks = 1});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
   const auto plan = bound(generator_of(Algorithm::kTwoShot, 1), 0, *transport, connections);
@@ -78,7 +78,7 @@ TEST(Execution, OneRankAloneCopiesScalesAndDividesByOne) {
 }
 
 TEST(Execution, SaysWhatItWaitsFor) {
-  SimWorld sim({.ranks = 2});
+  SimEnvironment sim({.ranks = 2});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
   const auto plan = bound(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
@@ -105,7 +105,7 @@ TEST(Execution, StagesOfACompositionHandTilesOnThroughMemory) {
   constexpr std::size_t kCount = 10'007;
   for (const Algorithm algorithm : {Algorithm::kHierarchical, Algorithm::kHierarchicalTree}) {
     const Generator generator = find_generator({.ranks = kRanks, .nodes = {0, 0, 0, 1, 1}}, algorithm).value();
-    SimWorld sim({.ranks = kRanks});
+    SimEnvironment sim({.ranks = kRanks});
     std::vector<std::vector<float>> data(kRanks, std::vector<float>(kCount));
     std::uint64_t tiles = 0;
     sim.run([&](std::uint32_t rank) {

@@ -8,7 +8,7 @@
 
 #include "communicator/communicator_impl.h"
 #include "faults/tcp_network.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti::faults {
 namespace {
@@ -18,7 +18,7 @@ using test::Case;
 // One rank's part of a scenario.
 class Actor {
  public:
-  Actor(const Scenario& scenario, SimWorld& sim, TcpNetwork* tcp, SimOobDatagrams& datagrams,
+  Actor(const Scenario& scenario, SimEnvironment& sim, TcpNetwork* tcp, SimOobDatagrams& datagrams,
         std::shared_ptr<Prover> prover, std::uint32_t rank, Outcome& outcome)
       : scenario_(scenario),
         sim_(sim),
@@ -47,11 +47,11 @@ class Actor {
                          ? sim_.transport(rank_)
                          : tcp_->transport(rank_, *clock, std::move(endpoint), std::move(addresses));
     end_.died = sim_.dead(rank_);
-    World world{.clock = clock,
-                .waiter = sim_.waiter(rank_),
-                .transport = std::move(transport),
-                .prover = prover_,
-                .log = Log(LogLevel::kOff, 0)};
+    Environment world{.clock = clock,
+                      .waiter = sim_.waiter(rank_),
+                      .transport = std::move(transport),
+                      .prover = prover_,
+                      .log = Log(LogLevel::kOff, 0)};
     communicator_ = detail::CommunicatorImpl::wrap(
         std::make_unique<detail::CommunicatorImpl>(rank_, scenario_.sim.ranks, std::move(world), scenario_.timeout,
                                                    std::move(fabric), std::move(members), nullptr, kCommunicator));
@@ -148,7 +148,7 @@ class Actor {
   }
 
   const Scenario& scenario_;
-  SimWorld& sim_;
+  SimEnvironment& sim_;
   TcpNetwork* tcp_;
   SimOobDatagrams& datagrams_;
   std::shared_ptr<Prover> prover_;  // shared by all ranks
@@ -163,7 +163,7 @@ std::string in_ms(std::int64_t ns) { return fmt::format("{:.3f} ms", static_cast
 }  // namespace
 
 Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover) {
-  SimWorld sim(scenario.sim);
+  SimEnvironment sim(scenario.sim);
   std::unique_ptr<TcpNetwork> tcp;
   SimOobDatagrams datagrams;
   if (scenario.network == Network::kTcp || scenario.ending) tcp = std::make_unique<TcpNetwork>(sim);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conformance/suite.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti::faults {
 

@@ -5,7 +5,7 @@
 
 namespace tutti::faults {
 
-SimExchange::SimExchange(SimWorld& world, SimOobDatagrams& datagrams, std::uint32_t rank)
+SimExchange::SimExchange(SimEnvironment& world, SimOobDatagrams& datagrams, std::uint32_t rank)
     : world_(world), datagrams_(datagrams), rank_(rank), own_(std::make_shared<InProcessRelay>(), rank) {}
 
 SimExchange::~SimExchange() {

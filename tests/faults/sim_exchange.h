@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "transports/shm/exchange.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti::faults {
 
@@ -28,7 +28,7 @@ struct SimOobDatagrams {
 
 class SimExchange final : public SegmentExchange {
  public:
-  SimExchange(SimWorld& world, SimOobDatagrams& datagrams, std::uint32_t rank);
+  SimExchange(SimEnvironment& world, SimOobDatagrams& datagrams, std::uint32_t rank);
   ~SimExchange() override;
 
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override {
@@ -50,7 +50,7 @@ class SimExchange final : public SegmentExchange {
  private:
   void arrive(std::uint32_t peer, std::function<void(SimOobDatagrams::Way&)> happen);
 
-  SimWorld& world_;
+  SimEnvironment& world_;
   SimOobDatagrams& datagrams_;
   const std::uint32_t rank_;
   InProcessExchange own_;

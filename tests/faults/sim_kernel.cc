@@ -56,7 +56,7 @@ struct SimKernel::Object {
   std::map<int, Watch> watched{};  // by an epoll
 };
 
-SimKernel::SimKernel(SimWorld& world) : world_(world) {
+SimKernel::SimKernel(SimEnvironment& world) : world_(world) {
   world.on_kill([this](std::uint32_t rank) { end_of(rank); });
   world.set_reset([this](std::uint32_t rank, std::uint32_t peer) { reset_between(rank, peer); });
 }
@@ -67,7 +67,7 @@ SimKernel* SimKernel::current() { return current_kernel; }
 void SimKernel::adopt_thread() { current_kernel = this; }
 
 int SimKernel::add(Object object) {
-  object.owner = SimWorld::current_rank();
+  object.owner = SimEnvironment::current_rank();
   table_.emplace(next_descriptor_, std::move(object));
   return next_descriptor_++;
 }
@@ -255,12 +255,12 @@ int SimKernel::poll(pollfd* descriptors, std::size_t count, int timeout_ms) {
       ready += each.revents != 0;
     }
     if (ready > 0 || last) return ready;
-    world_.pause(SimWorld::current_rank(), std::int64_t{timeout_ms} * 1'000'000);
+    world_.pause(SimEnvironment::current_rank(), std::int64_t{timeout_ms} * 1'000'000);
   }
 }
 
 int SimKernel::sleep(std::int64_t ns) {
-  world_.pause(SimWorld::current_rank(), ns);
+  world_.pause(SimEnvironment::current_rank(), ns);
   return 0;
 }
 

@@ -8,7 +8,7 @@ std::int64_t value_of(const Scenario& scenario, std::uint32_t rank) {
   return 1000 + static_cast<std::int64_t>((scenario.seed + rank * 7919ull) % 997);
 }
 
-std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, SimOobDatagrams& datagrams,
+std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimEnvironment& sim, SimOobDatagrams& datagrams,
                                        std::uint32_t rank, std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
                                        std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses) {
   const Ending& ending = *scenario.ending;
@@ -35,7 +35,7 @@ std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, 
   return fabric;
 }
 
-void agree(const Scenario& scenario, SimWorld& sim, std::uint32_t rank, Communicator& communicator,
+void agree(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
            std::vector<AgreeEnd>& ends) {
   for (int tried = 0; tried < kTries; ++tried) {
     AgreeEnd& end = ends.emplace_back();
@@ -52,7 +52,7 @@ void agree(const Scenario& scenario, SimWorld& sim, std::uint32_t rank, Communic
   }
 }
 
-void shrink(const Scenario& scenario, SimWorld& sim, std::uint32_t rank, Communicator& communicator,
+void shrink(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
             std::optional<ShrinkEnd>& ended) {
   ShrinkEnd& end = ended.emplace();
   end.start_ns = sim.now_ns();

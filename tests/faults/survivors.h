@@ -40,15 +40,15 @@ struct ShrinkEnd {
 std::int64_t value_of(const Scenario& scenario, std::uint32_t rank);
 
 // In the thread of that rank, which has the endpoint and all addresses.
-std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimWorld& sim, SimOobDatagrams& datagrams,
+std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimEnvironment& sim, SimOobDatagrams& datagrams,
                                        std::uint32_t rank, std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
                                        std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses);
 
 // Where the attempts ended in a timeout, as often as kTries.
 inline constexpr int kTries = 3;
-void agree(const Scenario& scenario, SimWorld& sim, std::uint32_t rank, Communicator& communicator,
+void agree(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
            std::vector<AgreeEnd>& ends);
-void shrink(const Scenario& scenario, SimWorld& sim, std::uint32_t rank, Communicator& communicator,
+void shrink(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
             std::optional<ShrinkEnd>& end);
 
 }  // namespace tutti::faults

@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kCommunicator = 1;  // the number of the first on
 
 class TcpNetwork {
  public:
-  explicit TcpNetwork(SimWorld& world) : world_(world), kernel_(world), addresses_(world.options().ranks) {}
+  explicit TcpNetwork(SimEnvironment& world) : world_(world), kernel_(world), addresses_(world.options().ranks) {}
   // In the thread of that rank. `clock` outlives the endpoint.
   std::shared_ptr<TcpEndpoint> listen(std::uint32_t rank, Clock& clock);
   // Likewise, after listen(): by rank, this one's too. Waits for the others', within bounds; nobody listens at what
@@ -29,7 +29,7 @@ class TcpNetwork {
   std::size_t open_descriptors() const { return kernel_.open_descriptors(); }
 
  private:
-  SimWorld& world_;
+  SimEnvironment& world_;
   SimKernel kernel_;
   std::vector<std::string> addresses_;
 };

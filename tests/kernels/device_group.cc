@@ -8,7 +8,7 @@
 #include "executor/bytes.h"
 #include "plan/collective.h"
 #include "support.h"
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti::testing {
 namespace {
@@ -81,7 +81,7 @@ std::vector<RankBuffers> run_on_host(const Generator& generator, const CallOptio
                                      std::uint64_t max_chunk_bytes) {
   const std::uint32_t ranks = generator.shape.collective.ranks;
   std::vector<RankBuffers> buffers = make_buffers(generator.shape, options);
-  SimWorld sim({.ranks = ranks, .slots = 4, .slot_bytes = max_chunk_bytes});
+  SimEnvironment sim({.ranks = ranks, .slots = 4, .slot_bytes = max_chunk_bytes});
   sim.run([&](std::uint32_t rank) {
     const auto transport = sim.transport(rank);
     Connections connections(*transport);

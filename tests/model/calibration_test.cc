@@ -23,7 +23,7 @@ class Calibration : public ::testing::Test {
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
-  Environment cache() const { return {{"XDG_CACHE_HOME", folder_.string()}, {"HOME", "/nowhere"}}; }
+  EnvironmentVariables cache() const { return {{"XDG_CACHE_HOME", folder_.string()}, {"HOME", "/nowhere"}}; }
 
   fs::path folder_;
 };

@@ -29,13 +29,13 @@ Surroundings machine(Files files = {}) {
               }};
 }
 
-EnvironmentSettings settings_of(const Environment& environment, Files files = {}) {
+EnvironmentSettings settings_of(const EnvironmentVariables& environment, Files files = {}) {
   auto settings = read_settings(environment, machine(std::move(files)));
   EXPECT_TRUE(settings.ok()) << (settings.ok() ? "" : to_string(settings.error()));
   return settings.ok() ? *settings : EnvironmentSettings{};
 }
 
-std::string error_of(const Environment& environment) {
+std::string error_of(const EnvironmentVariables& environment) {
   const auto settings = read_settings(environment, machine());
   EXPECT_FALSE(settings.ok());
   if (settings.ok()) return {};
@@ -44,7 +44,7 @@ std::string error_of(const Environment& environment) {
 }
 
 // "NAME=VALUE ..." of the overlay.
-std::string overlay_of(const Environment& environment) {
+std::string overlay_of(const EnvironmentVariables& environment) {
   std::string text;
   for (const auto& [name, value] : settings_of(environment).overlay) text += name + "=" + value + " ";
   return text;
@@ -62,7 +62,7 @@ Algorithm algorithm_of(const EnvironmentSettings& settings, CollectiveKind kind)
   return settings.algorithms[static_cast<std::size_t>(kind)];
 }
 
-TEST(Environment, NothingSetChangesNothing) {
+TEST(EnvironmentVariables, NothingSetChangesNothing) {
   const auto settings = settings_of({{"PATH", "/bin"}, {"NCCL_DEBUG", ""}, {"NCCL_IB_HCA", ""}});
   EXPECT_TRUE(settings.overlay.empty());
   EXPECT_TRUE(settings.ignored.empty());
@@ -72,7 +72,7 @@ TEST(Environment, NothingSetChangesNothing) {
   for (const Algorithm algorithm : settings.algorithms) EXPECT_EQ(algorithm, Algorithm::kAuto);
 }
 
-TEST(Environment, EveryOverlayIsAConfigThatTuttiTakes) {
+TEST(EnvironmentVariables, EveryOverlayIsAConfigThatTuttiTakes) {
   const auto settings = settings_of({{"NCCL_DEBUG", "trace"},
                                      {"NCCL_SOCKET_IFNAME", "eth"},
                                      {"NCCL_PROTO", "LL"},
@@ -97,7 +97,7 @@ TEST(Environment, EveryOverlayIsAConfigThatTuttiTakes) {
   EXPECT_EQ(config->node_id.size(), 16u) << "a long id is hashed";
 }
 
-TEST(Environment, DebugLevelsBecomeLogLevels) {
+TEST(EnvironmentVariables, DebugLevelsBecomeLogLevels) {
   EXPECT_EQ(overlay_of({{"NCCL_DEBUG", "VERSION"}}), "TUTTI_LOG=error ");
   EXPECT_EQ(overlay_of({{"NCCL_DEBUG", "warn"}}), "TUTTI_LOG=warn ");
   EXPECT_EQ(overlay_of({{"NCCL_DEBUG", "Info"}}), "TUTTI_LOG=info ");
@@ -109,7 +109,7 @@ TEST(Environment, DebugLevelsBecomeLogLevels) {
   EXPECT_NE(only(wrong.warnings).find("warn, stays"), std::string::npos);
 }
 
-TEST(Environment, InterfacesAreLookedUpAmongThoseThatThereAre) {
+TEST(EnvironmentVariables, InterfacesAreLookedUpAmongThoseThatThereAre) {
   EXPECT_EQ(overlay_of({{"NCCL_SOCKET_IFNAME", "=eth1"}}), "TUTTI_INTERFACE=10.0.1.1 ");
   EXPECT_EQ(overlay_of({{"NCCL_SOCKET_IFNAME", "eth"}, {"NCCL_SOCKET_FAMILY", "AF_INET6"}}),
             "TUTTI_INTERFACE=fd00::1 ");
@@ -122,7 +122,7 @@ TEST(Environment, InterfacesAreLookedUpAmongThoseThatThereAre) {
   EXPECT_NE(only(wrong.warnings).find("both are used"), std::string::npos);
 }
 
-TEST(Environment, InterfacesAreNotAskedForWithoutNeed) {
+TEST(EnvironmentVariables, InterfacesAreNotAskedForWithoutNeed) {
   Surroundings surroundings = machine();
   surroundings.interfaces = []() -> Result<std::vector<InterfaceAddress>> {
     ADD_FAILURE() << "asked";
@@ -131,7 +131,7 @@ TEST(Environment, InterfacesAreNotAskedForWithoutNeed) {
   EXPECT_TRUE(read_settings({{"NCCL_DEBUG", "WARN"}}, surroundings).ok());
 }
 
-TEST(Environment, ALongListOfInterfacesIsCutWhereTuttiTakesNoMore) {
+TEST(EnvironmentVariables, ALongListOfInterfacesIsCutWhereTuttiTakesNoMore) {
   Surroundings surroundings = machine();
   surroundings.interfaces = [] {
     std::vector<InterfaceAddress> many;
@@ -144,12 +144,12 @@ TEST(Environment, ALongListOfInterfacesIsCutWhereTuttiTakesNoMore) {
   EXPECT_TRUE(settings->overlay.at(0).second.starts_with("192.168.100.100,192.168.100.101,"));
 }
 
-TEST(Environment, CommIdIsAPlaceOrRefused) {
+TEST(EnvironmentVariables, CommIdIsAPlaceOrRefused) {
   EXPECT_EQ(settings_of({{"NCCL_COMM_ID", "[fd00::1]:77"}}).root, "[fd00::1]:77");
   EXPECT_NE(error_of({{"NCCL_COMM_ID", "somewhere"}}).find("host:port"), std::string::npos);
 }
 
-TEST(Environment, AlgorithmsThatBothHaveAreTaken) {
+TEST(EnvironmentVariables, AlgorithmsThatBothHaveAreTaken) {
   const auto tree = settings_of({{"NCCL_ALGO", "Tree"}});
   EXPECT_EQ(algorithm_of(tree, CollectiveKind::kAllReduce), Algorithm::kDoubleTree);
   EXPECT_EQ(algorithm_of(tree, CollectiveKind::kAllGather), Algorithm::kAuto);
@@ -164,7 +164,7 @@ TEST(Environment, AlgorithmsThatBothHaveAreTaken) {
   EXPECT_EQ(algorithm_of(mixed, CollectiveKind::kReduceScatter), Algorithm::kAuto);
 }
 
-TEST(Environment, WithAllAlgorithmsOfTuttiLeftItChooses) {
+TEST(EnvironmentVariables, WithAllAlgorithmsOfTuttiLeftItChooses) {
   for (const char* text : {"^NVLS", "^NVLS,NVLSTree,CollNetChain", "ring,tree,pat", "allreduce:ring,tree"}) {
     const auto settings = settings_of({{"NCCL_ALGO", text}});
     EXPECT_EQ(algorithm_of(settings, CollectiveKind::kAllReduce), Algorithm::kAuto) << text;
@@ -172,7 +172,7 @@ TEST(Environment, WithAllAlgorithmsOfTuttiLeftItChooses) {
   }
 }
 
-TEST(Environment, AnAlgorithmThatTuttiLacksIsWarnedOf) {
+TEST(EnvironmentVariables, AnAlgorithmThatTuttiLacksIsWarnedOf) {
   EXPECT_NE(only(settings_of({{"NCCL_ALGO", "nvls,collnetdirect"}}).warnings).find("no algorithm that Tutti has"),
             std::string::npos);
   EXPECT_NE(only(settings_of({{"NCCL_ALGO", "ring;allreduce:nvls"}}).warnings).find("leaves AllReduce with no"),
@@ -180,7 +180,7 @@ TEST(Environment, AnAlgorithmThatTuttiLacksIsWarnedOf) {
   EXPECT_NE(error_of({{"NCCL_ALGO", "rnig"}}).find("\"rnig\" is none of Tree, Ring"), std::string::npos);
 }
 
-TEST(Environment, AnExcludedProtocolIsNeverTaken) {
+TEST(EnvironmentVariables, AnExcludedProtocolIsNeverTaken) {
   EXPECT_EQ(overlay_of({{"NCCL_PROTO", "ll128"}}), "TUTTI_DEVICE_PROTOCOL=ll128 ");
   EXPECT_EQ(overlay_of({{"NCCL_PROTO", "LL,LL128,Simple"}}), "");
   const auto without = settings_of({{"NCCL_PROTO", "^LL128"}});
@@ -193,7 +193,7 @@ TEST(Environment, AnExcludedProtocolIsNeverTaken) {
   EXPECT_NE(only(none.warnings).find("serves every function"), std::string::npos);
 }
 
-TEST(Environment, PeerAccessThatIsForbiddenGoesOverTheHost) {
+TEST(EnvironmentVariables, PeerAccessThatIsForbiddenGoesOverTheHost) {
   EXPECT_EQ(overlay_of({{"NCCL_P2P_DISABLE", "0"}}), "");
   EXPECT_EQ(overlay_of({{"NCCL_P2P_LEVEL", "LOC"}}), "TUTTI_DEVICE_CALLS=staged ");
   EXPECT_EQ(overlay_of({{"NCCL_P2P_LEVEL", "0"}}), "TUTTI_DEVICE_CALLS=staged ");
@@ -202,14 +202,14 @@ TEST(Environment, PeerAccessThatIsForbiddenGoesOverTheHost) {
   EXPECT_NE(only(settings_of({{"NCCL_SHM_DISABLE", "yes"}}).warnings).find("0 is taken"), std::string::npos);
 }
 
-TEST(Environment, NetworksOtherThanSocketsAreWarnedOf) {
+TEST(EnvironmentVariables, NetworksOtherThanSocketsAreWarnedOf) {
   EXPECT_TRUE(settings_of({{"NCCL_NET", "socket"}}).warnings.empty());
   EXPECT_EQ(settings_of({{"NCCL_NET", "socket"}}).overlay, (Variables{{"TUTTI_RDMA_DEVICES", "none"}}));
   EXPECT_TRUE(settings_of({{"NCCL_NET", "IB"}}).warnings.empty());
   EXPECT_NE(only(settings_of({{"NCCL_NET", "ofi"}}).warnings).find("only IB and Socket"), std::string::npos);
 }
 
-TEST(Environment, SizesAreHeldToWhatTuttiTakes) {
+TEST(EnvironmentVariables, SizesAreHeldToWhatTuttiTakes) {
   EXPECT_EQ(overlay_of({{"NCCL_BUFFSIZE", "0x100000"}, {"TUTTI_SLOTS", "8"}}),
             "TUTTI_SLOT_BYTES=131072 TUTTI_DEVICE_SLOT_BYTES=131072 ");
   const auto small = settings_of({{"NCCL_BUFFSIZE", "1024"}});
@@ -222,7 +222,7 @@ TEST(Environment, SizesAreHeldToWhatTuttiTakes) {
   EXPECT_EQ(threads.taken.at(0).number, 512);
 }
 
-TEST(Environment, OfCtasAndChannelsTheStricterCounts) {
+TEST(EnvironmentVariables, OfCtasAndChannelsTheStricterCounts) {
   const auto both = settings_of({{"NCCL_MAX_CTAS", "24"}, {"NCCL_MAX_NCHANNELS", "12"}, {"NCCL_MIN_NCHANNELS", "2"}});
   EXPECT_EQ(both.max_ctas, 12);
   EXPECT_EQ(both.min_ctas, 2);
@@ -237,7 +237,7 @@ TEST(Environment, OfCtasAndChannelsTheStricterCounts) {
   EXPECT_NE(only(crossed.warnings).find("neither is taken"), std::string::npos);
 }
 
-TEST(Environment, BlockingIsZeroOrOne) {
+TEST(EnvironmentVariables, BlockingIsZeroOrOne) {
   EXPECT_EQ(settings_of({{"NCCL_COMM_BLOCKING", "0"}}).blocking, false);
   EXPECT_EQ(settings_of({{"NCCL_COMM_BLOCKING", "1"}}).blocking, true);
   const auto wrong = settings_of({{"NCCL_COMM_BLOCKING", "2"}});
@@ -245,12 +245,12 @@ TEST(Environment, BlockingIsZeroOrOne) {
   EXPECT_EQ(wrong.warnings.size(), 1u);
 }
 
-TEST(Environment, TheReportedVersionIsTuttis) {
+TEST(EnvironmentVariables, TheReportedVersionIsTuttis) {
   EXPECT_EQ(settings_of({{"TUTTI_NCCL_VERSION", "2.28.9"}}).version, 22809);
   EXPECT_NE(error_of({{"TUTTI_NCCL_VERSION", "new"}}).find("TUTTI_NCCL_VERSION"), std::string::npos);
 }
 
-TEST(Environment, TheEnvironmentWinsOverTheUsersFileAndThatOverTheMachines) {
+TEST(EnvironmentVariables, TheEnvironmentWinsOverTheUsersFileAndThatOverTheMachines) {
   const Files files = {{"/u/.nccl.conf", "NCCL_DEBUG=INFO\nNCCL_HOSTID=user\nNCCL_MAX_CTAS=5\n"},
                        {"/etc/nccl.conf", "NCCL_HOSTID=machine\nNCCL_MIN_CTAS=2\nOTHER=1\n"},
                        {"/c", "NCCL_DEBUG=TRACE\n"}};
@@ -265,7 +265,7 @@ TEST(Environment, TheEnvironmentWinsOverTheUsersFileAndThatOverTheMachines) {
   EXPECT_NE(only(settings_of({{"NCCL_CONF_FILE", "/none"}}, {}).warnings).find("cannot be read"), std::string::npos);
 }
 
-TEST(Environment, CardsAreChosenAndSetAsForNccl) {
+TEST(EnvironmentVariables, CardsAreChosenAndSetAsForNccl) {
   EXPECT_EQ(settings_of({{"NCCL_IB_HCA", "mlx5_0:1,ib"}}).overlay,
             (Variables{{"TUTTI_RDMA_DEVICES", "mlx5_0*:1,ib*"}}));
   EXPECT_EQ(settings_of({{"NCCL_IB_HCA", "=mlx5_0,mlx5_3:2"}}).overlay,
@@ -289,7 +289,7 @@ TEST(Environment, CardsAreChosenAndSetAsForNccl) {
                        {"TUTTI_RDMA_TRAFFIC_CLASS", "106"}}));
 }
 
-TEST(Environment, WhatHasNoEffectIsSaidOnceWithItsReason) {
+TEST(EnvironmentVariables, WhatHasNoEffectIsSaidOnceWithItsReason) {
   EXPECT_NE(only(settings_of({{"NCCL_IB_PKEY", "1"}}).ignored).find("NCCL_IB_PKEY=1 has no effect: Tutti's verbs"),
             std::string::npos);
   EXPECT_NE(only(settings_of({{"NCCL_TOPO_FILE", "/t.xml"}}).ignored).find("topology"), std::string::npos);
@@ -304,7 +304,7 @@ TEST(Environment, WhatHasNoEffectIsSaidOnceWithItsReason) {
   EXPECT_NE(only(filed.ignored).find("(in /etc/nccl.conf)"), std::string::npos);
 }
 
-TEST(Environment, WhatTuttiDoesAnywayAndWhatOthersReadIsNotReported) {
+TEST(EnvironmentVariables, WhatTuttiDoesAnywayAndWhatOthersReadIsNotReported) {
   const auto settings = settings_of({{"NCCL_DMABUF_ENABLE", "0"},
                                      {"NCCL_NVLS_ENABLE", "0"},
                                      {"NCCL_CUMEM_ENABLE", "0"},
@@ -319,7 +319,7 @@ TEST(Environment, WhatTuttiDoesAnywayAndWhatOthersReadIsNotReported) {
   EXPECT_EQ(settings_of({{"NCCL_DMABUF_ENABLE", "1"}, {"NCCL_CUMEM_ENABLE", "1"}}).ignored.size(), 2u);
 }
 
-TEST(Environment, TheReportNamesWhatIsIgnoredAndGivesReasonsWhenAsked) {
+TEST(EnvironmentVariables, TheReportNamesWhatIsIgnoredAndGivesReasonsWhenAsked) {
   const auto settings =
       settings_of({{"NCCL_DEBUG", "VERSION"}, {"NCCL_IB_PKEY", "1"}, {"NCCL_TOPO_FILE", "t"}, {"NCCL_NTHREADS", "x"}});
   testing::internal::CaptureStderr();
@@ -337,7 +337,7 @@ TEST(Environment, TheReportNamesWhatIsIgnoredAndGivesReasonsWhenAsked) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(Environment, TakenVariablesCarryTheValueThatCounts) {
+TEST(EnvironmentVariables, TakenVariablesCarryTheValueThatCounts) {
   const auto settings = settings_of({{"NCCL_DEBUG", "info"}, {"NCCL_MAX_CTAS", "0x8"}, {"NCCL_SHM_DISABLE", "1"}});
   std::map<std::string, std::string> taken;
   for (const TakenVariable& one : settings.taken) taken[one.name] = one.text;
@@ -345,7 +345,7 @@ TEST(Environment, TakenVariablesCarryTheValueThatCounts) {
                        {"NCCL_DEBUG", "INFO"}, {"NCCL_MAX_CTAS", "8"}, {"NCCL_SHM_DISABLE", "1"}}));
 }
 
-TEST(Environment, TheDocsHaveEveryMappedVariable) {
+TEST(EnvironmentVariables, TheDocsHaveEveryMappedVariable) {
   std::ifstream file(TUTTI_SOURCE_DIR "/docs/nccl-environment.md");
   std::stringstream text;
   text << file.rdbuf();

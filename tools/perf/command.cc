@@ -159,7 +159,7 @@ int run_as_processes(const PerfOptions& options, const std::vector<std::string>&
 // The job that this process is a rank of; no rank: none. Where TUTTI_RANK is set it is one whatever else is said; ranks
 // of other launchers start a job of their own when --ranks or --threads asks for it.
 Result<LaunchInfo> find_job(const PerfOptions& options) {
-  const Environment environment = process_environment();
+  const EnvironmentVariables environment = process_environment();
   const bool ours = environment.contains("TUTTI_RANK");
   if (!ours && (options.ranks != 0 || options.threads)) return LaunchInfo{};
   return detect_launcher(environment);

@@ -9,13 +9,13 @@
 #include <tuple>
 #include <vector>
 
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 namespace tutti {
 
 inline constexpr std::byte kEndedMemory{0xdd};  // what stands in a window that has ended
 
-struct SimWorld::Network {
+struct SimEnvironment::Network {
   struct Packet {
     CallTag tag;
     Carrier carrier = Carrier::kSlot;

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "transports/sim/sim_environment.h"
 #include "transports/sim/sim_network.h"
-#include "transports/sim/sim_world.h"
 
 namespace tutti {
 
@@ -24,8 +24,8 @@ class SimDoorbell final : public Doorbell {
 
 // Where a transport's own rank, its peer and the way between them meet.
 struct SimEnd {
-  SimWorld& world;
-  SimWorld::Network::Wire& wire;
+  SimEnvironment& world;
+  SimEnvironment::Network::Wire& wire;
   std::uint32_t rank;
   std::uint32_t peer;
 
@@ -76,7 +76,7 @@ class SimSend final : public SendConnection {
     return end_.world.options().writes_outputs ? 1 : SendConnection::least_aimed();
   }
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
-    const SimWorld::Network::Shown& seen = end_.wire.seen;
+    const SimEnvironment::Network::Shown& seen = end_.wire.seen;
     if (seen.number == 0 || seen.call != call || seen.bytes != output_bytes) return false;
     landing_ = {seen, offset};
     return true;
@@ -93,7 +93,7 @@ class SimSend final : public SendConnection {
   bool handed_over() override { return true; }
 
  private:
-  void send(SimWorld::Network::Packet packet) {
+  void send(SimEnvironment::Network::Packet packet) {
     end_.world.step(end_.rank);
     if (end_.world.dead(end_.rank)) return;
     TUTTI_ASSERT(ready());
@@ -106,13 +106,14 @@ class SimSend final : public SendConnection {
   }
 
   // Some time before the message arrives, its bytes are where they are wanted. What was published is read then.
-  void write(SimWorld::Network::Packet packet, const SimWorld::Network::Shown& seen, std::uint64_t landing) {
-    SimWorld::Network::Packet told{.tag = packet.tag,
-                                   .carrier = Carrier::kDelivered,
-                                   .bytes = packet.bytes,
-                                   .slot = {},
-                                   .published = nullptr,
-                                   .landing = landing};
+  void write(SimEnvironment::Network::Packet packet, const SimEnvironment::Network::Shown& seen,
+             std::uint64_t landing) {
+    SimEnvironment::Network::Packet told{.tag = packet.tag,
+                                         .carrier = Carrier::kDelivered,
+                                         .bytes = packet.bytes,
+                                         .slot = {},
+                                         .published = nullptr,
+                                         .landing = landing};
     TUTTI_ASSERT(landing + packet.bytes <= seen.bytes);
     const std::int64_t now_ns = end_.world.now_ns();
     end_.after_latency(end_.wire.last_arrival_ns, [wire = &end_.wire, told] { wire->arrived.push_back(told); });
@@ -134,7 +135,7 @@ class SimSend final : public SendConnection {
 
   SimEnd end_;
   std::vector<std::byte> slot_;
-  std::optional<std::pair<SimWorld::Network::Shown, std::uint64_t>> landing_;  // of the next message
+  std::optional<std::pair<SimEnvironment::Network::Shown, std::uint64_t>> landing_;  // of the next message
 };
 
 class SimReceive final : public ReceiveConnection {
@@ -154,7 +155,7 @@ class SimReceive final : public ReceiveConnection {
     return true;
   }
   bool recall_output() override {
-    SimWorld::Network::Wire& wire = end_.wire;
+    SimEnvironment::Network::Wire& wire = end_.wire;
     const std::uint64_t number = wire.shown.number;
     if (number == 0 || end_.world.dead(end_.rank)) return true;
     if (std::exchange(wire.asked_back, number) == number) return wire.given_back == number;
@@ -169,7 +170,7 @@ class SimReceive final : public ReceiveConnection {
   void hide_output(bool) override { end_.wire.shown = {}; }
   Arrival arrival(const CallTag& call, std::span<std::byte>) override {
     if (end_.world.dead(end_.rank)) return Arrival::kNothing;
-    std::deque<SimWorld::Network::Packet>& arrived = end_.wire.arrived;
+    std::deque<SimEnvironment::Network::Packet>& arrived = end_.wire.arrived;
     while (!arrived.empty() && arrived.front().tag.sequence < call.sequence) release();
     if (arrived.empty() || arrived.front().tag.sequence > call.sequence) return Arrival::kNothing;
     return arrived.front().tag == call ? Arrival::kMessage : Arrival::kMismatch;
@@ -178,7 +179,7 @@ class SimReceive final : public ReceiveConnection {
     return end_.wire.arrived.empty() ? CallTag{} : end_.wire.arrived.front().tag;
   }
   Message front() override {
-    const SimWorld::Network::Packet& packet = end_.wire.arrived.front();
+    const SimEnvironment::Network::Packet& packet = end_.wire.arrived.front();
     const std::byte* data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
     return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes, .landing = packet.landing};
   }
@@ -195,13 +196,13 @@ class SimReceive final : public ReceiveConnection {
 
 class SimWindow final : public Window {
  public:
-  SimWindow(SimWorld& world, std::uint32_t rank, std::size_t bytes)
+  SimWindow(SimEnvironment& world, std::uint32_t rank, std::size_t bytes)
       : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), memory_(bytes) {
     network_.memory_left -= bytes;
     network_.windows[data()] = bytes;
   }
   // Also memory of the caller's own: everything is in one process here.
-  SimWindow(SimWorld& world, std::uint32_t rank, std::byte* data, std::size_t bytes)
+  SimWindow(SimEnvironment& world, std::uint32_t rank, std::byte* data, std::size_t bytes)
       : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), adopted_(data) {
     network_.windows[data] = bytes;
   }
@@ -219,8 +220,8 @@ class SimWindow final : public Window {
   std::size_t size() const override { return bytes_; }
 
  private:
-  SimWorld& world_;
-  SimWorld::Network& network_;
+  SimEnvironment& world_;
+  SimEnvironment::Network& network_;
   std::uint32_t rank_;
   std::size_t bytes_;
   std::vector<std::byte> memory_;
@@ -229,7 +230,7 @@ class SimWindow final : public Window {
 
 class SimTransport final : public Transport {
  public:
-  SimTransport(SimWorld& world, std::uint32_t rank) : world_(world), rank_(rank) {}
+  SimTransport(SimEnvironment& world, std::uint32_t rank) : world_(world), rank_(rank) {}
   ~SimTransport() override {
     if (!world_.dead(rank_) && board().life == PeerLife::kLive) board().life = PeerLife::kLeft;
   }
@@ -262,7 +263,7 @@ class SimTransport final : public Transport {
     world_.wake_all();
   }
   PeerStatus peer_status(std::uint32_t peer) override {
-    const SimWorld::Network::Board& theirs = world_.network_->boards.at(peer);
+    const SimEnvironment::Network::Board& theirs = world_.network_->boards.at(peer);
     const bool lost = world_.dead(rank_) || (theirs.life == PeerLife::kLive && world_.seen_dead(rank_, peer));
     return {.life = lost ? PeerLife::kLost : theirs.life, .entered = theirs.entered, .left = theirs.left};
   }
@@ -281,7 +282,7 @@ class SimTransport final : public Transport {
   }
   std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) override {
     world_.step(rank_);
-    const SimWorld::Network::Board& theirs = world_.network_->boards.at(peer);
+    const SimEnvironment::Network::Board& theirs = world_.network_->boards.at(peer);
     if (world_.dead(rank_) || theirs.entered < sequence) return std::nullopt;
     const bool offered = theirs.entered == sequence && theirs.output != nullptr;
     return offered && find_window(theirs.output, bytes).window != 0 ? theirs.output : nullptr;
@@ -322,14 +323,14 @@ class SimTransport final : public Transport {
     world_.step(rank_);
     return !world_.dead(rank_);
   }
-  SimWorld::Network::Board& board() { return world_.network_->boards.at(rank_); }
+  SimEnvironment::Network::Board& board() { return world_.network_->boards.at(rank_); }
 
-  SimWorld& world_;
+  SimEnvironment& world_;
   std::uint32_t rank_;
   SimDoorbell doorbell_;
 };
 
-std::unique_ptr<Transport> SimWorld::transport(std::uint32_t rank) {
+std::unique_ptr<Transport> SimEnvironment::transport(std::uint32_t rank) {
   return std::make_unique<SimTransport>(*this, rank);
 }
 

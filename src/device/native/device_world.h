@@ -132,7 +132,7 @@ inline constexpr int kDeviceRounds = 3;
 // a rank whose device has too little memory, told to all.
 Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobFabric& fabric,
                                                        const std::vector<std::uint32_t>& members, std::uint32_t rank,
-                                                       std::uint64_t communicator, const World& world,
+                                                       std::uint64_t communicator, const Environment& world,
                                                        const Gather& gather);
 
 }  // namespace tutti::detail

@@ -87,13 +87,13 @@ std::optional<T> unpack(std::string_view text) {
 class DeviceWorldMaker {
  public:
   DeviceWorldMaker(const JobFabric& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
-                   std::uint64_t communicator, const World& world, const Gather& gather)
+                   std::uint64_t communicator, const Environment& world, const Gather& gather)
       : fabric_(fabric),
         members_(members),
         ranks_(static_cast<std::uint32_t>(members.size())),
         rank_(rank),
         communicator_(communicator),
-        world_of_host_(world),
+        host_environment_(world),
         gather_(gather),
         log_(fabric.config.log_level, static_cast<std::int32_t>(rank)) {}
 
@@ -162,7 +162,7 @@ class DeviceWorldMaker {
   std::string introduce() {
     const Config& config = fabric_.config;
     if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
-        !world_of_host_.nodes.empty() || ranks_ > kMostDeviceRanks) {
+        !host_environment_.nodes.empty() || ranks_ > kMostDeviceRanks) {
       return "-";
     }
     auto code = fabric_.device->code(config.device_threads);
@@ -363,7 +363,7 @@ class DeviceWorldMaker {
 
   // The boards of shared memory can be read by any thread.
   std::function<PeerLife(std::uint32_t)> life_of_peers() const {
-    Transport* transport = world_of_host_.transport.get();
+    Transport* transport = host_environment_.transport.get();
     if (transport->name() != "shm") return {};
     return [transport](std::uint32_t peer) { return transport->peer_status(peer).life; };
   }
@@ -411,7 +411,7 @@ class DeviceWorldMaker {
   const std::uint32_t ranks_;
   const std::uint32_t rank_;
   const std::uint64_t communicator_;
-  const World& world_of_host_;
+  const Environment& host_environment_;
   const Gather& gather_;
   const Log log_;
   RankDevice::Code code_;
@@ -429,7 +429,7 @@ class DeviceWorldMaker {
 
 Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobFabric& fabric,
                                                        const std::vector<std::uint32_t>& members, std::uint32_t rank,
-                                                       std::uint64_t communicator, const World& world,
+                                                       std::uint64_t communicator, const Environment& world,
                                                        const Gather& gather) {
   if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
   return DeviceWorldMaker(fabric, members, rank, communicator, world, gather).make();

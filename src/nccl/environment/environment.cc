@@ -61,7 +61,7 @@ std::string hexadecimal_hash(std::string_view text) {  // FNV-1a: two names that
 
 class Reader {
  public:
-  Reader(const Environment& environment, const Surroundings& surroundings)
+  Reader(const EnvironmentVariables& environment, const Surroundings& surroundings)
       : environment_(environment), surroundings_(surroundings) {}
 
   Result<EnvironmentSettings> read() {
@@ -435,7 +435,7 @@ class Reader {
     }
   }
 
-  const Environment& environment_;
+  const EnvironmentVariables& environment_;
   const Surroundings& surroundings_;
   std::map<std::string, Given, std::less<>> given_;  // what is set and not taken yet
   std::int64_t slots_ = 0;                           // of a connection
@@ -463,7 +463,7 @@ std::optional<std::string> read_conf_file(const std::string& path) {
 
 Surroundings this_machine() { return {.read_file = read_conf_file, .interfaces = interface_addresses}; }
 
-Result<EnvironmentSettings> read_settings(const Environment& environment, const Surroundings& surroundings) {
+Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environment, const Surroundings& surroundings) {
   return Reader(environment, surroundings).read();
 }
 

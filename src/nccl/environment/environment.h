@@ -59,7 +59,7 @@ Surroundings this_machine();
 
 // Errors (kConfig), where NCCL does not start either: NCCL_ALGO or NCCL_PROTO that cannot be read, NCCL_COMM_ID that is
 // no place, NCCL_SOCKET_IFNAME that fits no interface; and a wrong TUTTI_NCCL_VERSION or TUTTI_SLOTS.
-Result<EnvironmentSettings> read_settings(const Environment& environment, const Surroundings& surroundings);
+Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environment, const Surroundings& surroundings);
 
 // What people should know of it: the version, where NCCL_DEBUG asks for it; each warning; what is ignored, in one line
 // of names, and, for LogLevel::kInfo, each with its reason. For the first communicator of a process.

@@ -1,4 +1,4 @@
-#include "transports/sim/sim_world.h"
+#include "transports/sim/sim_environment.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kMostGhostPauses = 1'000'000;  // of a dead rank; then its code would never have ended
 
-thread_local SimWorld* current_world = nullptr;
+thread_local SimEnvironment* current_world = nullptr;
 thread_local std::uint32_t current_world_rank = 0;
 
 std::int64_t later(std::int64_t time_ns, std::int64_t by_ns) {
@@ -50,17 +50,17 @@ std::string describe(const SimFault& fault) {
 
 class SimClock final : public Clock {
  public:
-  SimClock(SimWorld& world, std::uint32_t rank) : world_(world), rank_(rank) {}
+  SimClock(SimEnvironment& world, std::uint32_t rank) : world_(world), rank_(rank) {}
   std::int64_t now_ns() override { return world_.now_ns(rank_); }
 
  private:
-  SimWorld& world_;
+  SimEnvironment& world_;
   std::uint32_t rank_;
 };
 
 class SimWaiter final : public Waiter {
  public:
-  SimWaiter(SimWorld& world, std::uint32_t rank) : world_(world), rank_(rank) {}
+  SimWaiter(SimEnvironment& world, std::uint32_t rank) : world_(world), rank_(rank) {}
   void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override {
     ++idle.rounds;
     ++idle.sleeps;
@@ -70,11 +70,11 @@ class SimWaiter final : public Waiter {
   }
 
  private:
-  SimWorld& world_;
+  SimEnvironment& world_;
   std::uint32_t rank_;
 };
 
-SimWorld::SimWorld(const SimOptions& options)
+SimEnvironment::SimEnvironment(const SimOptions& options)
     : options_(options), random_(options.seed), fired_(options.faults.size()), network_(std::make_unique<Network>()) {
   TUTTI_ASSERT(options.ranks > 0 && options.min_latency_ns >= 0 && options.min_latency_ns <= options.max_latency_ns);
   network_->boards.resize(options.ranks);
@@ -95,18 +95,18 @@ SimWorld::SimWorld(const SimOptions& options)
   }
 }
 
-SimWorld::~SimWorld() = default;
+SimEnvironment::~SimEnvironment() = default;
 
-std::shared_ptr<Clock> SimWorld::clock(std::uint32_t rank) { return std::make_shared<SimClock>(*this, rank); }
-std::unique_ptr<Waiter> SimWorld::waiter(std::uint32_t rank) { return std::make_unique<SimWaiter>(*this, rank); }
+std::shared_ptr<Clock> SimEnvironment::clock(std::uint32_t rank) { return std::make_shared<SimClock>(*this, rank); }
+std::unique_ptr<Waiter> SimEnvironment::waiter(std::uint32_t rank) { return std::make_unique<SimWaiter>(*this, rank); }
 
-SimWorld* SimWorld::current() { return current_world; }
-std::uint32_t SimWorld::current_rank() { return current_world_rank; }
+SimEnvironment* SimEnvironment::current() { return current_world; }
+std::uint32_t SimEnvironment::current_rank() { return current_world_rank; }
 
-std::size_t SimWorld::open_windows() const { return network_->windows.size(); }
-std::size_t SimWorld::open_connections() const { return network_->connections; }
-std::size_t SimWorld::refused_writes() const { return network_->refused_writes; }
-std::size_t SimWorld::late_stores() const {
+std::size_t SimEnvironment::open_windows() const { return network_->windows.size(); }
+std::size_t SimEnvironment::open_connections() const { return network_->connections; }
+std::size_t SimEnvironment::refused_writes() const { return network_->refused_writes; }
+std::size_t SimEnvironment::late_stores() const {
   return static_cast<std::size_t>(
       std::count_if(network_->ended.begin(), network_->ended.end(), [](const Network::Ended& each) {
         const auto written = [](std::byte byte) { return byte != kEndedMemory; };
@@ -115,7 +115,7 @@ std::size_t SimWorld::late_stores() const {
 }
 
 // By the clock of that rank.
-std::int64_t SimWorld::now_ns(std::uint32_t rank) const {
+std::int64_t SimEnvironment::now_ns(std::uint32_t rank) const {
   const Rank& own = ranks_[rank];
   std::int64_t time_ns = now_ns_ + own.ghost_ns + own.jumped_ns;
   if (!options_.clock_offsets_ns.empty()) time_ns += options_.clock_offsets_ns[rank];
@@ -123,36 +123,36 @@ std::int64_t SimWorld::now_ns(std::uint32_t rank) const {
   return time_ns;
 }
 
-std::uint64_t SimWorld::draw(std::uint64_t bound) {
+std::uint64_t SimEnvironment::draw(std::uint64_t bound) {
   const std::uint64_t drawn = random_() % bound;
   fingerprint_ = (fingerprint_ ^ drawn ^ static_cast<std::uint64_t>(now_ns_)) * 0x9e3779b97f4a7c15u;
   return drawn;
 }
 
-void SimWorld::at(std::int64_t time_ns, std::function<void()> happen) {
+void SimEnvironment::at(std::int64_t time_ns, std::function<void()> happen) {
   if (time_ns == kForeverNs) return;
   events_[{std::max(time_ns, now_ns_), next_order_++}] = std::move(happen);
 }
 
-std::int64_t SimWorld::arrival_ns(std::uint32_t from, std::uint32_t to) {
+std::int64_t SimEnvironment::arrival_ns(std::uint32_t from, std::uint32_t to) {
   const auto spread = static_cast<std::uint64_t>(options_.max_latency_ns - options_.min_latency_ns) + 1;
   const std::int64_t latency_ns = options_.min_latency_ns + static_cast<std::int64_t>(draw(spread));
   return later(std::max(now_ns_, ranks_[from].cut_until_ns[to]), latency_ns);
 }
 
-bool SimWorld::seen_dead(std::uint32_t observer, std::uint32_t rank) const {
+bool SimEnvironment::seen_dead(std::uint32_t observer, std::uint32_t rank) const {
   return ranks_[rank].noticed_ns[observer] <= now_ns_;
 }
 
-void SimWorld::wake(std::uint32_t rank) {
+void SimEnvironment::wake(std::uint32_t rank) {
   if (ranks_[rank].state == State::kPaused) ranks_[rank].state = State::kReady;
 }
 
-void SimWorld::wake_all() {
+void SimEnvironment::wake_all() {
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) wake(rank);
 }
 
-void SimWorld::happen(const SimFault& fault) {
+void SimEnvironment::happen(const SimFault& fault) {
   Rank& rank = ranks_[fault.rank];
   if (rank.dead || rank.state == State::kEnded) return;
   switch (fault.kind) {
@@ -172,7 +172,7 @@ void SimWorld::happen(const SimFault& fault) {
   }
 }
 
-void SimWorld::kill(std::uint32_t rank) {
+void SimEnvironment::kill(std::uint32_t rank) {
   Rank& own = ranks_[rank];
   if (own.dead) return;
   own.dead = true;
@@ -186,7 +186,7 @@ void SimWorld::kill(std::uint32_t rank) {
   if (killed_) killed_(rank);
 }
 
-void SimWorld::step(std::uint32_t rank) {
+void SimEnvironment::step(std::uint32_t rank) {
   Rank& own = ranks_[rank];
   if (own.dead) return;
   ++own.steps;
@@ -204,12 +204,12 @@ void SimWorld::step(std::uint32_t rank) {
   give_turn(lock, rank);
 }
 
-void SimWorld::stop(std::uint32_t rank, std::int64_t lasts_ns) {
+void SimEnvironment::stop(std::uint32_t rank, std::int64_t lasts_ns) {
   ranks_[rank].stopped_until_ns = later(now_ns_, lasts_ns);
   step(rank);
 }
 
-void SimWorld::pause(std::uint32_t rank, std::int64_t max_sleep_ns) {
+void SimEnvironment::pause(std::uint32_t rank, std::int64_t max_sleep_ns) {
   step(rank);
   Rank& own = ranks_[rank];
   if (!own.dead) {
@@ -225,13 +225,13 @@ void SimWorld::pause(std::uint32_t rank, std::int64_t max_sleep_ns) {
 }
 
 // Waits until this rank has the turn.
-void SimWorld::give_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank) {
+void SimEnvironment::give_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank) {
   Rank& own = ranks_[rank];
   own.turn_changed.wait(lock, [&] { return turn_ == rank && own.state == State::kReady; });
 }
 
 // The next event, or the end of the shortest sleep. False: neither.
-bool SimWorld::let_time_pass(std::int64_t next_wake_ns) {
+bool SimEnvironment::let_time_pass(std::int64_t next_wake_ns) {
   const bool event = !events_.empty() && events_.begin()->first.first <= next_wake_ns;
   if (!event && next_wake_ns == kForeverNs) return false;
   now_ns_ = std::max(now_ns_, event ? events_.begin()->first.first : next_wake_ns);
@@ -247,14 +247,14 @@ bool SimWorld::let_time_pass(std::int64_t next_wake_ns) {
 }
 
 // Nobody else is left, or the time is over.
-void SimWorld::end_the_stopped() {
+void SimEnvironment::end_the_stopped() {
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].state != State::kEnded) kill(rank);
   }
 }
 
 // Picks who runs next. When all are paused or stopped, time passes.
-void SimWorld::hand_on() {
+void SimEnvironment::hand_on() {
   std::vector<std::uint32_t> ready;
   while (true) {
     std::int64_t next_wake_ns = kForeverNs;
@@ -283,7 +283,7 @@ void SimWorld::hand_on() {
   ranks_[turn_].turn_changed.notify_all();
 }
 
-void SimWorld::run(const std::function<void(std::uint32_t rank)>& body) {
+void SimEnvironment::run(const std::function<void(std::uint32_t rank)>& body) {
   std::vector<std::thread> threads;
   turn_ = static_cast<std::uint32_t>(draw(ranks_.size()));
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {

@@ -1,6 +1,6 @@
-// World: everything outside that a communicator is handed: time, waiting, the way to its peers, the log. The same
-// production code runs in the real world (make_world), among threads of one process, and in a simulated world from one
-// seed (tests/communicator).
+// Environment: everything outside that a communicator is handed: time, waiting, the way to its peers, the log. The same
+// production code runs in the real world (make_environment), among threads of one process, and in a simulated world
+// from one seed (tests/communicator).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-struct World {
+struct Environment {
   std::shared_ptr<Clock> clock;          // shared by the ranks of one process
   std::unique_ptr<Waiter> waiter;        // scheduling: what a rank does when it cannot go on
   std::unique_ptr<Transport> transport;  // network and memory

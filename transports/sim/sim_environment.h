@@ -1,5 +1,6 @@
-// SimWorld: a machine with several ranks in one process under a simulated clock, from one seed. Ranks are threads of
-// which exactly one runs at a time; the world hands the turn on when a rank pauses, so a run is a function of the seed.
+// SimEnvironment: a machine with several ranks in one process under a simulated clock, from one seed. Ranks are threads
+// of which exactly one runs at a time; the world hands the turn on when a rank pauses, so a run is a function of the
+// seed.
 //
 // Time passes only in events and sleeps: when no rank can go on the clock jumps to the next of them. For tests;
 // production code runs on it unchanged through Clock, Waiter and Transport (sim_transport.cc, or a real transport over
@@ -67,10 +68,10 @@ struct SimOptions {
   std::vector<SimFault> faults{};
 };
 
-class SimWorld {
+class SimEnvironment {
  public:
-  explicit SimWorld(const SimOptions& options);
-  ~SimWorld();
+  explicit SimEnvironment(const SimOptions& options);
+  ~SimEnvironment();
 
   // Runs `body(rank)` for all ranks, each in a thread of its own, until all have returned. Once.
   void run(const std::function<void(std::uint32_t rank)>& body);
@@ -96,7 +97,7 @@ class SimWorld {
   std::size_t late_stores() const;     // windows that somebody wrote to after their end
 
   // For what ranks run on. By the rank whose turn it is.
-  static SimWorld* current();  // of this thread; null: it is no rank
+  static SimEnvironment* current();  // of this thread; null: it is no rank
   static std::uint32_t current_rank();
   void step(std::uint32_t rank);  // may stop or kill it
   void pause(std::uint32_t rank, std::int64_t max_sleep_ns);
