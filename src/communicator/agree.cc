@@ -17,9 +17,9 @@ constexpr std::int64_t kLastWordsNs = 1'000'000'000;         // longest wait unt
 
 }  // namespace
 
-ConsensusParticipant::ConsensusParticipant(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members,
+ConsensusParticipant::ConsensusParticipant(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members,
                                            std::uint32_t rank, std::uint64_t communicator)
-    : oob_channel_(std::move(fabric), std::move(members), rank, communicator ^ kChannel, communicator ^ kChannel),
+    : oob_channel_(std::move(job_context), std::move(members), rank, communicator ^ kChannel, communicator ^ kChannel),
       consensus_(rank, oob_channel_.ranks(), *this) {}
 
 // The higher of two ranks has opened the line, and ends it: the other end may be that of its next coming by now.
@@ -51,7 +51,7 @@ Result<ConsensusDecision> ConsensusParticipant::decide(const ConsensusVote& voic
 // One agreement on this matter. Errors: those of agree().
 Result<ConsensusDecision> CommunicatorImpl::confer(Matter matter, const ConsensusVote& voice,
                                                    std::chrono::milliseconds patience) {
-  const auto wanted = patience.count() > 0 ? patience : fabric_->config.setup_timeout;
+  const auto wanted = patience.count() > 0 ? patience : job_context_->config.setup_timeout;
   const std::int64_t patience_ns = std::int64_t{std::min(wanted, kLongestTimeout).count()} * 1'000'000;
   std::optional<std::uint32_t> lost;
   const auto broken = engine_.broken();
@@ -61,7 +61,7 @@ Result<ConsensusDecision> CommunicatorImpl::confer(Matter matter, const Consensu
   const std::scoped_lock lock(consensus_mutex_);
   std::unique_ptr<ConsensusParticipant>& consensus = matter == Matter::kCalls ? call_consensus_ : consensus_;
   const std::uint64_t number = matter == Matter::kCalls ? id_ ^ kCallsChannel : id_;
-  if (consensus == nullptr) consensus = std::make_unique<ConsensusParticipant>(fabric_, members_, rank_, number);
+  if (consensus == nullptr) consensus = std::make_unique<ConsensusParticipant>(job_context_, members_, rank_, number);
   auto decision = consensus->decide(voice, lost, patience_ns);
   if (decision) return decision;
   Error error = std::move(decision).error();
@@ -70,7 +70,7 @@ Result<ConsensusDecision> CommunicatorImpl::confer(Matter matter, const Consensu
 }
 
 Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
-  if (fabric_ == nullptr) {
+  if (job_context_ == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
                  "agree: the ranks of a simulated world cannot speak beside their communicator"};
   }

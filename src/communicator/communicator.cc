@@ -60,19 +60,19 @@ bool WorkImpl::test() {
 }
 
 CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world,
-                                   std::chrono::milliseconds timeout, std::shared_ptr<JobFabric> fabric,
+                                   std::chrono::milliseconds timeout, std::shared_ptr<JobContext> job_context,
                                    std::vector<std::uint32_t> members, std::unique_ptr<DeviceWorld> devices,
                                    std::uint64_t id)
     : rank_(rank),
       ranks_(ranks),
-      fabric_(std::move(fabric)),
+      job_context_(std::move(job_context)),
       members_(std::move(members)),
       id_(id),
       environment_(std::move(world)),
       timeout_(timeout),
       connections_(*environment_.transport),
-      uniform_(fabric_ != nullptr && fabric_->config.uniform && ranks > 1),
-      chooser_({.tuning = fabric_ == nullptr ? nullptr : fabric_->tuning,
+      uniform_(job_context_ != nullptr && job_context_->config.uniform && ranks > 1),
+      chooser_({.tuning = job_context_ == nullptr ? nullptr : job_context_->tuning,
                 .ranks = ranks,
                 .nodes = environment_.nodes,
                 .cores = environment_.cores,
@@ -85,7 +85,8 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
       device_way_(devices == nullptr
                       ? nullptr
                       : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *environment_.prover)),
-      cutting_(fabric_ != nullptr && fabric_->devices && device_way_ == nullptr ? Cutting::kLongCalls : Cutting::kNone),
+      cutting_(job_context_ != nullptr && job_context_->devices && device_way_ == nullptr ? Cutting::kLongCalls
+                                                                                          : Cutting::kNone),
       engine_(rank, ranks, environment_, connections_, cutting_) {
   listen_to_devices();
 }

@@ -26,7 +26,7 @@
 #include "engine/engine.h"
 #include "executor/bind.h"
 #include "job/environment.h"
-#include "job/fabric.h"
+#include "job/job_context.h"
 #include "selection/choose.h"
 #include "tutti/communicator.h"
 
@@ -77,10 +77,10 @@ class MemoryImpl {
 
 class CommunicatorImpl {
  public:
-  // `members`: the job ranks of all ranks. `id`: the number that its transport has. Without a fabric (a simulated
+  // `members`: the job ranks of all ranks. `id`: the number that its transport has. Without a job_context (a simulated
   // world) it can be neither split nor shrunk.
   CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world, std::chrono::milliseconds timeout,
-                   std::shared_ptr<JobFabric> fabric = nullptr, std::vector<std::uint32_t> members = {},
+                   std::shared_ptr<JobContext> job_context = nullptr, std::vector<std::uint32_t> members = {},
                    std::unique_ptr<DeviceWorld> devices = nullptr, std::uint64_t id = 0);
   ~CommunicatorImpl();
 
@@ -224,12 +224,12 @@ class CommunicatorImpl {
   pid_t process_ = getpid();
   std::uint32_t rank_;
   std::uint32_t ranks_;
-  std::shared_ptr<JobFabric>
-      fabric_;  // shared with the communicators split from here or before; outlives the transport
+  std::shared_ptr<JobContext>
+      job_context_;  // shared with the communicators split from here or before; outlives the transport
   std::vector<std::uint32_t> members_;
   const std::uint64_t id_;
   std::mutex rendezvous_mutex_;
-  std::unique_ptr<SurvivorRendezvous> rendezvous_;  // from the first shrink() on; ends before the fabric
+  std::unique_ptr<SurvivorRendezvous> rendezvous_;  // from the first shrink() on; ends before the job_context
   std::mutex consensus_mutex_;
   std::unique_ptr<ConsensusParticipant> call_consensus_;  // likewise, of the uniform mode
   std::unique_ptr<ConsensusParticipant> consensus_;       // from the first agree() on; likewise

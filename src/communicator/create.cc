@@ -30,7 +30,7 @@
 #include "communicator/communicator_impl.h"
 #include "device/native/device_world.h"
 #include "job/data_paths.h"
-#include "job/fabric.h"
+#include "job/job_context.h"
 #include "selection/tuning.h"
 #include "topology/host.h"
 #include "tutti/communicator.h"
@@ -85,13 +85,13 @@ std::vector<std::uint32_t> everybody(std::uint32_t ranks) {
 }
 
 // The id of a job's first communicator: rank 0's random number. His tuning comes with it.
-Result<std::uint64_t> agree_on_id(JobFabric& fabric, const Gather& gather) {
+Result<std::uint64_t> agree_on_id(JobContext& job_context, const Gather& gather) {
   std::uint64_t id = 0;
   Result<std::string> mine = std::string();
-  if (fabric.job_rank == 0) {
-    const Log log(fabric.config.log_level, 0);
+  if (job_context.job_rank == 0) {
+    const Log log(job_context.config.log_level, 0);
     if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
-      mine = fmt::format("{}|{}", id, pack(detail::own_tuning(fabric.config, fabric.cpu_limit, log)));
+      mine = fmt::format("{}|{}", id, pack(detail::own_tuning(job_context.config, job_context.cpu_limit, log)));
     } else {
       mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "no random number can be had"};
     }
@@ -106,24 +106,25 @@ Result<std::uint64_t> agree_on_id(JobFabric& fabric, const Gather& gather) {
   }
   auto tuning = detail::unpack(std::string_view(first).substr(bar + 1));
   if (!tuning) return tuning.error();
-  fabric.tuning = std::make_shared<const detail::Tuning>(*std::move(tuning));
+  job_context.tuning = std::make_shared<const detail::Tuning>(*std::move(tuning));
   return id;
 }
 
-Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<JobFabric>& fabric, std::uint32_t rank,
-                                                         std::uint32_t ranks, const Gather& gather) {
-  auto id = agree_on_id(*fabric, gather);
+Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<JobContext>& job_context,
+                                                         std::uint32_t rank, std::uint32_t ranks,
+                                                         const Gather& gather) {
+  auto id = agree_on_id(*job_context, gather);
   if (!id) return id.error();
   const std::vector<std::uint32_t> members = everybody(ranks);
-  auto world = make_environment(fabric, members, rank, *id, gather);
+  auto world = make_environment(job_context, members, rank, *id, gather);
   if (!world) {  // the others count on the rounds that would follow
-    for (int round = 0; round < detail::kDeviceRounds && fabric->devices; ++round) static_cast<void>(gather("!"));
+    for (int round = 0; round < detail::kDeviceRounds && job_context->devices; ++round) static_cast<void>(gather("!"));
     return world.error();
   }
-  auto devices = detail::make_device_world(*fabric, members, rank, *id, *world, gather);
+  auto devices = detail::make_device_world(*job_context, members, rank, *id, *world, gather);
   if (!devices) return devices.error();
   return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
-      rank, ranks, std::move(*world), fabric->config.timeout, fabric, members, std::move(*devices), *id));
+      rank, ranks, std::move(*world), job_context->config.timeout, job_context, members, std::move(*devices), *id));
 }
 
 bool meets_by_id(const RendezvousOptions& rendezvous) {
@@ -151,13 +152,13 @@ Status add_key(const CommunicatorOptions& options, const Config& config, Rendezv
 
 // Once in a process: ranks of several machines encrypt, but the secret has travelled through a store that Tutti knows
 // nothing of, and nothing else protects it.
-void warn_of_store(const RendezvousOptions& rendezvous, const JobFabric& fabric) {
+void warn_of_store(const RendezvousOptions& rendezvous, const JobContext& job_context) {
   static std::atomic<bool> warned{false};
-  const std::vector<std::uint32_t>& machines = fabric.machines;
+  const std::vector<std::uint32_t>& machines = job_context.machines;
   const bool several = std::ranges::any_of(machines, [&](std::uint32_t machine) { return machine != machines[0]; });
   if (!rendezvous.encrypt || !meets_by_id(rendezvous) || rendezvous.configured_key || !several) return;
   if (rendezvous.rank != 0 || warned.exchange(true)) return;
-  Log(fabric.config.log_level, rendezvous.rank)
+  Log(job_context.config.log_level, rendezvous.rank)
       .write(LogLevel::kWarn,
              "encryption is on, but its only secret is in the unique id: whoever can read the store through which the "
              "id went (torch's, the launcher's) can join the job or come between its ranks; {}",
@@ -188,18 +189,18 @@ Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const Comm
 }
 
 // The listener of a process that has all ranks.
-Status listen_for_all(JobFabric& fabric, std::uint32_t ranks) {
+Status listen_for_all(JobContext& job_context, std::uint32_t ranks) {
   Key key{};
   if (!random_bytes(key)) return no_random_bytes();
-  const PortRange& ports = fabric.config.port_range;
+  const PortRange& ports = job_context.config.port_range;
   auto endpoint = TcpEndpoint::listen({.address = loopback_address(),
                                        .first_port = ports.first,
                                        .last_port = ports.last,
                                        .key = key,
-                                       .encrypt = fabric.config.encrypt});
+                                       .encrypt = job_context.config.encrypt});
   if (!endpoint) return endpoint.error();
-  fabric.endpoint = *endpoint;
-  fabric.tcp_addresses.assign(ranks, fabric.endpoint->address());
+  job_context.endpoint = *endpoint;
+  job_context.tcp_addresses.assign(ranks, job_context.endpoint->address());
   return {};
 }
 
@@ -279,18 +280,18 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
     if (!reachable) return reachable.error();
     address = *std::move(reachable);
   }
-  auto fabric = make_fabric(config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
-                            detail::RankDevice::find(options.device));
-  if (!fabric) return fabric.error();
-  warn_of_store(*rendezvous, **fabric);
-  auto communicator = first_communicator(*fabric, rank, ranks, gather);
+  auto job_context = make_job_context(config, rank, ranks, address, key, rendezvous->timeout_ms, gather,
+                                      detail::RankDevice::find(options.device));
+  if (!job_context) return job_context.error();
+  warn_of_store(*rendezvous, **job_context);
+  auto communicator = first_communicator(*job_context, rank, ranks, gather);
   if (communicator.ok() && bootstrap != nullptr) bootstrap->set_succeeded();
   return communicator;
 }
 
 // One thread for each rank. A rank whose set-up throws has not come to all rounds, so the others are told.
 Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
-    const JobFabric& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
+    const JobContext& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
   const auto ranks = static_cast<std::uint32_t>(devices.size());
   const auto relay = std::make_shared<InProcessRelay>();  // shared by the ranks' exchanges
   Meeting meeting(ranks);
@@ -299,11 +300,11 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
   std::vector<std::thread> threads;
   threads.reserve(ranks);
   const auto make_one = [&](std::uint32_t rank) -> Result<std::unique_ptr<Communicator>> {
-    auto fabric = std::make_shared<JobFabric>(common);  // shared by the rank's communicators
-    fabric->job_rank = rank;
-    fabric->device = devices[rank];
-    fabric->exchange = std::make_shared<InProcessExchange>(relay, rank);
-    return first_communicator(fabric, rank, ranks,
+    auto job_context = std::make_shared<JobContext>(common);  // shared by the rank's communicators
+    job_context->job_rank = rank;
+    job_context->device = devices[rank];
+    job_context->exchange = std::make_shared<InProcessExchange>(relay, rank);
+    return first_communicator(job_context, rank, ranks,
                               [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
   };
   const auto body = [&](std::uint32_t rank) noexcept {
@@ -342,7 +343,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_all(std::int32_t size, c
     return invalid("ranks on several machines cannot have shared memory alone: transport is shm");
   }
   const auto ranks = static_cast<std::uint32_t>(size);
-  JobFabric common;
+  JobContext common;
   common.config = *config;
   HostTopology host = discover_host();
   common.cpus = std::move(host.cpus);

@@ -52,7 +52,7 @@ Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<Uniqu
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::grow(Communicator& self, std::int32_t size,
                                                              const std::optional<UniqueId>& id) {
-  if (fabric_ == nullptr) {
+  if (job_context_ == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulated world cannot grow"};
   }
   if (size <= static_cast<std::int32_t>(ranks_) || size > kMostRanks) {
@@ -66,8 +66,8 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::grow(Communicator& self,
     options.rank = static_cast<std::int32_t>(rank_);
     options.size = size;
     options.unique_id = *shared;
-    options.device = fabric_->device == nullptr ? CommunicatorOptions::kNoDevice : fabric_->device->number();
-    Config config = fabric_->config;
+    options.device = job_context_->device == nullptr ? CommunicatorOptions::kNoDevice : job_context_->device->number();
+    Config config = job_context_->config;
     config.timeout = timeout_;
     return create_with(config, options);
   }();

@@ -41,7 +41,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink(std::span<const s
 }
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_shrink(std::span<const std::int32_t> excluded) {
-  if (fabric_ == nullptr) {
+  if (job_context_ == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
                  "a communicator of a simulated world cannot be shrunk"};
   }
@@ -53,7 +53,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_shrink(std::span<con
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to(const std::vector<std::uint32_t>& present) {
   if (present.size() == 1) return shrink_to_one();
   const std::scoped_lock lock(rendezvous_mutex_);
-  if (rendezvous_ == nullptr) rendezvous_ = std::make_unique<SurvivorRendezvous>(fabric_, members_, rank_, id_);
+  if (rendezvous_ == nullptr) rendezvous_ = std::make_unique<SurvivorRendezvous>(job_context_, members_, rank_, id_);
   auto child = make_among(*rendezvous_, present);
   rendezvous_->leave();
   return child;

@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "communicator/communicator_impl.h"
 #include "device/native/device_world.h"
-#include "job/fabric.h"
+#include "job/job_context.h"
 
 namespace tutti::detail {
 namespace {
@@ -87,7 +87,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colou
 }
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t colour, std::int32_t key) {
-  if (fabric_ == nullptr) {
+  if (job_context_ == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulated world cannot be split"};
   }
   // Every rank comes to the first round, with its wish or with what is wrong, so that none is waited for in vain.
@@ -116,7 +116,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t c
     return own;
   };
   if (colour == Communicator::kNoColour) {
-    for (int round = 0; round < kWorldRounds + (fabric_->devices ? kDeviceRounds : 0); ++round) {
+    for (int round = 0; round < kWorldRounds + (job_context_->devices ? kDeviceRounds : 0); ++round) {
       auto all = all_gather_blobs("+");
       if (!all) return all.error();
     }
@@ -145,15 +145,15 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
     if (parent_rank == rank_) rank = static_cast<std::uint32_t>(members.size());
     members.push_back(members_[parent_rank]);
   }
-  auto world = make_environment(fabric_, members, rank, std::get<2>(chosen.front()), among);
+  auto world = make_environment(job_context_, members, rank, std::get<2>(chosen.front()), among);
   const auto ranks = static_cast<std::uint32_t>(members.size());
   if (!world) {  // the other colours' ranks count on these rounds
-    for (int round = 0; round < kDeviceRounds && fabric_->devices; ++round) static_cast<void>(among("!"));
+    for (int round = 0; round < kDeviceRounds && job_context_->devices; ++round) static_cast<void>(among("!"));
     return world.error();
   }
-  auto devices = make_device_world(*fabric_, members, rank, std::get<2>(chosen.front()), *world, among);
+  auto devices = make_device_world(*job_context_, members, rank, std::get<2>(chosen.front()), *world, among);
   if (!devices) return devices.error();
-  return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, fabric_, members,
+  return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, job_context_, members,
                                                  std::move(*devices), std::get<2>(chosen.front())));
 }
 

@@ -56,7 +56,7 @@ Status CommunicatorImpl::resume() {
     return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 said something in resume() that cannot be read"};
   }
   std::memcpy(&id, ids->front().data(), sizeof(id));
-  auto devices = make_device_world(*fabric_, members_, rank_, id, environment_, gather);
+  auto devices = make_device_world(*job_context_, members_, rank_, id, environment_, gather);
   if (!devices) return devices.error();
   auto way = *devices == nullptr
                  ? nullptr

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "job/fabric.h"
+#include "job/job_context.h"
 
 namespace tutti {
 

@@ -17,7 +17,7 @@ namespace tutti::detail {
 class ConsensusParticipant final : private ConsensusMessenger {
  public:
   // As a SurvivorRendezvous.
-  ConsensusParticipant(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+  ConsensusParticipant(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                        std::uint64_t communicator);
 
   // Blocks until there is an outcome, at most 4 patiences. `lost`: a rank that is said to be gone.

@@ -61,10 +61,10 @@ std::int64_t RunningClock::now_ns() {
   return now_ns - missed_ns_;
 }
 
-OobChannel::OobChannel(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+OobChannel::OobChannel(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                        std::uint64_t exchange_channel, std::uint64_t tcp_channel)
-    : fabric_(std::move(fabric)),
-      clock_(fabric_->clock),
+    : job_context_(std::move(job_context)),
+      clock_(job_context_->clock),
       members_(std::move(members)),
       rank_(rank),
       channel_(exchange_channel),
@@ -73,20 +73,21 @@ OobChannel::OobChannel(std::shared_ptr<JobFabric> fabric, std::vector<std::uint3
   bool by_tcp = false;
   for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
     if (by_exchange(peer)) continue;
-    addresses[peer] = fabric_->tcp_addresses[members_[peer]];
+    addresses[peer] = job_context_->tcp_addresses[members_[peer]];
     by_tcp = true;
   }
-  if (by_tcp) lines_ = std::make_unique<TcpOobDatagrams>(fabric_->endpoint, tcp_channel, rank, std::move(addresses));
+  if (by_tcp)
+    lines_ = std::make_unique<TcpOobDatagrams>(job_context_->endpoint, tcp_channel, rank, std::move(addresses));
 }
 
 bool OobChannel::by_exchange(std::uint32_t peer) const {
-  return fabric_->machines[members_[peer]] == fabric_->machines[members_[rank_]];
+  return job_context_->machines[members_[peer]] == job_context_->machines[members_[rank_]];
 }
 
 void OobChannel::send(std::uint32_t peer, std::string_view message) {
   for (const std::string& datagram : split_into_datagrams(message)) {
     if (by_exchange(peer)) {
-      fabric_->exchange->post(members_[peer], channel_, datagram);
+      job_context_->exchange->post(members_[peer], channel_, datagram);
     } else {
       lines_->post(peer, datagram);
     }
@@ -95,25 +96,26 @@ void OobChannel::send(std::uint32_t peer, std::string_view message) {
 
 std::optional<std::string> OobChannel::take(std::uint32_t peer) {
   while (true) {
-    auto datagram = by_exchange(peer) ? fabric_->exchange->take_datagram(members_[peer], channel_) : lines_->take(peer);
+    auto datagram =
+        by_exchange(peer) ? job_context_->exchange->take_datagram(members_[peer], channel_) : lines_->take(peer);
     if (!datagram) return std::nullopt;
     if (auto message = partial_[peer].add(*datagram)) return message;
   }
 }
 
 bool OobChannel::gone(std::uint32_t peer) {
-  return by_exchange(peer) ? fabric_->exchange->peer_gone(members_[peer]) : lines_->gone(peer);
+  return by_exchange(peer) ? job_context_->exchange->peer_gone(members_[peer]) : lines_->gone(peer);
 }
 
 std::string OobChannel::trouble(std::uint32_t peer) const { return by_exchange(peer) ? "" : lines_->trouble(peer); }
 
 void OobChannel::pump() {
-  fabric_->exchange->pump();
+  job_context_->exchange->pump();
   if (lines_ != nullptr) lines_->pump();
 }
 
 bool OobChannel::all_sent_to(std::uint32_t peer) const {
-  return by_exchange(peer) ? fabric_->exchange->all_sent_to({&members_[peer], 1}) : lines_->all_sent_to(peer);
+  return by_exchange(peer) ? job_context_->exchange->all_sent_to({&members_[peer], 1}) : lines_->all_sent_to(peer);
 }
 
 void OobChannel::hang_up(std::uint32_t peer) {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "job/fabric.h"
+#include "job/job_context.h"
 #include "transports/tcp/oob_datagrams.h"
 
 namespace tutti::detail {
@@ -49,13 +49,13 @@ class OobChannel {
  public:
   // Of ranks of which rank i is the job rank members[i]; this one is `rank`. `exchange_channel` is the same on all, and
   // so is `tcp_channel`, which nothing else has attached to the endpoint.
-  OobChannel(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+  OobChannel(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
              std::uint64_t exchange_channel, std::uint64_t tcp_channel);
 
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(members_.size()); }
   std::uint32_t rank() const { return rank_; }
   Clock& clock() { return clock_; }
-  std::chrono::milliseconds patience() const { return fabric_->config.setup_timeout; }  // of set-up
+  std::chrono::milliseconds patience() const { return job_context_->config.setup_timeout; }  // of set-up
   bool by_exchange(std::uint32_t peer) const;
   // Across machines the first message opens the line. Two ranks that open it at the same time lose it: of two, one
   // speaks first.
@@ -70,7 +70,7 @@ class OobChannel {
   void hang_up(std::uint32_t peer);  // across machines: the line ends, the next message opens one
 
  private:
-  std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
+  std::shared_ptr<JobContext> job_context_;  // shared with the communicators
   RunningClock clock_;
   const std::vector<std::uint32_t> members_;
   const std::uint32_t rank_;

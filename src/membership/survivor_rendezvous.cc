@@ -54,9 +54,9 @@ std::string in_short(const std::string& words) {
 }  // namespace
 
 // The communicator itself has attached its number to the endpoint.
-SurvivorRendezvous::SurvivorRendezvous(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members,
+SurvivorRendezvous::SurvivorRendezvous(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members,
                                        std::uint32_t rank, std::uint64_t communicator)
-    : oob_channel_(std::move(fabric), std::move(members), rank, communicator, ~communicator),
+    : oob_channel_(std::move(job_context), std::move(members), rank, communicator, ~communicator),
       rank_(rank),
       guests_(oob_channel_.ranks()) {}
 

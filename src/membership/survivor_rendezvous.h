@@ -26,7 +26,7 @@ namespace tutti::detail {
 class SurvivorRendezvous {
  public:
   // Of the communicator with that id, whose rank i is the job rank members[i], and this rank in it.
-  SurvivorRendezvous(std::shared_ptr<JobFabric> fabric, std::vector<std::uint32_t> members, std::uint32_t rank,
+  SurvivorRendezvous(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                      std::uint64_t communicator);
 
   // Comes to the meeting of `present` (ascending, this rank and others among them) and waits for all of them. Returns a

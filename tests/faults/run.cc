@@ -31,16 +31,16 @@ class Actor {
 
   void run() {
     std::shared_ptr<Clock> clock = sim_.clock(rank_);  // shared with the world
-    std::shared_ptr<TcpEndpoint> endpoint;             // shared as in a JobFabric
+    std::shared_ptr<TcpEndpoint> endpoint;             // shared as in a JobContext
     std::vector<std::string> addresses;
-    std::shared_ptr<JobFabric> fabric;  // likewise
+    std::shared_ptr<JobContext> job_context;  // likewise
     std::vector<std::uint32_t> members;
     if (tcp_ != nullptr) {
       endpoint = tcp_->listen(rank_, *clock);
       addresses = tcp_->addresses(rank_);
     }
     if (scenario_.ending) {
-      fabric = make_fabric(scenario_, sim_, datagrams_, rank_, clock, prover_, endpoint, addresses);
+      job_context = make_job_context(scenario_, sim_, datagrams_, rank_, clock, prover_, endpoint, addresses);
       for (std::uint32_t rank = 0; rank < scenario_.sim.ranks; ++rank) members.push_back(rank);
     }
     auto transport = scenario_.network == Network::kMemory
@@ -54,7 +54,7 @@ class Actor {
                       .log = Log(LogLevel::kOff, 0)};
     communicator_ = detail::CommunicatorImpl::wrap(
         std::make_unique<detail::CommunicatorImpl>(rank_, scenario_.sim.ranks, std::move(world), scenario_.timeout,
-                                                   std::move(fabric), std::move(members), nullptr, kCommunicator));
+                                                   std::move(job_context), std::move(members), nullptr, kCommunicator));
     if (make_calls() && scenario_.ending) end_with_survivors();
     communicator_.reset();
     end_.died = sim_.dead(rank_);

@@ -8,12 +8,13 @@ std::int64_t value_of(const Scenario& scenario, std::uint32_t rank) {
   return 1000 + static_cast<std::int64_t>((scenario.seed + rank * 7919ull) % 997);
 }
 
-std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimEnvironment& sim, SimOobDatagrams& datagrams,
-                                       std::uint32_t rank, std::shared_ptr<Clock> clock, std::shared_ptr<Prover> prover,
-                                       std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses) {
+std::shared_ptr<JobContext> make_job_context(const Scenario& scenario, SimEnvironment& sim, SimOobDatagrams& datagrams,
+                                             std::uint32_t rank, std::shared_ptr<Clock> clock,
+                                             std::shared_ptr<Prover> prover, std::shared_ptr<TcpEndpoint> endpoint,
+                                             std::vector<std::string> addresses) {
   const Ending& ending = *scenario.ending;
-  auto fabric = std::make_shared<JobFabric>();  // shared with the communicators
-  Config& config = fabric->config;
+  auto job_context = std::make_shared<JobContext>();  // shared with the communicators
+  Config& config = job_context->config;
   config.transport = TransportPolicy::kTcp;
   config.attach = AttachPolicy::kOff;
   config.uniform = ending.uniform;
@@ -22,17 +23,17 @@ std::shared_ptr<JobFabric> make_fabric(const Scenario& scenario, SimEnvironment&
   config.slots = scenario.sim.slots;
   config.log_level = LogLevel::kOff;
   config.record = 0;
-  fabric->job_rank = rank;
-  fabric->cpus = {true};
-  fabric->clock = std::move(clock);
-  fabric->prover = std::move(prover);
-  fabric->make_waiter = [&sim, rank] { return sim.waiter(rank); };
-  fabric->exchange = std::make_shared<SimExchange>(sim, datagrams, rank);
-  fabric->endpoint = std::move(endpoint);
-  fabric->tcp_addresses = std::move(addresses);
-  fabric->path_offers.resize(scenario.sim.ranks);
-  fabric->machines = ending.machines;
-  return fabric;
+  job_context->job_rank = rank;
+  job_context->cpus = {true};
+  job_context->clock = std::move(clock);
+  job_context->prover = std::move(prover);
+  job_context->make_waiter = [&sim, rank] { return sim.waiter(rank); };
+  job_context->exchange = std::make_shared<SimExchange>(sim, datagrams, rank);
+  job_context->endpoint = std::move(endpoint);
+  job_context->tcp_addresses = std::move(addresses);
+  job_context->path_offers.resize(scenario.sim.ranks);
+  job_context->machines = ending.machines;
+  return job_context;
 }
 
 void agree(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,

@@ -18,7 +18,7 @@
 
 #include "cuda/virtual_memory.h"
 #include "device/rank_device.h"
-#include "job/fabric.h"
+#include "job/job_context.h"
 
 namespace tutti::detail {
 
@@ -58,7 +58,7 @@ Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t add
 struct DevicePeers {
   std::vector<DeviceReach> reach;             // by rank
   std::vector<std::uint32_t> job_ranks;       // by rank, as the exchange counts
-  std::shared_ptr<SegmentExchange> exchange;  // shared with the fabric
+  std::shared_ptr<SegmentExchange> exchange;  // shared with the job_context
 };
 
 // The parts of all ranks' pieces on their way to ranks of other processes, in rounds: each rank shows a few of its own,

@@ -19,7 +19,7 @@
 #include "device/native/device_piece.h"
 #include "device/rank_device.h"
 #include "executor/device_arena.h"
-#include "job/fabric.h"
+#include "job/job_context.h"
 
 namespace tutti::detail {
 

@@ -22,7 +22,7 @@
 #include "device/native/device_windows.h"
 #include "device/rank_device.h"
 #include "executor/device_arena.h"
-#include "job/fabric.h"
+#include "job/job_context.h"
 
 namespace tutti::detail {
 
@@ -92,7 +92,7 @@ class DeviceWorld {
     cuda::PeerMemory memory;
   };
   const std::uint32_t rank_;
-  const std::shared_ptr<RankDevice> device_;  // shared with the fabric; ends last
+  const std::shared_ptr<RankDevice> device_;  // shared with the job_context; ends last
   const DeviceArena arena_;
   const Log log_;
   RankDevice::Code code_;
@@ -104,7 +104,7 @@ class DeviceWorld {
     std::uint32_t job_rank;
   };
   std::vector<Elsewhere> elsewhere_;           // ranks of other processes
-  std::shared_ptr<SegmentExchange> exchange_;  // shared with the fabric: tells who has ended
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with the job_context: tells who has ended
   std::vector<Opened> opened_;
   std::shared_ptr<DeviceWindows> windows_;  // shared with registrations, which may end later
   DeviceRoom room_;
@@ -128,9 +128,9 @@ class DeviceWorld {
 inline constexpr int kDeviceRounds = 3;
 
 // The device world of `rank` among the job ranks `members`, whose world this is; null: the host carries out calls on
-// device memory. Rounds over the members, where JobFabric::devices. The world's transport outlives it. Errors: those of
-// a rank whose device has too little memory, told to all.
-Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobFabric& fabric,
+// device memory. Rounds over the members, where JobContext::devices. The world's transport outlives it. Errors: those
+// of a rank whose device has too little memory, told to all.
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobContext& job_context,
                                                        const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                                        std::uint64_t communicator, const Environment& world,
                                                        const Gather& gather);

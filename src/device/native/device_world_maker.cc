@@ -86,16 +86,16 @@ std::optional<T> unpack(std::string_view text) {
 // The making of one.
 class DeviceWorldMaker {
  public:
-  DeviceWorldMaker(const JobFabric& fabric, const std::vector<std::uint32_t>& members, std::uint32_t rank,
+  DeviceWorldMaker(const JobContext& job_context, const std::vector<std::uint32_t>& members, std::uint32_t rank,
                    std::uint64_t communicator, const Environment& world, const Gather& gather)
-      : fabric_(fabric),
+      : job_context_(job_context),
         members_(members),
         ranks_(static_cast<std::uint32_t>(members.size())),
         rank_(rank),
         communicator_(communicator),
         host_environment_(world),
         gather_(gather),
-        log_(fabric.config.log_level, static_cast<std::int32_t>(rank)) {}
+        log_(job_context.config.log_level, static_cast<std::int32_t>(rank)) {}
 
   Result<std::unique_ptr<DeviceWorld>> make() {
     auto blobs = round(introduce());
@@ -124,7 +124,7 @@ class DeviceWorldMaker {
     }
     if (!everywhere) return std::unique_ptr<DeviceWorld>();
     log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
-               fabric_.device->number(), world_->blocks_, world_->threads_);
+               job_context_.device->number(), world_->blocks_, world_->threads_);
     return std::move(world_);
   }
 
@@ -160,22 +160,22 @@ class DeviceWorldMaker {
   }
 
   std::string introduce() {
-    const Config& config = fabric_.config;
-    if (fabric_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
+    const Config& config = job_context_.config;
+    if (job_context_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
         !host_environment_.nodes.empty() || ranks_ > kMostDeviceRanks) {
       return "-";
     }
-    auto code = fabric_.device->code(config.device_threads);
+    auto code = job_context_.device->code(config.device_threads);
     if (!code) {
       log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", code.error().message);
       return "-";
     }
     code_ = *code;
-    return pack(Offer{.uuid = fabric_.device->uuid(),
+    return pack(Offer{.uuid = job_context_.device->uuid(),
                       .process = process_nonce(),
-                      .context = reinterpret_cast<std::uint64_t>(fabric_.device->context()),
+                      .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
                       .blocks_at_once = code_.blocks_at_once,
-                      .left = DeviceRoom::left(fabric_.device->uuid(), code_.blocks_at_once),
+                      .left = DeviceRoom::left(job_context_.device->uuid(), code_.blocks_at_once),
                       .blocks = config.device_blocks,
                       .slot_bytes = config.device_slot_bytes,
                       .protocol = static_cast<std::uint32_t>(config.device_protocol),
@@ -247,20 +247,20 @@ class DeviceWorldMaker {
   }
 
   Status allocate() {
-    const cuda::Driver& driver = fabric_.device->driver();
-    auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
+    const cuda::Driver& driver = job_context_.device->driver();
+    auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
-    const DeviceArena arena(ranks_,
-                            device_connections(ranks_, blocks_, fabric_.config.device_slot_bytes, kMostArenaBytes));
-    world_.reset(new DeviceWorld(rank_, fabric_.device, arena, log_));  // private constructor
+    const DeviceArena arena(
+        ranks_, device_connections(ranks_, blocks_, job_context_.config.device_slot_bytes, kMostArenaBytes));
+    world_.reset(new DeviceWorld(rank_, job_context_.device, arena, log_));  // private constructor
     world_->code_ = code_;
-    world_->exchange_ = fabric_.exchange;
+    world_->exchange_ = job_context_.exchange;
     world_->blocks_ = blocks_;
-    world_->threads_ = fabric_.config.device_threads;
-    world_->protocol_ = fabric_.config.device_protocol;
+    world_->threads_ = job_context_.config.device_threads;
+    world_->protocol_ = job_context_.config.device_protocol;
     world_->in_rounds_ = in_rounds_;
     world_->copy_way_ = copy_way_;
-    world_->copies_from_ = fabric_.config.device_copies;
+    world_->copies_from_ = job_context_.config.device_copies;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankWords));
@@ -270,10 +270,10 @@ class DeviceWorldMaker {
     TUTTI_TRY(zero(*memory));
     world_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
     world_->process_ = DeviceProcess::of(communicator_);
-    world_->process_->give(rank_, {.device = fabric_.device, .arena = world_->own_arena_});
+    world_->process_->give(rank_, {.device = job_context_.device, .arena = world_->own_arena_});
     if (launches_) {
       const std::uint32_t blocks = blocks_ * (launches_ == Launches::kEnd ? ranks_ : 1);
-      has_room_ = world_->room_.take(fabric_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
+      has_room_ = world_->room_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
     }
     bool alone = true;
     for (const Offer& other : offers_) {
@@ -291,11 +291,11 @@ class DeviceWorldMaker {
     return {error.code, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
             fmt::format("{}; rank {} needs {} MiB of device {} for its connections: free some, give a smaller "
                         "TUTTI_DEVICE_SLOT_BYTES or fewer TUTTI_DEVICE_BLOCKS, or TUTTI_DEVICE_CALLS=staged",
-                        error.message, rank_, bytes >> 20, fabric_.device->number())};
+                        error.message, rank_, bytes >> 20, job_context_.device->number())};
   }
 
   Status zero(const cuda::DeviceMemory& memory) {
-    const cuda::Driver& driver = fabric_.device->driver();
+    const cuda::Driver& driver = job_context_.device->driver();
     auto stream = cuda::Stream::create(driver);
     if (!stream) return stream.error();
     TUTTI_TRY(driver.check(driver.api().memset_d8_async(memory.address(), 0, memory.bytes(), stream->handle()),
@@ -320,13 +320,13 @@ class DeviceWorldMaker {
   // Finds every peer's arena, and lays out the connections.
   Status connect(const std::vector<std::string>& handles) {
     TUTTI_TRY(look_at_room(handles));
-    const cuda::Driver& driver = fabric_.device->driver();
-    auto scope = cuda::ContextScope::enter(driver, fabric_.device->context());
+    const cuda::Driver& driver = job_context_.device->driver();
+    auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
     std::vector<DeviceArena::Peer> peers(ranks_);
     world_->elsewhere_.reserve(ranks_);
     world_->opened_.reserve(ranks_);
-    DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = fabric_.exchange};
+    DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = job_context_.exchange};
     std::vector<std::uint32_t> team;
     for (std::uint32_t r = 0; r < ranks_; ++r) {
       others.reach.push_back(reach_of(r));
@@ -343,7 +343,7 @@ class DeviceWorldMaker {
       world_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
       world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
-    auto windows = DeviceWindows::make(fabric_.device, rank_, std::move(others), world_->own_arena_->address());
+    auto windows = DeviceWindows::make(job_context_.device, rank_, std::move(others), world_->own_arena_->address());
     if (!windows) return windows.error();
     world_->windows_ = std::move(*windows);
     world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
@@ -379,15 +379,15 @@ class DeviceWorldMaker {
     if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
     found = {.arena = share.arena->address(), .all_of_memory = true};
     if (offers_[peer].same_device(offers_[rank_])) return {};
-    const cuda::Driver& driver = fabric_.device->driver();
+    const cuda::Driver& driver = job_context_.device->driver();
     const cuda::CUresult result = driver.api().ctx_enable_peer_access(share.device->context(), 0);
     if (result == cuda::CUresult::kPeerAccessAlreadyEnabled) return {};
-    return driver.check(
-        result, fmt::format("reaching device {} from device {}", share.device->number(), fabric_.device->number()));
+    return driver.check(result, fmt::format("reaching device {} from device {}", share.device->number(),
+                                            job_context_.device->number()));
   }
 
   Status write_links(const std::vector<DeviceArena::Peer>& peers) {
-    const cuda::Driver& driver = fabric_.device->driver();
+    const cuda::Driver& driver = job_context_.device->driver();
     std::vector<device::Link> all;
     for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
       world_->links_at_[p] = all.size() * sizeof(device::Link);
@@ -406,7 +406,7 @@ class DeviceWorldMaker {
     return {};
   }
 
-  const JobFabric& fabric_;
+  const JobContext& job_context_;
   const std::vector<std::uint32_t>& members_;
   const std::uint32_t ranks_;
   const std::uint32_t rank_;
@@ -427,12 +427,12 @@ class DeviceWorldMaker {
   std::unique_ptr<DeviceWorld> world_;
 };
 
-Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobFabric& fabric,
+Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobContext& job_context,
                                                        const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                                        std::uint64_t communicator, const Environment& world,
                                                        const Gather& gather) {
-  if (!fabric.devices) return std::unique_ptr<DeviceWorld>();
-  return DeviceWorldMaker(fabric, members, rank, communicator, world, gather).make();
+  if (!job_context.devices) return std::unique_ptr<DeviceWorld>();
+  return DeviceWorldMaker(job_context, members, rank, communicator, world, gather).make();
 }
 
 }  // namespace tutti::detail

@@ -1,4 +1,4 @@
-#include "job/fabric.h"
+#include "job/job_context.h"
 
 #include <fmt/format.h>
 
@@ -58,17 +58,17 @@ std::string common_settings(const Config& config) {
 // for credit after 10 us. Not where ranks share caches, and not for so many that the slots would take gigabytes. By UCX
 // longer ones still, where not a message but each of its flushes and announcements costs: measured,
 // docs/results/2026-11-25-rdma.md.
-std::uint32_t default_slot_bytes(const JobFabric& fabric, const std::vector<std::uint32_t>& members) {
+std::uint32_t default_slot_bytes(const JobContext& job_context, const std::vector<std::uint32_t>& members) {
   constexpr std::size_t kMostOfLong = 64;  // ranks; each has 2 * slots * slot_bytes for each lane to each other
   constexpr std::uint32_t kSlotBytesOfUcx = 1024 * 1024;
   std::set<std::uint32_t> machines;
   for (const std::uint32_t rank : members) {
-    if (fabric.path_offers.empty() || fabric.path_offers[rank].empty()) return kSlotBytes;
-    machines.insert(fabric.machines[rank]);
+    if (job_context.path_offers.empty() || job_context.path_offers[rank].empty()) return kSlotBytes;
+    machines.insert(job_context.machines[rank]);
   }
-  const bool apart = machines.size() == members.size() || network_only(fabric.config.transport);
+  const bool apart = machines.size() == members.size() || network_only(job_context.config.transport);
   if (!apart || members.size() > kMostOfLong) return kSlotBytes;
-  const bool longest = fabric.config.transport == TransportPolicy::kUcx && members.size() <= kMostOfLong / 2;
+  const bool longest = job_context.config.transport == TransportPolicy::kUcx && members.size() <= kMostOfLong / 2;
   return longest ? kSlotBytesOfUcx : kSlotBytesOfCards;
 }
 
@@ -158,17 +158,17 @@ std::string_view words_of(Attachment attachment) {
 // The making of one communicator's transport.
 class TransportMaker {
  public:
-  TransportMaker(const std::shared_ptr<JobFabric>& fabric, const std::vector<std::uint32_t>& members,
+  TransportMaker(const std::shared_ptr<JobContext>& job_context, const std::vector<std::uint32_t>& members,
                  std::uint32_t rank, std::uint64_t communicator, const Gather& gather)
-      : fabric_(fabric),
+      : job_context_(job_context),
         members_(members),
         rank_(rank),
         communicator_(communicator),
         gather_(gather),
-        slot_bytes_(fabric->config.slot_bytes_or(default_slot_bytes(*fabric, members))) {
-    const bool remote_only = network_only(fabric->config.transport);
+        slot_bytes_(job_context->config.slot_bytes_or(default_slot_bytes(*job_context, members))) {
+    const bool remote_only = network_only(job_context->config.transport);
     for (std::uint32_t r = 0; r < members.size(); ++r) {
-      const bool here = fabric->machines[members[r]] == fabric->machines[members[rank]];
+      const bool here = job_context->machines[members[r]] == job_context->machines[members[rank]];
       const bool local = r == rank || (here && !remote_only);
       local_index_.push_back(local ? static_cast<std::int32_t>(local_.size()) : -1);
       if (local) local_.push_back(r);
@@ -176,13 +176,15 @@ class TransportMaker {
   }
 
   Result<std::unique_ptr<Transport>> make() {
-    const std::int64_t deadline_ns = fabric_->clock->now_ns() + fabric_->config.setup_timeout.count() * 1'000'000;
+    const std::int64_t deadline_ns =
+        job_context_->clock->now_ns() + job_context_->config.setup_timeout.count() * 1'000'000;
     std::vector<std::uint32_t> peers;
     for (const std::uint32_t r : local_) peers.push_back(members_[r]);
-    const auto exchange = std::make_shared<SubExchange>(fabric_->exchange, std::move(peers));  // shared with windows
+    const auto exchange =
+        std::make_shared<SubExchange>(job_context_->exchange, std::move(peers));  // shared with windows
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
     const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
-                             .slots = fabric_->config.slots,
+                             .slots = job_context_->config.slots,
                              .slot_bytes = whole_slot_bytes()};
     auto own = OwnSegment::create(index, shape, exchange);
     auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
@@ -193,7 +195,7 @@ class TransportMaker {
     const auto offered_until_all_know = own->offer();
     auto local = open_local(exchange, shape, std::move(*own), *blobs, deadline_ns);
     if (!local) return gather_or_fail(gather_, local.error()).error();
-    const std::string found = found_attachment(**local) + pack_cpus(fabric_->cpus);
+    const std::string found = found_attachment(**local) + pack_cpus(job_context_->cpus);
     ShmTransport* const whole = local_.size() == members_.size() ? local->get() : nullptr;
     auto transport = whole != nullptr
                          ? Result<std::unique_ptr<Transport>>(std::unique_ptr<Transport>(std::move(*local)))
@@ -204,7 +206,7 @@ class TransportMaker {
     if (!ready) return ready.error();
     if (whole != nullptr) whole->set_attachment(agreed_attachment(*ready));
     for (const std::string& blob : *ready) cpus_.push_back(unpack_cpus(std::string_view(blob).substr(!blob.empty())));
-    if (!fabric_->config.checksum) return transport;
+    if (!job_context_->config.checksum) return transport;
     return std::unique_ptr<Transport>(std::make_unique<ChecksumTransport>(*std::move(transport), rank_, ways()));
   }
 
@@ -222,7 +224,7 @@ class TransportMaker {
       ids.push_back(*id);
     }
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
-    auto offers = collect_offers(*exchange, index, ids, own.segment().mapping(), *fabric_->clock, deadline_ns);
+    auto offers = collect_offers(*exchange, index, ids, own.segment().mapping(), *job_context_->clock, deadline_ns);
     if (!offers) return in_job_ranks(offers.error());
     auto transport = ShmTransport::create(index, shape, std::move(own), *offers, exchange);
     if (!transport) return in_job_ranks(transport.error());
@@ -231,7 +233,7 @@ class TransportMaker {
 
   // A digit: what this rank finds, as far as the settings let it.
   std::string found_attachment(const ShmTransport& local) const {
-    const AttachPolicy policy = fabric_->config.attach;
+    const AttachPolicy policy = job_context_->config.attach;
     Attachment found = policy == AttachPolicy::kOff ? Attachment::kNone : local.find_attachment();
     if (policy == AttachPolicy::kCalls && found != Attachment::kNone) found = Attachment::kCalls;
     return std::to_string(static_cast<int>(found));
@@ -248,7 +250,7 @@ class TransportMaker {
   }
 
   // With the room for a checksum behind the value.
-  std::uint32_t whole_slot_bytes() const { return slot_bytes_ + (fabric_->config.checksum ? kChecksumRoom : 0); }
+  std::uint32_t whole_slot_bytes() const { return slot_bytes_ + (job_context_->config.checksum ? kChecksumRoom : 0); }
 
   // By rank, for people.
   std::vector<std::string> ways() const {
@@ -258,27 +260,28 @@ class TransportMaker {
         ways.emplace_back("shared memory");
         continue;
       }
-      const std::string& address = fabric_->tcp_addresses[members_[r]];  // its nonce is nobody else's business
-      ways.push_back(fabric_->path_maker != nullptr ? "the network" : "tcp, " + address.substr(0, address.find('/')));
+      const std::string& address = job_context_->tcp_addresses[members_[r]];  // its nonce is nobody else's business
+      ways.push_back(job_context_->path_maker != nullptr ? "the network"
+                                                         : "tcp, " + address.substr(0, address.find('/')));
     }
     return ways;
   }
 
   Result<std::unique_ptr<Transport>> add_remote(std::unique_ptr<ShmTransport> local) {
-    TUTTI_ASSERT(fabric_->endpoint != nullptr);
+    TUTTI_ASSERT(job_context_->endpoint != nullptr);
     std::vector<std::string> addresses;
     for (std::uint32_t r = 0; r < members_.size(); ++r) {
-      addresses.push_back(local_index_[r] >= 0 ? "" : fabric_->tcp_addresses[members_[r]]);
+      addresses.push_back(local_index_[r] >= 0 ? "" : job_context_->tcp_addresses[members_[r]]);
     }
     TcpTransportOptions options;
     options.rank = rank_;
     options.ranks = static_cast<std::uint32_t>(members_.size());
     options.communicator = communicator_;
-    options.slots = fabric_->config.slots;
+    options.slots = job_context_->config.slots;
     options.slot_bytes = whole_slot_bytes();
-    options.clock = fabric_->clock.get();
-    if (fabric_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
-    auto remote = TcpTransport::create(options, fabric_->endpoint, addresses);
+    options.clock = job_context_->clock.get();
+    if (job_context_->path_maker != nullptr) return add_offloaded(std::move(local), options, addresses);
+    auto remote = TcpTransport::create(options, job_context_->endpoint, addresses);
     if (!remote) return remote.error();
     if (local_.size() == 1) return std::unique_ptr<Transport>(std::move(*remote));
     PollDoorbell& doorbell = (*remote)->doorbell();
@@ -305,10 +308,10 @@ class TransportMaker {
                          .lanes = options.lanes,
                          .offers = {}};
     for (std::uint32_t r = 0; r < members_.size(); ++r) {
-      path.offers.push_back(local_index_[r] >= 0 ? "" : fabric_->path_offers[members_[r]]);
+      path.offers.push_back(local_index_[r] >= 0 ? "" : job_context_->path_offers[members_[r]]);
     }
-    auto remote = OffloadTransport::create(options, fabric_->endpoint, addresses, [&](const DataPathHost& host) {
-      return fabric_->path_maker->make(host, path);
+    auto remote = OffloadTransport::create(options, job_context_->endpoint, addresses, [&](const DataPathHost& host) {
+      return job_context_->path_maker->make(host, path);
     });
     if (!remote) return remote.error();
     PollDoorbell& doorbell = (*remote)->doorbell();
@@ -324,7 +327,7 @@ class TransportMaker {
     return error;
   }
 
-  std::shared_ptr<JobFabric> fabric_;  // shared with the communicators
+  std::shared_ptr<JobContext> job_context_;  // shared with the communicators
   const std::vector<std::uint32_t>& members_;
   std::uint32_t rank_;
   std::uint64_t communicator_;
@@ -337,19 +340,19 @@ class TransportMaker {
 
 }  // namespace
 
-Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
-                                               const std::string& tcp_address, const Key& key, std::int64_t timeout_ms,
-                                               const Gather& gather,
-                                               const Result<std::shared_ptr<detail::RankDevice>>& device) {
-  auto fabric = std::make_shared<JobFabric>();
-  fabric->config = config;
-  fabric->job_rank = rank;
+Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::uint32_t rank, std::uint32_t ranks,
+                                                     const std::string& tcp_address, const Key& key,
+                                                     std::int64_t timeout_ms, const Gather& gather,
+                                                     const Result<std::shared_ptr<detail::RankDevice>>& device) {
+  auto job_context = std::make_shared<JobContext>();
+  job_context->config = config;
+  job_context->job_rank = rank;
   HostTopology host = discover_host();
-  fabric->cpus = std::move(host.cpus);
-  fabric->cpu_limit = host.cpu_limit;
-  fabric->clock = std::make_shared<SteadyClock>();
-  fabric->prover = std::make_shared<Prover>(config.verify_plans);
-  const std::int64_t deadline_ns = fabric->clock->now_ns() + timeout_ms * 1'000'000;
+  job_context->cpus = std::move(host.cpus);
+  job_context->cpu_limit = host.cpu_limit;
+  job_context->clock = std::make_shared<SteadyClock>();
+  job_context->prover = std::make_shared<Prover>(config.verify_plans);
+  const std::int64_t deadline_ns = job_context->clock->now_ns() + timeout_ms * 1'000'000;
   auto listening = UnixExchange::listen(rank, ranks);
   auto name = machine_name(config);
   auto introduction = listening ? place_to_share_memory(config, **listening, rank) : listening.error();
@@ -358,15 +361,15 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
   auto blobs = gather_or_fail(gather, introduction);
   if (!blobs) return blobs.error();
   TUTTI_TRY(compare_settings(*blobs));
-  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as JobFabric::exchange
-  fabric->exchange = exchange;
+  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as JobContext::exchange
+  job_context->exchange = exchange;
   std::vector<std::string> addresses;
   auto machines = find_machines(*exchange, *blobs, rank, gather, addresses);
   if (!machines) return machines.error();
-  fabric->machines = std::move(*machines);
+  job_context->machines = std::move(*machines);
   std::vector<std::uint32_t> group;
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    if (fabric->machines[r] == fabric->machines[rank]) group.push_back(r);
+    if (job_context->machines[r] == job_context->machines[rank]) group.push_back(r);
   }
   const bool one_machine = group.size() == ranks;
   if (!one_machine && config.transport == TransportPolicy::kShm) {
@@ -376,7 +379,8 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
   }
   // All are here, and connect at once: who does not is told of in the next round, which has the same deadline.
   Status connected = check_limits(config, group);
-  if (connected) connected = exchange->connect(addresses, group, *fabric->clock, deadline_ns - margin_ns(timeout_ms));
+  if (connected)
+    connected = exchange->connect(addresses, group, *job_context->clock, deadline_ns - margin_ns(timeout_ms));
   const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();
@@ -386,42 +390,43 @@ Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32
                                          .last_port = config.port_range.last,
                                          .key = key,
                                          .encrypt = config.encrypt});
-    if (endpoint) fabric->endpoint = *endpoint;
-    contact = endpoint ? Result<std::string>(fabric->endpoint->address()) : endpoint.error();
+    if (endpoint) job_context->endpoint = *endpoint;
+    contact = endpoint ? Result<std::string>(job_context->endpoint->address()) : endpoint.error();
   }
   if (contact.ok() && with_tcp) {
     auto maker = detail::find_data_path(config, Log(config.log_level, static_cast<std::int32_t>(rank)));
-    if (maker) fabric->path_maker = *maker;
+    if (maker) job_context->path_maker = *maker;
     if (!maker) contact = maker.error();
-    if (fabric->path_maker != nullptr) *contact += "|" + fabric->path_maker->offer();
+    if (job_context->path_maker != nullptr) *contact += "|" + job_context->path_maker->offer();
   }
   if (contact.ok()) contact = (*device != nullptr ? "d" : "-") + *contact;
   auto contacts = gather_or_fail(gather, contact);
   if (!contacts) return contacts.error();
   for (const std::string& one : *contacts) {
-    fabric->devices |= one.starts_with('d');
+    job_context->devices |= one.starts_with('d');
     const std::size_t bar = std::min(one.find('|'), one.size());
-    fabric->tcp_addresses.push_back(one.substr(!one.empty(), bar - !one.empty()));
-    fabric->path_offers.push_back(one.substr(std::min(bar + 1, one.size())));
+    job_context->tcp_addresses.push_back(one.substr(!one.empty(), bar - !one.empty()));
+    job_context->path_offers.push_back(one.substr(std::min(bar + 1, one.size())));
   }
-  fabric->device = *device;
-  return fabric;
+  job_context->device = *device;
+  return job_context;
 }
 
 namespace {
 
-std::unique_ptr<Recorder> make_recorder(JobFabric& fabric, const std::vector<std::uint32_t>& members,
+std::unique_ptr<Recorder> make_recorder(JobContext& job_context, const std::vector<std::uint32_t>& members,
                                         std::uint32_t rank, std::uint64_t communicator, const Environment& world) {
-  if (fabric.first_communicator == 0) fabric.first_communicator = communicator;
-  if (fabric.config.record == 0) return nullptr;
-  if (fabric.recordings == nullptr) fabric.recordings = open_recordings(fabric.config, fabric.job_rank);
-  return Recorder::create(fabric.recordings, {.job = fabric.first_communicator,
-                                              .communicator = communicator,
-                                              .rank = rank,
-                                              .ranks = static_cast<std::uint32_t>(members.size()),
-                                              .job_rank = fabric.job_rank,
-                                              .transport = world.transport->name(),
-                                              .capacity = fabric.config.record});
+  if (job_context.first_communicator == 0) job_context.first_communicator = communicator;
+  if (job_context.config.record == 0) return nullptr;
+  if (job_context.recordings == nullptr)
+    job_context.recordings = open_recordings(job_context.config, job_context.job_rank);
+  return Recorder::create(job_context.recordings, {.job = job_context.first_communicator,
+                                                   .communicator = communicator,
+                                                   .rank = rank,
+                                                   .ranks = static_cast<std::uint32_t>(members.size()),
+                                                   .job_rank = job_context.job_rank,
+                                                   .transport = world.transport->name(),
+                                                   .capacity = job_context.config.record});
 }
 
 }  // namespace
@@ -431,18 +436,18 @@ std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint
                                            Log(config.log_level, static_cast<std::int32_t>(job_rank)));
 }
 
-Result<Environment> make_environment(const std::shared_ptr<JobFabric>& fabric,
+Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_context,
                                      const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                      std::uint64_t communicator, const Gather& gather) {
-  TransportMaker maker(fabric, members, rank, communicator, gather);
+  TransportMaker maker(job_context, members, rank, communicator, gather);
   auto transport = maker.make();
   if (!transport) return transport.error();
-  Environment world{.clock = fabric->clock,
+  Environment world{.clock = job_context->clock,
                     .waiter = nullptr,
                     .transport = std::move(*transport),
-                    .prover = fabric->prover,
-                    .nodes = number_machines(fabric->machines, members),
-                    .log = Log(fabric->config.log_level, static_cast<std::int32_t>(rank))};
+                    .prover = job_context->prover,
+                    .nodes = number_machines(job_context->machines, members),
+                    .log = Log(job_context->config.log_level, static_cast<std::int32_t>(rank))};
   std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
   std::vector<std::vector<bool>> first;  // of rank 0's, which all ranks know alike
   for (std::uint32_t r = 0; r < members.size(); ++r) {
@@ -451,11 +456,11 @@ Result<Environment> make_environment(const std::shared_ptr<JobFabric>& fabric,
   }
   world.cores = cores_of(first, 0);
   const auto here = static_cast<std::uint32_t>(cpus.size());
-  const std::uint32_t cores = cores_of(cpus, fabric->cpu_limit);
-  world.waiter =
-      fabric->make_waiter ? fabric->make_waiter() : std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
+  const std::uint32_t cores = cores_of(cpus, job_context->cpu_limit);
+  world.waiter = job_context->make_waiter ? job_context->make_waiter()
+                                          : std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
   if (here == members.size()) world.nodes.clear();
-  world.recorder = make_recorder(*fabric, members, rank, communicator, world);
+  world.recorder = make_recorder(*job_context, members, rank, communicator, world);
   world.log.write(
       LogLevel::kInfo,
       "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
@@ -463,7 +468,7 @@ Result<Environment> make_environment(const std::shared_ptr<JobFabric>& fabric,
       "bytes; {}",
       rank, members.size(), world.transport->name(), here, members.size(), cores, world.transport->slots(),
       world.transport->slot_bytes(),
-      fabric->config.checksum ? words_of_checksums() : std::string(words_of(world.transport->attachment())));
+      job_context->config.checksum ? words_of_checksums() : std::string(words_of(world.transport->attachment())));
   return world;
 }
 

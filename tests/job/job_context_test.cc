@@ -1,5 +1,5 @@
 // The rounds of a communicator's set-up when one rank cannot go through with them.
-#include "job/fabric.h"
+#include "job/job_context.h"
 
 #include <gtest/gtest.h>
 
@@ -84,14 +84,14 @@ std::vector<std::optional<Error>> set_up(std::uint32_t ranks, std::uint32_t poor
       };
       Config config;
       config.transport = TransportPolicy::kTcp;
-      auto fabric =
-          make_fabric(config, rank, ranks, "127.0.0.1", Key{7}, 20'000, gather, std::shared_ptr<detail::RankDevice>());
-      ASSERT_TRUE(fabric.ok()) << to_string(fabric.error());
-      (*fabric)->path_maker = std::make_shared<ScarceMaker>(rank != poor);
+      auto job_context = make_job_context(config, rank, ranks, "127.0.0.1", Key{7}, 20'000, gather,
+                                          std::shared_ptr<detail::RankDevice>());
+      ASSERT_TRUE(job_context.ok()) << to_string(job_context.error());
+      (*job_context)->path_maker = std::make_shared<ScarceMaker>(rank != poor);
       std::vector<std::uint32_t> members(ranks);
       for (std::uint32_t r = 0; r < ranks; ++r) members[r] = r;
-      const auto world = make_world(*fabric, members, rank, 1, gather);
-      if (!world) errors[rank] = world.error();
+      const auto environment = make_environment(*job_context, members, rank, 1, gather);
+      if (!environment) errors[rank] = environment.error();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,9 +1,9 @@
-// JobFabric: what the communicators of one rank that come from one rendezvous share: the way to the ranks of its
+// JobContext: what the communicators of one rank that come from one rendezvous share: the way to the ranks of its
 // machine (one exchange of shared memory), the TCP listener and the peers' addresses, clock, prover, configuration. The
 // first communicator of a job makes it; split and duplicate use it, so a further communicator costs one segment of
 // memory, and no socket but those of its own connections by TCP: one for each direction of each pair of ranks that has
 // talked. They are opened when first used, through the one listener. Communicators end in any order, each holds the
-// fabric.
+// job_context.
 //
 // Set-up runs in rounds in which every rank gives one blob and gets all. A rank that fails gives its error instead, so
 // that the others fail with it, by name, and nobody waits for ever.
@@ -34,7 +34,7 @@ class RankDevice;
 struct Tuning;
 }  // namespace detail
 
-struct JobFabric {
+struct JobContext {
   Config config;
   std::uint32_t job_rank = 0;
   std::vector<bool> cpus;                                // that this process may use
@@ -62,13 +62,13 @@ using Gather = std::function<Result<std::vector<std::string>>(const std::string&
 // one of the first rank that failed, named; where some only waited in vain, whom they waited for.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
-// The fabric of one process's rank in a job of several. Rounds over the whole job. `key`: all its ranks have it, and
-// nobody else; connections between them, for all communicators that come from this one, show it. `device`: the rank's,
-// or why it cannot be had.
-Result<std::shared_ptr<JobFabric>> make_fabric(const Config& config, std::uint32_t rank, std::uint32_t ranks,
-                                               const std::string& tcp_address, const Key& key, std::int64_t timeout_ms,
-                                               const Gather& gather,
-                                               const Result<std::shared_ptr<detail::RankDevice>>& device);
+// The job_context of one process's rank in a job of several. Rounds over the whole job. `key`: all its ranks have it,
+// and nobody else; connections between them, for all communicators that come from this one, show it. `device`: the
+// rank's, or why it cannot be had.
+Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::uint32_t rank, std::uint32_t ranks,
+                                                     const std::string& tcp_address, const Key& key,
+                                                     std::int64_t timeout_ms, const Gather& gather,
+                                                     const Result<std::shared_ptr<detail::RankDevice>>& device);
 
 // Where recordings are made; opens nothing yet.
 std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank);
@@ -78,7 +78,7 @@ inline constexpr int kWorldRounds = 2;
 
 // The world of a communicator whose ranks are the job ranks `members`, in that order, this rank at `rank`. Rounds over
 // the members. `communicator`: an id that all members agree on and no other communicator of the job has.
-Result<Environment> make_environment(const std::shared_ptr<JobFabric>& fabric,
+Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_context,
                                      const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                      std::uint64_t communicator, const Gather& gather);
 
