@@ -61,7 +61,7 @@ void prepare_call(benchmark::State& state) {
   Environment world{.clock = std::make_shared<SteadyClock>(),
                     .waiter = std::make_unique<AdaptiveWaiter>(WaitLimits{}),
                     .transport = std::move(ends[0]),
-                    .prover = std::make_shared<Prover>(true)};
+                    .plan_cache = std::make_shared<VerifiedPlanCache>(true)};
   detail::CommunicatorImpl communicator(0, kRanks, std::move(world), std::chrono::seconds(1));
   std::vector<float> data(static_cast<std::size_t>(state.range(0)) / sizeof(float));
   const CollectiveCall call{

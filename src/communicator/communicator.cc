@@ -84,7 +84,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
       knows_driver_(cuda::Driver::loaded() != nullptr),
       device_way_(devices == nullptr
                       ? nullptr
-                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *environment_.prover)),
+                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *environment_.plan_cache)),
       cutting_(job_context_ != nullptr && job_context_->devices && device_way_ == nullptr ? Cutting::kLongCalls
                                                                                           : Cutting::kNone),
       engine_(rank, ranks, environment_, connections_, cutting_) {
@@ -170,7 +170,7 @@ Result<std::unique_ptr<BoundPlan>> CommunicatorImpl::make_plan(const Collective&
   auto generator = generator_for(collective, algorithm, chosen);
   if (!generator) return generator.error();
   if (chosen == nullptr)
-    TUTTI_TRY(environment_.prover->prove(*generator));  // a caller's was proved when it was built or read
+    TUTTI_TRY(environment_.plan_cache->prove(*generator));  // a caller's was proved when it was built or read
   return bind(*generator, rank_, *environment_.transport);
 }
 

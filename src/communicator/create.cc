@@ -349,7 +349,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_all(std::int32_t size, c
   common.cpus = std::move(host.cpus);
   common.cpu_limit = host.cpu_limit;
   common.clock = std::make_shared<SteadyClock>();
-  common.prover = std::make_shared<Prover>(config->verify_plans);
+  common.plan_cache = std::make_shared<VerifiedPlanCache>(config->verify_plans);
   common.recordings = open_recordings(*config, 0);
   auto devices = find_devices(options, ranks);
   if (!devices) return devices.error();

@@ -60,7 +60,7 @@ Status CommunicatorImpl::resume() {
   if (!devices) return devices.error();
   auto way = *devices == nullptr
                  ? nullptr
-                 : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *environment_.prover);
+                 : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *environment_.plan_cache);
   const std::scoped_lock lock(mutex_, device_mutex_);
   device_way_ = std::move(way);
   listen_to_devices();

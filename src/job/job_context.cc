@@ -351,7 +351,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
   job_context->cpus = std::move(host.cpus);
   job_context->cpu_limit = host.cpu_limit;
   job_context->clock = std::make_shared<SteadyClock>();
-  job_context->prover = std::make_shared<Prover>(config.verify_plans);
+  job_context->plan_cache = std::make_shared<VerifiedPlanCache>(config.verify_plans);
   const std::int64_t deadline_ns = job_context->clock->now_ns() + timeout_ms * 1'000'000;
   auto listening = UnixExchange::listen(rank, ranks);
   auto name = machine_name(config);
@@ -445,7 +445,7 @@ Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_cont
   Environment world{.clock = job_context->clock,
                     .waiter = nullptr,
                     .transport = std::move(*transport),
-                    .prover = job_context->prover,
+                    .plan_cache = job_context->plan_cache,
                     .nodes = number_machines(job_context->machines, members),
                     .log = Log(job_context->config.log_level, static_cast<std::int32_t>(rank))};
   std::vector<std::vector<bool>> cpus;   // of the ranks of this machine

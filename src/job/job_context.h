@@ -1,6 +1,6 @@
 // JobContext: what the communicators of one rank that come from one rendezvous share: the way to the ranks of its
-// machine (one exchange of shared memory), the TCP listener and the peers' addresses, clock, prover, configuration. The
-// first communicator of a job makes it; split and duplicate use it, so a further communicator costs one segment of
+// machine (one exchange of shared memory), the TCP listener and the peers' addresses, clock, plan_cache, configuration.
+// The first communicator of a job makes it; split and duplicate use it, so a further communicator costs one segment of
 // memory, and no socket but those of its own connections by TCP: one for each direction of each pair of ranks that has
 // talked. They are opened when first used, through the one listener. Communicators end in any order, each holds the
 // job_context.
@@ -21,8 +21,8 @@
 #include "base/wait.h"
 #include "bootstrap/bootstrap.h"
 #include "job/environment.h"
-#include "job/prover.h"
 #include "job/recording_folder.h"
+#include "job/verified_plan_cache.h"
 #include "transports/rdma/data_path.h"
 #include "transports/shm/exchange.h"
 #include "transports/tcp/endpoint.h"
@@ -40,7 +40,7 @@ struct JobContext {
   std::vector<bool> cpus;                                // that this process may use
   std::uint32_t cpu_limit = 0;                           // as in HostTopology
   std::shared_ptr<Clock> clock;                          // shared by the ranks of one process
-  std::shared_ptr<Prover> prover;                        // likewise
+  std::shared_ptr<VerifiedPlanCache> plan_cache;         // likewise
   std::function<std::unique_ptr<Waiter>()> make_waiter;  // for each communicator; null: one for the machine's cores
   std::shared_ptr<SegmentExchange> exchange;             // peers by job rank; shared with segments and windows
   std::shared_ptr<TcpEndpoint> endpoint;         // null where no rank is reached by TCP; shared by the process's ranks

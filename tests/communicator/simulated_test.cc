@@ -27,12 +27,12 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
   Outcome outcome;
   outcome.results.resize(options.ranks);
   outcome.errors.resize(options.ranks);
-  const auto prover = std::make_shared<Prover>(true);
+  const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);
   sim.run([&](std::uint32_t rank) {
     Environment world{.clock = sim.clock(),
                       .waiter = sim.waiter(rank),
                       .transport = sim.transport(rank),
-                      .prover = prover,
+                      .plan_cache = plan_cache,
                       .log = Log(LogLevel::kOff, 0)};
     const auto clock = world.clock;
     const auto waiter = sim.waiter(rank);
@@ -70,12 +70,12 @@ TEST(Simulated, WhatIsWrittenIntoOutputsStandsWhereItIsWanted) {
   const std::vector<std::size_t> counts = {3000, 5, 7000};
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllGather)) {
     SimEnvironment sim({.seed = 7, .ranks = kRanks, .writes_outputs = true});
-    const auto prover = std::make_shared<Prover>(true);
+    const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);
     sim.run([&](std::uint32_t rank) {
       Environment world{.clock = sim.clock(),
                         .waiter = sim.waiter(rank),
                         .transport = sim.transport(rank),
-                        .prover = prover,
+                        .plan_cache = plan_cache,
                         .log = Log(LogLevel::kOff, 0)};
       auto communicator = detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
           rank, kRanks, std::move(world), std::chrono::seconds(10), nullptr, std::vector<std::uint32_t>{}, nullptr, 0));
@@ -154,7 +154,7 @@ TEST(Simulated, ExhaustedMemoryIsAnErrorOfTheCall) {
     Environment world{.clock = sim.clock(),
                       .waiter = sim.waiter(rank),
                       .transport = sim.transport(rank),
-                      .prover = std::make_shared<Prover>(true),
+                      .plan_cache = std::make_shared<VerifiedPlanCache>(true),
                       .log = Log(LogLevel::kOff, 0)};
     detail::CommunicatorImpl communicator(rank, 1, std::move(world), std::chrono::seconds(10));
     auto first = communicator.allocate(8000);
@@ -205,7 +205,7 @@ TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
       Environment world{.clock = sim.clock(),
                         .waiter = sim.waiter(rank),
                         .transport = sim.transport(rank),
-                        .prover = std::make_shared<Prover>(true),
+                        .plan_cache = std::make_shared<VerifiedPlanCache>(true),
                         .log = Log(LogLevel::kOff, 0)};
       detail::CommunicatorImpl communicator(rank, 2, std::move(world), std::chrono::seconds(30));
       std::vector<float> data(5000);
@@ -228,12 +228,12 @@ TEST(Simulated, RanksThatDisagreeStoreNothingBehindEachOthersOutputs) {
   constexpr std::size_t kCount = 5;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SimEnvironment sim({.seed = seed, .ranks = 4});
-    const auto prover = std::make_shared<Prover>(true);
+    const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);
     sim.run([&](std::uint32_t rank) {
       Environment world{.clock = sim.clock(),
                         .waiter = sim.waiter(rank),
                         .transport = sim.transport(rank),
-                        .prover = prover,
+                        .plan_cache = plan_cache,
                         .log = Log(LogLevel::kOff, 0)};
       detail::CommunicatorImpl communicator(rank, 4, std::move(world), std::chrono::seconds(10));
       const Memory memory = communicator.allocate(64 * sizeof(double)).value();

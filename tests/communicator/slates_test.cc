@@ -340,15 +340,17 @@ TEST(Slates, DisagreementWithARootFarAheadIsTold) {
 TEST(Slates, SpinningThatDoesNotPayIsGivenUp) {
   constexpr WaitLimits kLimits{.spins = 2000, .yields = 100};
   auto transports = shm_ranks({.ranks = 2}, in_process_exchanges(2));
-  const auto clock = std::make_shared<SteadyClock>();  // as ranks of one process share it
-  const auto prover = std::make_shared<Prover>(true);  // likewise
+  const auto clock = std::make_shared<SteadyClock>();                 // as ranks of one process share it
+  const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);  // likewise
   Communicators ranks;
   const AdaptiveWaiter* first = nullptr;
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     auto waiter = std::make_unique<AdaptiveWaiter>(kLimits);
     if (rank == 0) first = waiter.get();
-    Environment world{
-        .clock = clock, .waiter = std::move(waiter), .transport = std::move(transports[rank]), .prover = prover};
+    Environment world{.clock = clock,
+                      .waiter = std::move(waiter),
+                      .transport = std::move(transports[rank]),
+                      .plan_cache = plan_cache};
     ranks.push_back(detail::CommunicatorImpl::wrap(
         std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), patience())));
   }

@@ -57,7 +57,7 @@ struct Counts {
 
 class Runner {
  public:
-  explicit Runner(const Options& options) : options_(options), prover_(std::make_shared<Prover>(true)) {}
+  explicit Runner(const Options& options) : options_(options), plan_cache_(std::make_shared<VerifiedPlanCache>(true)) {}
 
   Counts run() {
     for (std::uint64_t seed = options_.first; seed <= options_.last && counts_.failures < kMostFailures; ++seed) {
@@ -83,7 +83,7 @@ class Runner {
   Outcome run_once(const Scenario& scenario) {
     seed_at_work = scenario.seed;
     alarm(kMostSecondsPerRun);
-    Outcome outcome = faults::run(scenario, prover_);
+    Outcome outcome = faults::run(scenario, plan_cache_);
     alarm(0);
     ++counts_.runs;
     return outcome;
@@ -130,7 +130,7 @@ class Runner {
   }
 
   Options options_;
-  std::shared_ptr<Prover> prover_;  // shared by all runs: a plan is proved once
+  std::shared_ptr<VerifiedPlanCache> plan_cache_;  // shared by all runs: a plan is proved once
   Counts counts_;
 };
 

@@ -19,12 +19,12 @@ using test::Case;
 class Actor {
  public:
   Actor(const Scenario& scenario, SimEnvironment& sim, TcpNetwork* tcp, SimOobDatagrams& datagrams,
-        std::shared_ptr<Prover> prover, std::uint32_t rank, Outcome& outcome)
+        std::shared_ptr<VerifiedPlanCache> plan_cache, std::uint32_t rank, Outcome& outcome)
       : scenario_(scenario),
         sim_(sim),
         tcp_(tcp),
         datagrams_(datagrams),
-        prover_(std::move(prover)),
+        plan_cache_(std::move(plan_cache)),
         rank_(rank),
         end_(outcome.ranks[rank]),
         ending_step_(outcome.extent.ending_steps[rank]) {}
@@ -40,7 +40,7 @@ class Actor {
       addresses = tcp_->addresses(rank_);
     }
     if (scenario_.ending) {
-      job_context = make_job_context(scenario_, sim_, datagrams_, rank_, clock, prover_, endpoint, addresses);
+      job_context = make_job_context(scenario_, sim_, datagrams_, rank_, clock, plan_cache_, endpoint, addresses);
       for (std::uint32_t rank = 0; rank < scenario_.sim.ranks; ++rank) members.push_back(rank);
     }
     auto transport = scenario_.network == Network::kMemory
@@ -50,7 +50,7 @@ class Actor {
     Environment world{.clock = clock,
                       .waiter = sim_.waiter(rank_),
                       .transport = std::move(transport),
-                      .prover = prover_,
+                      .plan_cache = plan_cache_,
                       .log = Log(LogLevel::kOff, 0)};
     communicator_ = detail::CommunicatorImpl::wrap(
         std::make_unique<detail::CommunicatorImpl>(rank_, scenario_.sim.ranks, std::move(world), scenario_.timeout,
@@ -151,7 +151,7 @@ class Actor {
   SimEnvironment& sim_;
   TcpNetwork* tcp_;
   SimOobDatagrams& datagrams_;
-  std::shared_ptr<Prover> prover_;  // shared by all ranks
+  std::shared_ptr<VerifiedPlanCache> plan_cache_;  // shared by all ranks
   std::uint32_t rank_;
   RankEnd& end_;
   std::uint64_t& ending_step_;
@@ -162,7 +162,7 @@ std::string in_ms(std::int64_t ns) { return fmt::format("{:.3f} ms", static_cast
 
 }  // namespace
 
-Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover) {
+Outcome run(const Scenario& scenario, const std::shared_ptr<VerifiedPlanCache>& plan_cache) {
   SimEnvironment sim(scenario.sim);
   std::unique_ptr<TcpNetwork> tcp;
   SimOobDatagrams datagrams;
@@ -170,7 +170,7 @@ Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover) {
   Outcome outcome;
   outcome.ranks.resize(scenario.sim.ranks);
   outcome.extent.ending_steps.resize(scenario.sim.ranks);
-  sim.run([&](std::uint32_t rank) { Actor(scenario, sim, tcp.get(), datagrams, prover, rank, outcome).run(); });
+  sim.run([&](std::uint32_t rank) { Actor(scenario, sim, tcp.get(), datagrams, plan_cache, rank, outcome).run(); });
   for (std::uint32_t rank = 0; rank < scenario.sim.ranks; ++rank) outcome.extent.steps.push_back(sim.steps(rank));
   for (std::size_t i = 0; i < scenario.sim.faults.size(); ++i) outcome.fired.push_back(sim.fired(i));
   outcome.extent.end_ns = sim.now_ns();

@@ -11,7 +11,7 @@
 
 #include "faults/scenario.h"
 #include "faults/survivors.h"
-#include "job/prover.h"
+#include "job/verified_plan_cache.h"
 
 namespace tutti::faults {
 
@@ -48,7 +48,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome run(const Scenario& scenario, const std::shared_ptr<Prover>& prover);
+Outcome run(const Scenario& scenario, const std::shared_ptr<VerifiedPlanCache>& plan_cache);
 
 // What breaks the invariant, in words; empty: nothing.
 std::vector<std::string> judge(const Scenario& scenario, const Outcome& outcome);

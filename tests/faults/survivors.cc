@@ -10,7 +10,8 @@ std::int64_t value_of(const Scenario& scenario, std::uint32_t rank) {
 
 std::shared_ptr<JobContext> make_job_context(const Scenario& scenario, SimEnvironment& sim, SimOobDatagrams& datagrams,
                                              std::uint32_t rank, std::shared_ptr<Clock> clock,
-                                             std::shared_ptr<Prover> prover, std::shared_ptr<TcpEndpoint> endpoint,
+                                             std::shared_ptr<VerifiedPlanCache> plan_cache,
+                                             std::shared_ptr<TcpEndpoint> endpoint,
                                              std::vector<std::string> addresses) {
   const Ending& ending = *scenario.ending;
   auto job_context = std::make_shared<JobContext>();  // shared with the communicators
@@ -26,7 +27,7 @@ std::shared_ptr<JobContext> make_job_context(const Scenario& scenario, SimEnviro
   job_context->job_rank = rank;
   job_context->cpus = {true};
   job_context->clock = std::move(clock);
-  job_context->prover = std::move(prover);
+  job_context->plan_cache = std::move(plan_cache);
   job_context->make_waiter = [&sim, rank] { return sim.waiter(rank); };
   job_context->exchange = std::make_shared<SimExchange>(sim, datagrams, rank);
   job_context->endpoint = std::move(endpoint);

@@ -42,8 +42,8 @@ std::int64_t value_of(const Scenario& scenario, std::uint32_t rank);
 // In the thread of that rank, which has the endpoint and all addresses.
 std::shared_ptr<JobContext> make_job_context(const Scenario& scenario, SimEnvironment& sim, SimOobDatagrams& datagrams,
                                              std::uint32_t rank, std::shared_ptr<Clock> clock,
-                                             std::shared_ptr<Prover> prover, std::shared_ptr<TcpEndpoint> endpoint,
-                                             std::vector<std::string> addresses);
+                                             std::shared_ptr<VerifiedPlanCache> plan_cache,
+                                             std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses);
 
 // Where the attempts ended in a timeout, as often as kTries.
 inline constexpr int kTries = 3;

@@ -56,8 +56,9 @@ std::uint64_t to_units(std::uint64_t bytes) {
 
 }  // namespace
 
-DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, Prover& prover)
-    : world_(std::move(world)), rank_(rank), ranks_(ranks), prover_(prover) {}
+DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks,
+                     VerifiedPlanCache& plan_cache)
+    : world_(std::move(world)), rank_(rank), ranks_(ranks), plan_cache_(plan_cache) {}
 
 DeviceWay::~DeviceWay() {
   if (world_->end()) return;
@@ -108,7 +109,7 @@ Result<bool> DeviceWay::takes(const CheckedCall& checked) {
 }
 
 Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& generator, device::Protocol protocol) {
-  TUTTI_TRY(prover_.prove(generator));
+  TUTTI_TRY(plan_cache_.prove(generator));
   const std::uint32_t connections = world_->arena().connections(protocol).count;
   const PlanShape& shape = generator.shape;
   std::uint32_t channels = 1;

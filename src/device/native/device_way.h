@@ -16,7 +16,7 @@
 #include "engine/arguments.h"
 #include "executor/device_program.h"
 #include "executor/device_rounds.h"
-#include "job/prover.h"
+#include "job/verified_plan_cache.h"
 #include "plan/plan.h"
 #include "tutti/communicator.h"
 
@@ -24,8 +24,8 @@ namespace tutti::detail {
 
 class DeviceWay {
  public:
-  // `prover` outlives it.
-  DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, Prover& prover);
+  // `plan_cache` outlives it.
+  DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, VerifiedPlanCache& plan_cache);
 
   ~DeviceWay();
   DeviceWay(const DeviceWay&) = delete;
@@ -91,7 +91,7 @@ class DeviceWay {
   const std::unique_ptr<DeviceWorld> world_;
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
-  Prover& prover_;
+  VerifiedPlanCache& plan_cache_;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: devices cannot run it
   std::uint64_t copied_calls_ = 0;                  // between meetings
   bool windows_ = true;                             // peers may use the buffers looked at last in place

@@ -1,4 +1,4 @@
-// Prover: proves a plan before its first use, and remembers it. Thread-safe.
+// VerifiedPlanCache: proves a plan before its first use, and remembers it. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace tutti {
 
-class Prover {
+class VerifiedPlanCache {
  public:
   // Plans of more ranks are not proved here (it would take seconds): their generators are, by `tutti verify`, over
   // samples.
   static constexpr std::uint32_t kMaxRanks = 64;
 
-  explicit Prover(bool enabled) : enabled_(enabled) {}
+  explicit VerifiedPlanCache(bool enabled) : enabled_(enabled) {}
   // Success, or kInvalidPlan with rank, channel and step.
   Status prove(const Generator& generator);
 

@@ -1,10 +1,10 @@
-#include "job/prover.h"
+#include "job/verified_plan_cache.h"
 
 #include "plan/verify/verify.h"
 
 namespace tutti {
 
-Status Prover::prove(const Generator& generator) {
+Status VerifiedPlanCache::prove(const Generator& generator) {
   const std::uint32_t ranks = generator.shape.collective.ranks;
   if (!enabled_ || ranks > kMaxRanks) return {};
   const std::scoped_lock lock(mutex_);
