@@ -14,7 +14,7 @@
 #include "membership/consensus_participant.h"
 #include "membership/survivor_rendezvous.h"
 #include "plan/collective.h"
-#include "selection/choose.h"
+#include "selection/algorithm_selector.h"
 #include "transports/shm/mapping.h"
 
 namespace tutti::detail {
@@ -72,15 +72,15 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
       timeout_(timeout),
       connections_(*environment_.transport),
       uniform_(job_context_ != nullptr && job_context_->config.uniform && ranks > 1),
-      chooser_({.tuning = job_context_ == nullptr ? nullptr : job_context_->tuning,
-                .ranks = ranks,
-                .nodes = environment_.nodes,
-                .cores = environment_.cores,
-                .memory = environment_.transport->shares_memory(),
-                .slates = environment_.transport->slates() != nullptr,
-                .attachment = environment_.transport->attachment(),
-                .slots = environment_.transport->slots(),
-                .slot_bytes = environment_.transport->slot_bytes()}),
+      selector_({.tuning = job_context_ == nullptr ? nullptr : job_context_->tuning,
+                 .ranks = ranks,
+                 .nodes = environment_.nodes,
+                 .cores = environment_.cores,
+                 .memory = environment_.transport->shares_memory(),
+                 .slates = environment_.transport->slates() != nullptr,
+                 .attachment = environment_.transport->attachment(),
+                 .slots = environment_.transport->slots(),
+                 .slot_bytes = environment_.transport->slot_bytes()}),
       knows_driver_(cuda::Driver::loaded() != nullptr),
       device_way_(devices == nullptr
                       ? nullptr
@@ -228,10 +228,10 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   }
   const std::size_t bytes = count * element_bytes;
   const Collective& collective = (plans.by_slates != nullptr ? plans.by_slates : plans.direct)->shape.collective;
-  Chosen chosen{.algorithm = options.algorithm};
+  Selection chosen{.algorithm = options.algorithm};
   if (chosen.algorithm == Algorithm::kAuto) {
     if (plans.chosen.algorithm == Algorithm::kAuto || plans.chosen_bytes != bytes) {
-      plans.chosen = chooser_.choose(collective, {.bytes = bytes, .attached = true});
+      plans.chosen = selector_.choose(collective, {.bytes = bytes, .attached = true});
       plans.chosen_bytes = bytes;
     }
     chosen = plans.chosen;
@@ -373,21 +373,21 @@ Algorithm CommunicatorImpl::auto_algorithm(CollectiveKind kind, std::size_t coun
   const std::uint64_t bytes = block_bytes(kind, count, type);
   const std::scoped_lock lock(mutex_);
   if (find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  return chooser_.choose(collective, {.bytes = bytes, .attached = true}).algorithm;
+  return selector_.choose(collective, {.bytes = bytes, .attached = true}).algorithm;
 }
 
 std::optional<double> CommunicatorImpl::predicted_us(CollectiveKind kind, std::size_t count, DataType type,
                                                      Algorithm algorithm) {
   const Collective collective = collective_of(kind);
-  const Choice choice{.bytes = block_bytes(kind, count, type), .attached = true};
+  const SelectionQuery choice{.bytes = block_bytes(kind, count, type), .attached = true};
   const std::scoped_lock lock(mutex_);
-  Chosen chosen{.algorithm = algorithm};
+  Selection chosen{.algorithm = algorithm};
   if (algorithm == Algorithm::kAuto) {
     if (find_user_plan(collective, choice.bytes, Algorithm::kAuto) != nullptr) return std::nullopt;
-    chosen = chooser_.choose(collective, choice);
+    chosen = selector_.choose(collective, choice);
   }
   if (device_way_ != nullptr || algorithm == Algorithm::kUser) return std::nullopt;
-  return chooser_.predict(collective, choice, chosen);
+  return selector_.predict(collective, choice, chosen);
 }
 
 Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {

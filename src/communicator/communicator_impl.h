@@ -27,7 +27,7 @@
 #include "executor/bind.h"
 #include "job/environment.h"
 #include "job/job_context.h"
-#include "selection/choose.h"
+#include "selection/algorithm_selector.h"
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
@@ -215,7 +215,7 @@ class CommunicatorImpl {
   Result<std::unique_ptr<Communicator>> make_among(SurvivorRendezvous& rendezvous,
                                                    const std::vector<std::uint32_t>& present);
   Collective collective_of(CollectiveKind kind) const;
-  std::uint32_t tile_bytes_of(const Chosen& chosen) const {
+  std::uint32_t tile_bytes_of(const Selection& chosen) const {
     return chosen.chunk_bytes > 0 ? chosen.chunk_bytes
                                   : static_cast<std::uint32_t>(environment_.transport->slot_bytes());
   }
@@ -244,7 +244,7 @@ class CommunicatorImpl {
   struct ShortPlans {
     BoundPlan* by_slates = nullptr;
     BoundPlan* direct = nullptr;
-    Chosen chosen{};  // for calls of that many bytes; kAuto: not known yet
+    Selection chosen{};  // for calls of that many bytes; kAuto: not known yet
     std::size_t chosen_bytes = 0;
   };
   std::array<ShortPlans, static_cast<std::size_t>(CollectiveKind::kSendReceive)> short_plans_{};
@@ -257,7 +257,7 @@ class CommunicatorImpl {
   std::optional<Error> calls_ended_;  // why there are no more
   bool settled_ = false;              // ... which all that live know
   bool agreeing_ = false;             // settled for an agreement that was not reached yet
-  Chooser chooser_;
+  AlgorithmSelector selector_;
   std::vector<std::thread::id> group_threads_;  // guarded by mutex_
   const bool knows_driver_;                     // the CUDA driver was loaded when this was made
   std::unique_ptr<DeviceSide> device_side_;     // once there was a driver; ends after the engine

@@ -8,7 +8,7 @@
 
 #include "communicator/communicator_impl.h"
 #include "engine/pieces.h"
-#include "selection/choose.h"
+#include "selection/algorithm_selector.h"
 
 namespace tutti::detail {
 namespace {
@@ -65,9 +65,9 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   }
   auto by_device = goes_by_device(options, *checked);
   if (!by_device) return lose(by_device.error(), checked->call.tag);
-  Chosen taken{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
+  Selection taken{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
   if (taken.algorithm == Algorithm::kAuto) {
-    taken = chooser_.choose(
+    taken = selector_.choose(
         checked->collective,
         {.bytes = bytes, .in_rank_order = in_rank_order, .on_device = *by_device, .attached = may_be_direct});
   }

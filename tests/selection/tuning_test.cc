@@ -12,7 +12,7 @@
 #include "algorithms/algorithms.h"
 #include "bootstrap/unique_id_parts.h"
 #include "communicator/create.h"
-#include "selection/choose.h"
+#include "selection/algorithm_selector.h"
 
 namespace tutti::detail {
 namespace {
@@ -93,10 +93,10 @@ TEST(Tuning, AWrongRuleIsRefused) {
 TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
   tuning->overrides = *parse_overrides("all_reduce=double_tree");
-  Chooser chooser({.tuning = tuning, .ranks = 4, .slates = true});
+  AlgorithmSelector selector({.tuning = tuning, .ranks = 4, .slates = true});
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
-  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 8}).algorithm, Algorithm::kDoubleTree);
-  const Algorithm in_order = chooser.choose(all_reduce, {.bytes = 8, .in_rank_order = true}).algorithm;
+  EXPECT_EQ(selector.choose(all_reduce, {.bytes = 8}).algorithm, Algorithm::kDoubleTree);
+  const Algorithm in_order = selector.choose(all_reduce, {.bytes = 8, .in_rank_order = true}).algorithm;
   EXPECT_EQ(find_generator(all_reduce, in_order)->shape.order, Order::kByRank);
 }
 
@@ -159,14 +159,14 @@ TEST(Tuning, WhateverTheTunerChoosesRuns) {
 }
 
 // Choices are made for calls up to a power of two; a rule that begins there is none for the shorter ones.
-TEST(Chooser, ARuleForLongerCallsIsNoneForShorterOnes) {
+TEST(AlgorithmSelector, ARuleForLongerCallsIsNoneForShorterOnes) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
   const auto chosen = [&](const std::string& rules, std::uint64_t bytes) {
     Tuning tuning{.parameters = default_host_parameters(0)};
     tuning.overrides = *parse_overrides(rules);
-    Chooser chooser({.tuning = std::make_shared<const Tuning>(tuning), .ranks = 4, .nodes = nodes});
-    return chooser.choose(all_reduce, {.bytes = bytes}).algorithm;
+    AlgorithmSelector selector({.tuning = std::make_shared<const Tuning>(tuning), .ranks = 4, .nodes = nodes});
+    return selector.choose(all_reduce, {.bytes = bytes}).algorithm;
   };
   ASSERT_NE(chosen("", 40'000), Algorithm::kOneShot);
   EXPECT_EQ(chosen("all_reduce:64K..=one_shot", 40'000), chosen("", 40'000));
@@ -174,7 +174,7 @@ TEST(Chooser, ARuleForLongerCallsIsNoneForShorterOnes) {
 }
 
 // A network on which a byte is dear and a message is cheap, and the other way round: the choice follows.
-TEST(Chooser, FollowsTheCosts) {
+TEST(AlgorithmSelector, FollowsTheCosts) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8, .nodes = nodes};
   const auto chosen = [&](double latency_us, double gbytes_per_s) {
@@ -182,29 +182,30 @@ TEST(Chooser, FollowsTheCosts) {
     for (const Level level : {Level::kNic, Level::kSpine}) {
       tuning->parameters.cost(level, Protocol::kSimple) = {.latency_us = latency_us, .gbytes_per_s = gbytes_per_s};
     }
-    Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes});
-    const Chosen taken = chooser.choose(all_reduce, {.bytes = 1 << 20});
-    EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), taken) << "by the table";
-    const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
+    AlgorithmSelector selector({.tuning = tuning, .ranks = 8, .nodes = nodes});
+    const Selection taken = selector.choose(all_reduce, {.bytes = 1 << 20});
+    EXPECT_EQ(selector.choose(all_reduce, {.bytes = 1 << 20}), taken) << "by the table";
+    const auto decision = selector.explain(all_reduce, {.bytes = 1 << 20});
     EXPECT_EQ(decision.algorithm, taken.algorithm);
     EXPECT_EQ(decision.chunk_bytes, taken.chunk_bytes);
     EXPECT_LE(decision.predictions.front().total_us(), decision.predictions.back().total_us());
     return decision;
   };
   const auto far = chosen(1e6, 1000);
-  EXPECT_EQ(far.by, Chooser::By::kTuner) << "a second each way: as few rounds as can be";
+  EXPECT_EQ(far.by, AlgorithmSelector::By::kTuner) << "a second each way: as few rounds as can be";
   EXPECT_NE(far.algorithm, Algorithm::kRing);
   EXPECT_LT(far.predictions.front().total_us(), 5e6);
 }
 
 // A chain of tiles is the sooner done, the shorter these are; with one slot nobody sends ahead.
-TEST(Chooser, GoesByTheJobsSlots) {
+TEST(AlgorithmSelector, GoesByTheJobsSlots) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
   const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 8, .nodes = nodes};
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
   const auto predicted = [&](std::uint32_t slots, std::uint64_t slot_bytes) {
-    Chooser chooser({.tuning = tuning, .ranks = 8, .nodes = nodes, .slots = slots, .slot_bytes = slot_bytes});
-    return chooser.predict(broadcast, {.bytes = 1 << 20}, {Algorithm::kChain}).value();
+    AlgorithmSelector selector(
+        {.tuning = tuning, .ranks = 8, .nodes = nodes, .slots = slots, .slot_bytes = slot_bytes});
+    return selector.predict(broadcast, {.bytes = 1 << 20}, {Algorithm::kChain}).value();
   };
   EXPECT_EQ(predicted(0, 0), predicted(tuning->parameters.slots, tuning->parameters.slot_bytes));
   EXPECT_LT(predicted(4, 128 * 1024), predicted(4, 1 << 20));
@@ -226,14 +227,14 @@ TEST(Tuning, AJobsSlotsAreThoseOfItsPredictions) {
   EXPECT_NE(*shorter, *longer);
 }
 
-TEST(Chooser, ARuleSaysHowLongChunksAre) {
+TEST(AlgorithmSelector, ARuleSaysHowLongChunksAre) {
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
   tuning->overrides = *parse_overrides("all_reduce:1M..=ring/32K; all_reduce=two_shot");
-  Chooser chooser({.tuning = tuning, .ranks = 4, .slates = true});
+  AlgorithmSelector selector({.tuning = tuning, .ranks = 4, .slates = true});
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
-  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1 << 20}), (Chosen{Algorithm::kRing, 32 * 1024}));
-  EXPECT_EQ(chooser.choose(all_reduce, {.bytes = 1000}), (Chosen{Algorithm::kTwoShot, 0}));
-  const auto decision = chooser.explain(all_reduce, {.bytes = 1 << 20});
+  EXPECT_EQ(selector.choose(all_reduce, {.bytes = 1 << 20}), (Selection{Algorithm::kRing, 32 * 1024}));
+  EXPECT_EQ(selector.choose(all_reduce, {.bytes = 1000}), (Selection{Algorithm::kTwoShot, 0}));
+  const auto decision = selector.explain(all_reduce, {.bytes = 1 << 20});
   EXPECT_EQ(decision.chunk_bytes, 32u * 1024);
   for (const Prediction& one : decision.predictions) {
     EXPECT_EQ(one.contender.chunk_bytes, one.contender.algorithm == Algorithm::kRing ? 32u * 1024 : 0u);
@@ -272,38 +273,38 @@ TEST(Tuning, ChunksLongerThanASlotAreRefused) {
   EXPECT_THAT(ranks.error().message, HasSubstr("longer than a slot, 16384"));
 }
 
-TEST(Chooser, APredictionIsSimulatedOnce) {
+TEST(AlgorithmSelector, APredictionIsSimulatedOnce) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
   Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
-  Chooser chooser({.tuning = tuning, .ranks = 4, .nodes = nodes});
-  const auto first = chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing});
+  AlgorithmSelector selector({.tuning = tuning, .ranks = 4, .nodes = nodes});
+  const auto first = selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing});
   ASSERT_TRUE(first.has_value());
-  EXPECT_EQ(chooser.simulated(), 1u);
-  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing}), first);
-  EXPECT_EQ(chooser.simulated(), 1u);
-  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5001}, {Algorithm::kRing}), first) << "one byte more is more";
-  EXPECT_NE(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kDoubleTree}), first);
-  EXPECT_EQ(chooser.simulated(), 3u);
+  EXPECT_EQ(selector.simulated(), 1u);
+  EXPECT_EQ(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing}), first);
+  EXPECT_EQ(selector.simulated(), 1u);
+  EXPECT_NE(selector.predict(all_reduce, {.bytes = 5001}, {Algorithm::kRing}), first) << "one byte more is more";
+  EXPECT_NE(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kDoubleTree}), first);
+  EXPECT_EQ(selector.simulated(), 3u);
   // What cannot be predicted is not tried again either.
-  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
-  EXPECT_EQ(chooser.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
-  EXPECT_EQ(chooser.simulated(), 4u);
+  EXPECT_EQ(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
+  EXPECT_EQ(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
+  EXPECT_EQ(selector.simulated(), 4u);
 }
 
-TEST(Chooser, KeepsSoManyPredictionsAndNoMore) {
+TEST(AlgorithmSelector, KeepsSoManyPredictionsAndNoMore) {
   const std::vector<std::uint32_t> nodes{0, 1};
   const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 2, .nodes = nodes};
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
-  Chooser chooser({.tuning = tuning, .ranks = 2, .nodes = nodes});
+  AlgorithmSelector selector({.tuning = tuning, .ranks = 2, .nodes = nodes});
   for (std::uint64_t bytes = 0; bytes < kMostKeptPredictions; ++bytes) {
-    chooser.predict(broadcast, {.bytes = bytes}, {Algorithm::kChain});
+    selector.predict(broadcast, {.bytes = bytes}, {Algorithm::kChain});
   }
-  chooser.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
-  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions) << "the first one is still there";
-  chooser.predict(broadcast, {.bytes = kMostKeptPredictions}, {Algorithm::kChain});
-  chooser.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
-  EXPECT_EQ(chooser.simulated(), kMostKeptPredictions + 2) << "all were forgotten";
+  selector.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
+  EXPECT_EQ(selector.simulated(), kMostKeptPredictions) << "the first one is still there";
+  selector.predict(broadcast, {.bytes = kMostKeptPredictions}, {Algorithm::kChain});
+  selector.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
+  EXPECT_EQ(selector.simulated(), kMostKeptPredictions + 2) << "all were forgotten";
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "model/tuner.h"
-#include "selection/choose.h"
+#include "selection/algorithm_selector.h"
 #include "selection/tuning.h"
 #include "tools/sim/options.h"
 #include "tools/sim/parameters.h"
@@ -85,7 +85,7 @@ Result<std::string> explain_shape(const ExplainOptions& options) {
   if (!network) return network.error();
   const auto report = run_sim_task(*task, *network);
   if (!report) return report.error();
-  const detail::Choice choice{.bytes = options.bytes, .attached = task->cluster.machines == 1};
+  const detail::SelectionQuery choice{.bytes = options.bytes, .attached = task->cluster.machines == 1};
   const std::string why = why_by_thumb(*task);
   const std::string runtime =
       why.empty()
@@ -111,18 +111,19 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   Collective collective{.kind = options.kind, .ranks = ranks};
   collective.nodes = dealt(ranks, options.machines);
   const bool alone = options.machines == 1 && !options.tcp;
-  detail::Chooser chooser({.tuning = std::make_shared<const detail::Tuning>(tuning),  // shared as in a fabric
-                           .ranks = ranks,
-                           .nodes = collective.nodes,
-                           .cores = cores_of({host.cpus}, 0),
-                           .memory = !options.tcp,
-                           .slates = alone,
-                           .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
-                           .slots = config->slots,
-                           .slot_bytes = config->slot_bytes_or(kSlotBytes)});
-  const detail::Choice choice{.bytes = options.bytes, .attached = true};
-  const auto decision = chooser.explain(collective, choice);
-  const std::uint64_t decided_as = detail::Chooser::decided_as(options.bytes);
+  detail::AlgorithmSelector selector(
+      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // shared as in a fabric
+       .ranks = ranks,
+       .nodes = collective.nodes,
+       .cores = cores_of({host.cpus}, 0),
+       .memory = !options.tcp,
+       .slates = alone,
+       .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
+       .slots = config->slots,
+       .slot_bytes = config->slot_bytes_or(kSlotBytes)});
+  const detail::SelectionQuery choice{.bytes = options.bytes, .attached = true};
+  const auto decision = selector.explain(collective, choice);
+  const std::uint64_t decided_as = detail::AlgorithmSelector::decided_as(options.bytes);
   std::string text = heading(options, collective, options.tcp ? "this one, by TCP" : "this one", tuning.parameters);
   if (!tuning.measured && options.parameters_path.empty())
     text += "This machine has not been measured: run tutti tune.\n\n";

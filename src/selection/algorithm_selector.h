@@ -22,19 +22,20 @@
 
 namespace tutti::detail {
 
-struct Choice {
+struct SelectionQuery {
   std::uint64_t bytes = 0;     // of one block
   bool in_rank_order = false;  // the ranks must be combined in their order
   bool memory = true;          // ranks of one machine share memory
   bool on_device = false;      // GPUs carry the call out, of which the tuner's costs know nothing
-  bool attached = false;       // ranks use each other's memory in this call, registered or not; for a Chooser: they may
+  bool attached =
+      false;  // ranks use each other's memory in this call, registered or not; for a AlgorithmSelector: they may
 };
 
 // The rule of thumb. collective.nodes tells how many machines there are. A pure function.
-Algorithm choose_algorithm(const Collective& collective, const Choice& choice);
+Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& choice);
 
-// What a communicator's chooser goes by; the same on all of its ranks.
-struct ChooserOptions {
+// What a communicator's selector goes by; the same on all of its ranks.
+struct SelectorOptions {
   std::shared_ptr<const Tuning> tuning{};  // shared by the communicators of a fabric; null: rules of thumb only
   std::uint32_t ranks = 1;
   std::vector<std::uint32_t> nodes{};  // as in Collective
@@ -51,21 +52,21 @@ struct ChooserOptions {
 inline constexpr std::size_t kMostKeptPredictions = 1024;
 
 // What a call takes.
-struct Chosen {
+struct Selection {
   Algorithm algorithm = Algorithm::kAuto;
   std::uint32_t chunk_bytes = 0;  // the longest chunk's; 0: as long as a slot holds
 
-  bool operator==(const Chosen&) const = default;
+  bool operator==(const Selection&) const = default;
 };
 
-class Chooser {
+class AlgorithmSelector {
  public:
-  explicit Chooser(ChooserOptions options) : options_(std::move(options)) {}
+  explicit AlgorithmSelector(SelectorOptions options) : options_(std::move(options)) {}
 
   enum class By : std::uint8_t { kRuleOfThumb, kOverride, kTuner };
   struct Decision {
     Algorithm algorithm = Algorithm::kDirect;
-    std::uint32_t chunk_bytes = 0;  // as in Chosen
+    std::uint32_t chunk_bytes = 0;  // as in Selection
     By by = By::kRuleOfThumb;
     Algorithm rule_of_thumb = Algorithm::kDirect;
     std::string reason{};                   // for people
@@ -74,29 +75,29 @@ class Chooser {
 
   // One thread at a time. choice.memory is of no account: it is the communicator's. After the first call of a kind and
   // of a power of two of bytes a look at a table. The root is of no account.
-  Chosen choose(const Collective& collective, const Choice& choice);
+  Selection choose(const Collective& collective, const SelectionQuery& choice);
   // Choices are made for all calls up to the next power of two, as one of that length.
   static std::uint64_t decided_as(std::uint64_t bytes);
   // The same with all predictions, and slow.
-  Decision explain(Collective collective, Choice choice);
+  Decision explain(Collective collective, SelectionQuery choice);
   // In microseconds; nothing where the tuner cannot say. Simulated once and then looked up, by kind, algorithm,
   // chunk and exact bytes; the root is of no account.
-  std::optional<double> predict(const Collective& collective, const Choice& choice, Chosen chosen);
+  std::optional<double> predict(const Collective& collective, const SelectionQuery& choice, Selection chosen);
   // Predictions that were simulated since this was made, so that a test sees what was not.
   std::uint64_t simulated() const { return simulated_; }
 
  private:
   // kAuto: not chosen yet. By the number of bits of (bytes - 1): the limits of slates and of attached memory are powers
   // of two, and belong to the shorter side.
-  using Buckets = std::array<Chosen, 65>;
+  using Buckets = std::array<Selection, 65>;
   const Tuner* tuner();
-  Choice complete(const Collective& collective, Choice choice) const;
-  Way way_of(const Collective& collective, const Choice& choice, Algorithm algorithm) const;
-  std::vector<Contender> contenders(const Collective& collective, const Choice& choice) const;
-  std::optional<Chosen> overridden(const Collective& collective, const Choice& choice) const;
+  SelectionQuery complete(const Collective& collective, SelectionQuery choice) const;
+  Way way_of(const Collective& collective, const SelectionQuery& choice, Algorithm algorithm) const;
+  std::vector<Contender> contenders(const Collective& collective, const SelectionQuery& choice) const;
+  std::optional<Selection> overridden(const Collective& collective, const SelectionQuery& choice) const;
   bool tuner_decides() const { return !options_.memory || !options_.nodes.empty(); }
 
-  ChooserOptions options_;
+  SelectorOptions options_;
   std::optional<Tuner> tuner_;
   bool looked_ = false;                     // whether there is a tuner
   std::map<std::uint32_t, Buckets> table_;  // by kind and by what else a choice depends on

@@ -1,5 +1,5 @@
 // Whatever kAuto stands for must be an algorithm that has a plan for that call.
-#include "selection/choose.h"
+#include "selection/algorithm_selector.h"
 
 #include <gtest/gtest.h>
 
@@ -25,8 +25,9 @@ TEST(Choose, AlwaysFindsAPlan) {
           collective.kind = kind;
           collective.ranks = ranks;
           collective.nodes = dealt(ranks, machines);
-          for (const Choice choice : {Choice{.bytes = bytes}, Choice{.bytes = bytes, .memory = false},
-                                      Choice{.bytes = bytes, .attached = true}}) {
+          for (const SelectionQuery choice :
+               {SelectionQuery{.bytes = bytes}, SelectionQuery{.bytes = bytes, .memory = false},
+                SelectionQuery{.bytes = bytes, .attached = true}}) {
             const auto generator = find_generator(collective, choose_algorithm(collective, choice));
             EXPECT_TRUE(generator.ok()) << to_string(kind) << " " << ranks << " ranks on " << machines << ", " << bytes
                                         << " bytes: " << generator.error().message;

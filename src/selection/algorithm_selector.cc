@@ -1,7 +1,7 @@
 // The rules are simple on purpose: rounds against bytes. What is small goes by few rounds, what is long by algorithms
 // that send no byte twice; inside one machine every rank reaches every other one's memory, so the direct forms win
 // while the ranks are not too many. Numbers: measured on two cores (docs/results), or where the text says so, reasoned.
-#include "selection/choose.h"
+#include "selection/algorithm_selector.h"
 
 #include <fmt/format.h>
 
@@ -74,7 +74,7 @@ Algorithm choose_all_to_all(const Situation& s) {
 
 }  // namespace
 
-Algorithm choose_algorithm(const Collective& collective, const Choice& choice) {
+Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& choice) {
   const std::uint64_t bytes = choice.bytes;
   const bool in_rank_order = choice.in_rank_order;
   Situation s{.ranks = collective.ranks,
@@ -106,7 +106,7 @@ Algorithm choose_algorithm(const Collective& collective, const Choice& choice) {
   return Algorithm::kDirect;
 }
 
-const Tuner* Chooser::tuner() {
+const Tuner* AlgorithmSelector::tuner() {
   if (looked_ || options_.tuning == nullptr) return tuner_ ? &*tuner_ : nullptr;
   Parameters parameters = options_.tuning->parameters;
   const std::uint32_t limit = parameters.cores;  // of the cgroup
@@ -122,14 +122,14 @@ const Tuner* Chooser::tuner() {
   return tuner_ ? &*tuner_ : nullptr;
 }
 
-Choice Chooser::complete(const Collective& collective, Choice choice) const {
+SelectionQuery AlgorithmSelector::complete(const Collective& collective, SelectionQuery choice) const {
   choice.memory = options_.memory;
   choice.attached =
       choice.attached && uses_attached_memory(collective, choice.bytes, options_.attachment, options_.cores);
   return choice;
 }
 
-Way Chooser::way_of(const Collective& collective, const Choice& choice, Algorithm algorithm) const {
+Way AlgorithmSelector::way_of(const Collective& collective, const SelectionQuery& choice, Algorithm algorithm) const {
   if (!options_.slates) return Way::kByMessages;
   if (SlateRun::takes(collective, algorithm, choice.bytes)) return Way::kBySlates;
   if (!DirectRun::takes(collective, algorithm, ReduceOp::kSum)) return Way::kByMessages;
@@ -138,9 +138,9 @@ Way Chooser::way_of(const Collective& collective, const Choice& choice, Algorith
   return options_.attachment == Attachment::kPointers ? Way::kByMemory : Way::kByCalls;
 }
 
-std::vector<Contender> Chooser::contenders(const Collective& collective, const Choice& choice) const {
+std::vector<Contender> AlgorithmSelector::contenders(const Collective& collective, const SelectionQuery& choice) const {
   std::vector<Contender> contenders;
-  const Chosen rule = overridden(collective, choice).value_or(Chosen{});
+  const Selection rule = overridden(collective, choice).value_or(Selection{});
   for (const Algorithm algorithm : algorithms_of(collective.kind)) {
     const auto generator = find_generator(collective, algorithm);
     if (!generator || (choice.in_rank_order && generator->shape.order != Order::kByRank)) continue;
@@ -151,25 +151,26 @@ std::vector<Contender> Chooser::contenders(const Collective& collective, const C
   return contenders;
 }
 
-std::optional<Chosen> Chooser::overridden(const Collective& collective, const Choice& choice) const {
+std::optional<Selection> AlgorithmSelector::overridden(const Collective& collective,
+                                                       const SelectionQuery& choice) const {
   if (options_.tuning == nullptr) return std::nullopt;
   for (const Override& rule : options_.tuning->overrides) {
     if (!rule.fits(collective.kind, choice.bytes, collective.ranks)) continue;
     const auto generator = find_generator(collective, rule.algorithm);
     if (generator && (!choice.in_rank_order || generator->shape.order == Order::kByRank))
-      return Chosen{rule.algorithm, rule.chunk_bytes};
+      return Selection{rule.algorithm, rule.chunk_bytes};
   }
   return std::nullopt;
 }
 
-Chooser::Decision Chooser::explain(Collective collective, Choice choice) {
+AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, SelectionQuery choice) {
   collective.root = 0;
   choice = complete(collective, choice);
   Decision decision;
   decision.rule_of_thumb = choose_algorithm(collective, choice);
   decision.algorithm = decision.rule_of_thumb;
   if (const Tuner* tuner = this->tuner(); tuner != nullptr && collective.ranks > 1) {
-    Choice longest = choice;
+    SelectionQuery longest = choice;
     longest.bytes = decided_as(choice.bytes);
     decision.predictions = tuner->predict_all(collective, longest.bytes, contenders(collective, longest));
   }
@@ -204,23 +205,23 @@ Chooser::Decision Chooser::explain(Collective collective, Choice choice) {
   return decision;
 }
 
-std::uint64_t Chooser::decided_as(std::uint64_t bytes) {
+std::uint64_t AlgorithmSelector::decided_as(std::uint64_t bytes) {
   constexpr unsigned kMostBits = 48;  // beyond, no call is possible
   return bytes <= 1 ? 1 : std::uint64_t{1} << std::min<unsigned>(std::bit_width(bytes - 1), kMostBits);
 }
 
-Chosen Chooser::choose(const Collective& collective, const Choice& asked) {
-  const Choice choice = complete(collective, asked);
+Selection AlgorithmSelector::choose(const Collective& collective, const SelectionQuery& asked) {
+  const SelectionQuery choice = complete(collective, asked);
   if (options_.tuning == nullptr) return {.algorithm = choose_algorithm(collective, choice)};
   if (choice.on_device || !tuner_decides()) {
-    return overridden(collective, choice).value_or(Chosen{.algorithm = choose_algorithm(collective, choice)});
+    return overridden(collective, choice).value_or(Selection{.algorithm = choose_algorithm(collective, choice)});
   }
   // Rules may end anywhere, and the table has powers of two.
   if (const auto rule = overridden(collective, choice)) return *rule;
   const std::uint32_t key =
       static_cast<std::uint32_t>(collective.kind) * 4 + (choice.in_rank_order ? 2 : 0) + (choice.attached ? 1 : 0);
   const auto bucket = static_cast<unsigned>(std::bit_width(decided_as(choice.bytes) - 1));
-  Chosen& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
+  Selection& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
   if (chosen.algorithm == Algorithm::kAuto) {
     const Decision decision = explain(collective, asked);
     chosen = {decision.algorithm, decision.chunk_bytes};  // of rules only
@@ -228,8 +229,9 @@ Chosen Chooser::choose(const Collective& collective, const Choice& asked) {
   return chosen;
 }
 
-std::optional<double> Chooser::predict(const Collective& collective, const Choice& asked, Chosen chosen) {
-  const Choice choice = complete(collective, asked);
+std::optional<double> AlgorithmSelector::predict(const Collective& collective, const SelectionQuery& asked,
+                                                 Selection chosen) {
+  const SelectionQuery choice = complete(collective, asked);
   const Tuner* tuner = this->tuner();
   if (tuner == nullptr || collective.ranks < 2) return std::nullopt;
   const Way way = way_of(collective, choice, chosen.algorithm);
