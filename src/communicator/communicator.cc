@@ -33,7 +33,7 @@ void WorkImpl::add(Engine& engine, const std::shared_ptr<Operation>& operation, 
 }
 
 Status WorkImpl::wait() {
-  const bool one = parts_.size() == 1 && parts_[0].operation->gate == nullptr;
+  const bool one = parts_.size() == 1 && parts_[0].operation->start_condition == nullptr;
   if (one && !done(parts_[0])) return parts_[0].engine->wait(*parts_[0].operation);
   for (std::uint32_t round = 0; !test(); ++round) {
     if (round < kRoundsBeforeSleep) {
@@ -44,7 +44,7 @@ Status WorkImpl::wait() {
   }
   for (const Part& part : parts_) {
     TUTTI_TRY(part.operation->result);
-    if (part.operation->gate != nullptr) TUTTI_TRY(part.operation->gate->outcome());
+    if (part.operation->start_condition != nullptr) TUTTI_TRY(part.operation->start_condition->outcome());
   }
   return {};
 }
@@ -53,7 +53,8 @@ bool WorkImpl::test() {
   bool all = true;
   for (const Part& part : parts_) {
     const bool ended = done(part) || part.engine->test(*part.operation);
-    const bool finished = part.operation->gate == nullptr || part.operation->gate->finished();  // looks; always asked
+    const bool finished = part.operation->start_condition == nullptr ||
+                          part.operation->start_condition->finished();  // looks; always asked
     all &= ended && finished;
   }
   return all;
@@ -85,9 +86,10 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
       device_way_(devices == nullptr
                       ? nullptr
                       : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *environment_.plan_cache)),
-      cutting_(job_context_ != nullptr && job_context_->devices && device_way_ == nullptr ? Cutting::kLongCalls
-                                                                                          : Cutting::kNone),
-      engine_(rank, ranks, environment_, connections_, cutting_) {
+      segmentation_(job_context_ != nullptr && job_context_->devices && device_way_ == nullptr
+                        ? Segmentation::kLongCalls
+                        : Segmentation::kNone),
+      engine_(rank, ranks, environment_, connections_, segmentation_) {
   listen_to_devices();
 }
 
@@ -289,7 +291,7 @@ Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions
     operation = std::move(*prepared);
     TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
   }
-  if (operation->gate != nullptr) return settle(*operation);
+  if (operation->start_condition != nullptr) return settle(*operation);
   Status result = engine_.wait(*operation);
   for (const auto& piece : operation->rest) {  // which have the caller's buffers until they have ended
     Status one = engine_.wait(*piece);
@@ -339,7 +341,7 @@ Status CommunicatorImpl::transfer(Direction direction, const void* data, std::si
     operation = std::move(*prepared);
     TUTTI_TRY(submit(operation, Engine::Progress::kByCaller));
   }
-  return operation->gate == nullptr ? engine_.wait(*operation) : Status();
+  return operation->start_condition == nullptr ? engine_.wait(*operation) : Status();
 }
 
 Result<Work> CommunicatorImpl::start_transfer(Direction direction, const void* data, std::size_t count, DataType type,

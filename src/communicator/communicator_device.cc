@@ -30,7 +30,7 @@ Error CommunicatorImpl::lose(const Error& error, const CallTag& tag) {
 void CommunicatorImpl::listen_to_devices() {
   engine_.set_beside_devices(device_way_ != nullptr);
   if (device_way_ == nullptr) return;
-  device_way_->tell([entrance = engine_.entrance()](const Error& error) { entrance->fail(error); });
+  device_way_->tell([handle = engine_.handle()](const Error& error) { handle->fail(error); });
 }
 
 // Null: the host carries it out.
@@ -50,7 +50,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const Che
   operation->on_device = true;
   operation->done = true;
   operation->call.tag = tagged.call.tag;
-  operation->gate = std::move(*on_device);
+  operation->start_condition = std::move(*on_device);
   return operation;
 }
 
@@ -89,14 +89,14 @@ Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Eng
     return submitted;
   }
   if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation->call.tag);
-  Status submitted = device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->gate));
+  Status submitted = device_way_->submit(std::static_pointer_cast<DeviceCall>(operation->start_condition));
   if (submitted.ok()) calls_on_device_.fetch_add(1, std::memory_order_relaxed);
   if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());
   return submitted;
 }
 
 Status CommunicatorImpl::settle(const Operation& operation) {
-  return operation.on_device ? static_cast<DeviceCall&>(*operation.gate).settle() : Status();
+  return operation.on_device ? static_cast<DeviceCall&>(*operation.start_condition).settle() : Status();
 }
 
 Status CommunicatorImpl::finalize() {

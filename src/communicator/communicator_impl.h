@@ -200,7 +200,7 @@ class CommunicatorImpl {
   enum class Matter : std::uint8_t { kAll, kCalls };  // each has agreements of its own
   Result<ConsensusDecision> confer(Matter matter, const ConsensusVote& voice, std::chrono::milliseconds patience);
   template <class Checked>  // a call or an exchange
-  Result<std::shared_ptr<Gate>> staged_for(Checked& checked, const CallOptions& options);
+  Result<std::shared_ptr<StartCondition>> staged_for(Checked& checked, const CallOptions& options);
   Result<std::vector<std::string>> all_gather_blobs(const std::string& blob);
   Status take_plan(const UserPlan& plan, const PlanUse& use);
   Result<std::unique_ptr<Communicator>> try_split(std::int32_t colour, std::int32_t key);
@@ -267,7 +267,7 @@ class CommunicatorImpl {
   std::atomic<std::uint64_t> calls_on_device_ = 0;
   bool suspended_ = false;  // it is null until resume()
   // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.
-  const Cutting cutting_;
+  const Segmentation segmentation_;
   Engine engine_;  // last: ends before what it uses
 };
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "communicator/communicator_impl.h"
-#include "engine/pieces.h"
+#include "engine/segments.h"
 #include "selection/algorithm_selector.h"
 
 namespace tutti::detail {
@@ -33,16 +33,16 @@ CheckedCall part_of(const CheckedCall& whole, const Piece& piece) {
 
 // Null where the buffers are host memory.
 template <class Checked>
-Result<std::shared_ptr<Gate>> CommunicatorImpl::staged_for(Checked& checked, const CallOptions& options) {
+Result<std::shared_ptr<StartCondition>> CommunicatorImpl::staged_for(Checked& checked, const CallOptions& options) {
   const cuda::Driver* driver = cuda::Driver::loaded();
   if (driver == nullptr) {
-    if (!options.stream) return std::shared_ptr<Gate>();
+    if (!options.stream) return std::shared_ptr<StartCondition>();
     return invalid_argument("a stream was given, but this process has not loaded the CUDA driver: it cannot be one");
   }
   if (device_side_ == nullptr)
     device_side_ = std::make_unique<DeviceSide>(*driver, *environment_.transport, environment_.log);
   auto staged = device_side_->stage(checked, options);
-  if (staged) return std::shared_ptr<Gate>(std::move(*staged));
+  if (staged) return std::shared_ptr<StartCondition>(std::move(*staged));
   if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
   return staged.error();
 }
@@ -86,7 +86,8 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   checked->call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
   if (chosen != nullptr) checked->call.tag.digest ^= chosen->plan.digest();
   checked->call.tag.tile_bytes = tile_bytes_of(taken);
-  if (cutting_ == Cutting::kLongCalls && may_be_cut(checked->call.tag) && gives_same_in_pieces((*plan)->shape)) {
+  if (segmentation_ == Segmentation::kLongCalls && may_be_segmented(checked->call.tag) &&
+      same_in_segments((*plan)->shape)) {
     return make_pieces(*checked, options, **plan);
   }
   return make_operation(*std::move(checked), options, **plan, bytes);
@@ -126,7 +127,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::make_operation(CheckedCall 
   if (operation->by_slates) short_plans.by_slates = &plan;
   if (operation->direct) short_plans.direct = &plan;
   operation->timeout_ns = timeout_ns(options);
-  operation->gate = std::move(*staged);
+  operation->start_condition = std::move(*staged);
   operation->call = std::move(checked.call);
   Call& made = operation->call;
   made.input_window = environment_.transport->find_window(made.input, checked.input_bytes);
@@ -149,7 +150,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExc
   }
   auto operation = std::make_shared<Operation>();
   operation->timeout_ns = timeout_ns(options);
-  operation->gate = std::move(*staged);
+  operation->start_condition = std::move(*staged);
   if (!exchange.transfers.empty()) operation->call.tag = exchange.transfers.front().tag;
   operation->transfers = std::move(exchange.transfers);
   operation->own = std::move(exchange.own);

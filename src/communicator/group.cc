@@ -270,7 +270,7 @@ Status Group::run() {
   auto parts = guarded("Group::run", [&] { return impl_->submit(Engine::Progress::kByCaller); });
   impl_->forget();
   if (!parts) return std::move(parts).error();
-  std::erase_if(*parts, [](const auto& part) { return part.operation->gate != nullptr; });
+  std::erase_if(*parts, [](const auto& part) { return part.operation->start_condition != nullptr; });
   detail::WorkImpl work(std::move(parts).value());
   return guarded("Group::run", [&] { return work.wait(); });
 }

@@ -37,14 +37,14 @@ Error cost_of_one_call(Error error) {
 }  // namespace
 
 Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment, Connections& connections,
-               Cutting cutting)
+               Segmentation segmentation)
     : rank_(rank),
       ranks_(ranks),
       environment_(environment),
       recorder_(environment.recorder.get()),
       connections_(connections),
-      cutting_(cutting),
-      entrance_(std::make_shared<Entrance>(*this)),
+      segmentation_(segmentation),
+      handle_(std::make_shared<EngineHandle>(*this)),
       numbers_(ranks),
       seen_live_ns_(ranks, kNeverNs),
       all_seen_ns_(kNeverNs) {
@@ -55,7 +55,7 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment
 }
 
 Engine::~Engine() {
-  entrance_->close();
+  handle_->close();
   {
     const std::scoped_lock lock(mutex_);
     ending_ = true;
@@ -350,7 +350,8 @@ Engine::Ended Engine::poll_active(bool& moved) {
     if (!operation->started) {
       if (falls_with_call(*operation)) return {.operation = operation, .error = drop(*operation)};
       const bool exchange = operation->plan == nullptr;
-      if ((operation->gate != nullptr && !operation->gate->open()) || (exchange && exchanges_wait)) {
+      if ((operation->start_condition != nullptr && !operation->start_condition->open()) ||
+          (exchange && exchanges_wait)) {
         exchanges_wait |= exchange;
         if (aborted_.load(std::memory_order_relaxed)) {
           return {.operation = operation, .error = aborted_error(operation->call)};
@@ -377,10 +378,10 @@ Engine::Ended Engine::poll_active(bool& moved) {
 // each looks at what the others have said of this call, as far as they have, before it calls it good.
 std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
   if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
-  auto diagnosis = doctor.mismatch(operation.call);
+  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
+  auto diagnosis = analyzer.mismatch(operation.call);
   const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
-  if (other) diagnosis = doctor.bad_message(operation.call, {.peer = *other, .tag = {}});  // it no longer says what
+  if (other) diagnosis = analyzer.bad_message(operation.call, {.peer = *other, .tag = {}});  // it no longer says what
   if (!diagnosis) return std::nullopt;
   environment_.transport->leave_call(operation.call.tag, diagnosis->failure);
   return std::move(diagnosis->error);
@@ -442,16 +443,16 @@ std::optional<Error> Engine::own_abort(const Operation& operation) {
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
   if (aborted_.load(std::memory_order_relaxed)) return own_abort(operation);  // every poll comes here
-  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
+  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
     moved = operation.exchange->progress();
     if (!operation.exchange->bad_message()) return std::nullopt;
-    return doctor.bad_transfer(*operation.exchange).error;
+    return analyzer.bad_transfer(*operation.exchange).error;
   }
   moved = running_->progress();
   if (!running_->bad_message()) return std::nullopt;
   if (auto error = own_abort(operation)) return error;  // which peers may have heard of sooner than we looked
-  return give_up(operation, doctor.bad_message(operation.call, *running_->bad_message()));
+  return give_up(operation, analyzer.bad_message(operation.call, *running_->bad_message()));
 }
 
 Engine::Ended Engine::pause(Idle& idle) {

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/diagnose.h"
+#include "engine/failure_analyzer.h"
 #include "executor/bytes.h"
 #include "executor/direct.h"
 #include "executor/exchange.h"
@@ -32,9 +32,9 @@ namespace tutti {
 
 // What some operations wait for before they begin, and who hears of their end: a caller's stream. Shared by the
 // operation and the stream, whichever ends last.
-class Gate {
+class StartCondition {
  public:
-  virtual ~Gate() = default;
+  virtual ~StartCondition() = default;
   // From any thread.
   virtual bool open() const = 0;
   // By the driver, now and then while it is not open: why it never will be.
@@ -58,9 +58,9 @@ struct Operation {
   std::vector<Transfer> transfers;  // of an exchange
   std::vector<OwnCopy> own;         // likewise
   std::unique_ptr<Exchange> exchange;
-  bool probes = false;         // an exchange that only looks
-  std::shared_ptr<Gate> gate;  // null: it begins at once
-  bool on_device = false;      // a GPU carries it out, the engine never sees it: the gate is a DeviceCall
+  bool probes = false;                              // an exchange that only looks
+  std::shared_ptr<StartCondition> start_condition;  // null: it begins at once
+  bool on_device = false;  // a GPU carries it out, the engine never sees it: the start_condition is a DeviceCall
   // A call in pieces (pieces.h) is that many operations, which follow each other in the queue.
   bool follows = false;                          // a piece, and not the first
   std::vector<std::shared_ptr<Operation>> rest;  // of the first: the others, in order; shared as this one
@@ -82,9 +82,9 @@ class Engine;
 
 // The way in for those that may outlive the engine: streams that submit a call when they come to it, whoever finds a
 // device lost. Any thread, also one that must not call the CUDA driver.
-class Entrance {
+class EngineHandle {
  public:
-  explicit Entrance(Engine& engine) : engine_(&engine) {}
+  explicit EngineHandle(Engine& engine) : engine_(&engine) {}
   // As Engine::submit() in the background. kAborted: the engine has ended.
   Status submit(const std::shared_ptr<Operation>& operation);
   void fail(const Error& error);  // as Engine::fail(); nothing where that has ended
@@ -96,12 +96,13 @@ class Entrance {
 };
 
 // Whether the communicator's calls may be cut in pieces.
-enum class Cutting : std::uint8_t { kNone, kLongCalls };
+enum class Segmentation : std::uint8_t { kNone, kLongCalls };
 
 class Engine {
  public:
   // `environment` and `connections` outlive the engine.
-  Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment, Connections& connections, Cutting cutting);
+  Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment, Connections& connections,
+         Segmentation segmentation);
   // Ends what is under way with kAborted.
   ~Engine();
 
@@ -113,7 +114,7 @@ class Engine {
   // How many more operations may be submitted at the moment.
   std::size_t room();
   std::uint32_t rank() const { return rank_; }
-  const std::shared_ptr<Entrance>& entrance() const { return entrance_; }
+  const std::shared_ptr<EngineHandle>& handle() const { return handle_; }
   Status wait(Operation& operation);
   // Submits a collective that needs no messages and waits for it; quickest when nothing else is under way. `call` has
   // no sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
@@ -184,7 +185,7 @@ class Engine {
   bool sends_to_the_gone(const BoundPlan& plan);
   std::optional<Error> look_at_receivers(const Operation& operation);
   Ended look_around();
-  std::optional<Error> look_at_gate(Operation& operation);
+  std::optional<Error> look_at_start_condition(Operation& operation);
   std::string_view hint_for(const Operation& operation) const;
   bool falls_with_call(const Operation& operation) const { return operation.follows && last_error_.has_value(); }
   Error drop(const Operation& operation);
@@ -210,11 +211,11 @@ class Engine {
   Environment& environment_;
   Recorder* const recorder_;  // the environment's; null: nothing is recorded
   Connections& connections_;
-  const Cutting cutting_;
+  const Segmentation segmentation_;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> abort_unannounced_{false};  // this rank has given up, and its peers could not be told
   std::atomic<bool> beside_devices_{false};     // for words only
-  const std::shared_ptr<Entrance> entrance_;    // shared with streams, which may keep it for longer
+  const std::shared_ptr<EngineHandle> handle_;  // shared with streams, which may keep it for longer
 
   std::mutex mutex_;
   std::condition_variable changed_;  // driver left, operation done, queue filled, or ending

@@ -48,7 +48,8 @@ void Engine::finish(Operation& operation, Status result) noexcept {
     runs_through([&] { abandon(operation, ErrorScope::kCommunicator); });
   }
   const bool fell = !operation.started && falls_with_call(operation);
-  if (operation.gate != nullptr) fell ? operation.gate->dropped() : operation.gate->ended(result);
+  if (operation.start_condition != nullptr)
+    fell ? operation.start_condition->dropped() : operation.start_condition->ended(result);
   if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(copy_of(result.error()));
   if (recorder_ != nullptr) runs_through([&] { record_end(operation, result); });
   operation.result = std::move(result);

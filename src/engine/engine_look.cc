@@ -3,8 +3,8 @@
 #include <functional>
 #include <utility>
 
-#include "engine/diagnose.h"
 #include "engine/engine.h"
+#include "engine/failure_analyzer.h"
 
 namespace tutti {
 namespace {
@@ -72,17 +72,17 @@ bool Engine::sends_to_the_gone(const BoundPlan& plan) {
 // true of a collective with a root, where some ranks only send. In all other collectives each rank waits for the
 // others.
 std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
-  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
+  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
     for (const Transfer& transfer : operation.exchange->transfers()) {
       if (transfer.direction != Direction::kSend || !is_gone(transfer.peer)) continue;
-      if (auto diagnosis = doctor.look_before(transfer)) return std::move(diagnosis->error);
+      if (auto diagnosis = analyzer.look_before(transfer)) return std::move(diagnosis->error);
     }
     return std::nullopt;
   }
   if (!has_root(operation.plan->shape.collective.kind)) return std::nullopt;
   const bool gone = operation.by_slates ? any_is_gone() : sends_to_the_gone(*operation.plan);
-  auto diagnosis = gone ? doctor.look(operation.call) : std::nullopt;
+  auto diagnosis = gone ? analyzer.look(operation.call) : std::nullopt;
   return diagnosis ? std::optional(give_up(operation, std::move(*diagnosis))) : std::nullopt;
 }
 
@@ -107,7 +107,7 @@ Engine::Ended Engine::look_around() {
   last_look_ns_ = now_ns;
   environment_.transport->pump();
   for (const std::shared_ptr<Operation>& operation : active_) {
-    if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_gate(*operation))
+    if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_start_condition(*operation))
       return {.operation = operation, .error = std::move(error)};
   }
   if (recorder_ != nullptr && recorder_->tells_waits(now_ns)) record_waits(now_ns);
@@ -126,18 +126,18 @@ void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
   const bool late = now_ns >= operation.deadline_ns;
   const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
-  const Diagnostician doctor(rank_, ranks_, *environment_.transport);
+  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
     // A connection that the peer opened before it went away may not have come yet, though its goodbye has.
-    auto diagnosis = confirmed(operation, doctor.look(*operation.exchange), now_ns, kSuspicionNs);
-    if (!diagnosis && late) diagnosis = doctor.timed_out(*operation.exchange, timeout_ms);
+    auto diagnosis = confirmed(operation, analyzer.look(*operation.exchange), now_ns, kSuspicionNs);
+    if (!diagnosis && late) diagnosis = analyzer.timed_out(*operation.exchange, timeout_ms);
     return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
   }
   connections_.drop_stale(operation.call.tag);
-  std::optional<Diagnosis> diagnosis = doctor.look(operation.call);
+  std::optional<Diagnosis> diagnosis = analyzer.look(operation.call);
   if (!diagnosis)
-    diagnosis = confirmed(operation, doctor.bereft(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
-  if (!diagnosis && late) diagnosis = doctor.timed_out(operation.call, timeout_ms, *running_, hint_for(operation));
+    diagnosis = confirmed(operation, analyzer.bereft(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
+  if (!diagnosis && late) diagnosis = analyzer.timed_out(operation.call, timeout_ms, *running_, hint_for(operation));
   if (!diagnosis) return std::nullopt;
   if (auto error = own_abort(operation)) return error;
   return give_up(operation, std::move(*diagnosis));
@@ -145,7 +145,7 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
 
 // Ranks that are missing may have made this very call on device memory, by their GPUs.
 std::string_view Engine::hint_for(const Operation& operation) const {
-  const bool on_host = operation.gate == nullptr && operation.call.tag.count > 0;
+  const bool on_host = operation.start_condition == nullptr && operation.call.tag.count > 0;
   if (!on_host || !beside_devices_.load(std::memory_order_relaxed)) return {};
   return "this call is on host memory, and GPUs carry out those on their own: pass memory of one kind on all ranks";
 }
@@ -160,7 +160,7 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
       return status.life != PeerLife::kLive || status.entered >= sequence;
     };
     wait_for_peers(latest_ns, std::ref(entered));
-    if (auto settled = Diagnostician(rank_, ranks_, *environment_.transport).mismatch(operation.call))
+    if (auto settled = FailureAnalyzer(rank_, ranks_, *environment_.transport).mismatch(operation.call))
       diagnosis = std::move(*settled);
   }
   environment_.transport->leave_call(operation.call.tag, diagnosis.failure);

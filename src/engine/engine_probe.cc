@@ -89,7 +89,7 @@ Result<bool> Engine::look_at_receiver(Transfer send) {
   send.tag.sequence = numbers_.upcoming(send.peer, Direction::kSend);
   lock.unlock();
   TUTTI_TRY(open(send, connections_));  // a connection that is refused may be the only sign
-  if (const auto diagnosis = Diagnostician(rank_, ranks_, *environment_.transport).look_before(send))
+  if (const auto diagnosis = FailureAnalyzer(rank_, ranks_, *environment_.transport).look_before(send))
     return diagnosis->error;
   return !environment_.transport->peer_status(send.peer).ended;
 }

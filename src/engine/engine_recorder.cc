@@ -17,7 +17,7 @@ recording::Way way_of(const Operation& operation) {
 }  // namespace
 
 void Engine::record_begin(Operation& operation) {
-  const auto streamed = operation.gate == nullptr ? std::uint8_t{0} : recording::kStreamed;
+  const auto streamed = operation.start_condition == nullptr ? std::uint8_t{0} : recording::kStreamed;
   if (operation.plan != nullptr) {
     operation.recorded = recorder_->begin(operation.call.tag, way_of(operation), streamed);
     if (operation.call.tag.type == kUserTag) {

@@ -5,13 +5,15 @@
 #include <algorithm>
 
 #include "engine/engine.h"
-#include "engine/pieces.h"
+#include "engine/segments.h"
 
 namespace tutti {
 
 // Of an operation that has not begun: its stream may never come to it. Then this rank is lost to its peers.
-std::optional<Error> Engine::look_at_gate(Operation& operation) {
-  auto error = operation.gate == nullptr || operation.gate->open() ? std::nullopt : operation.gate->lost();
+std::optional<Error> Engine::look_at_start_condition(Operation& operation) {
+  auto error = operation.start_condition == nullptr || operation.start_condition->open()
+                   ? std::nullopt
+                   : operation.start_condition->lost();
   if (!error) return std::nullopt;
   error->scope = std::max(error->scope, ErrorScope::kCommunicator);
   error->rank = static_cast<std::int32_t>(rank_);
@@ -36,13 +38,13 @@ Error Engine::drop(const Operation& operation) {
 // Ranks that disagree may have taken different numbers of pieces, each with a number of its own, and then their later
 // calls do not meet.
 void Engine::weigh(const Operation& operation, Error& error) {
-  if (cutting_ == Cutting::kNone || error.code != ErrorCode::kMismatch || operation.plan == nullptr) return;
+  if (segmentation_ == Segmentation::kNone || error.code != ErrorCode::kMismatch || operation.plan == nullptr) return;
   if (error.scope >= ErrorScope::kCommunicator) return;
-  bool cut = detail::may_be_cut(operation.call.tag);
+  bool cut = detail::may_be_segmented(operation.call.tag);
   for (std::uint32_t peer = 0; peer < ranks_ && !cut; ++peer) {
     const auto tag =
         peer == rank_ ? std::nullopt : environment_.transport->peer_call(peer, operation.call.tag.sequence);
-    cut = tag && detail::may_be_cut(*tag);
+    cut = tag && detail::may_be_segmented(*tag);
   }
   if (!cut) return;
   error.scope = ErrorScope::kCommunicator;

@@ -1,7 +1,5 @@
-// Calls that go in pieces (src/engine/pieces.h), over the double of the CUDA driver: the bits of whole calls, copies
+// Calls that go in pieces (src/engine/segments.h), over the double of the CUDA driver: the bits of whole calls, copies
 // out before later copies in, failures in the midst of a call, captured calls.
-#include "engine/pieces.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,17 +12,18 @@
 #include <thread>
 #include <vector>
 
+#include "engine/segments.h"
 #include "staged.h"
 
 namespace tutti::test {
 namespace {
 
-using detail::kPieceBytes;
+using detail::kSegmentBytes;
 using testing::HasSubstr;
 using Kind = CollectiveKind;
 
 constexpr std::chrono::seconds kLong{20};
-constexpr std::size_t kThree = 3 * kPieceBytes;  // bytes that go in three pieces
+constexpr std::size_t kThree = 3 * kSegmentBytes;  // bytes that go in three pieces
 
 // Ranks of one job, the first `with_gpu` of them with a device: their long calls go in pieces. With none, whole.
 Communicators make_mixed(const WorldKind& world, std::int32_t ranks, std::int32_t with_gpu,
@@ -134,7 +133,7 @@ void expect_bits_of_the_whole(const WorldKind& world, std::int32_t ranks, std::i
   for (const Way& way : kCutWays) {
     ++turn;
     const DataType type = turn % 2 == 0 ? DataType::kBfloat16 : DataType::kFloat32;
-    const std::size_t border = 2 * kPieceBytes / size_of(type);
+    const std::size_t border = 2 * kSegmentBytes / size_of(type);
     const std::size_t counts[] = {border - 1, border, border * 3 / 2 + 1};
     const std::size_t pieces[] = {1, 2, 4};
     const Shape shape{way.kind, way.algorithm, type, counts[turn % 3], turn / 2 % 2 == 0};
@@ -198,7 +197,7 @@ TEST(PiecesOfCalls, AreCopiedOutBeforeTheLastIsCopiedIn) {
     await("two pieces copied out", [&] { return fake().copies_done("cuMemcpyHtoDAsync") == out + 2; });
     EXPECT_EQ(fake().copies_done("cuMemcpyDtoHAsync"), in + 2);
     const auto* now = static_cast<const std::byte*>(pointer(memory));  // the double's: looked at without the stream
-    EXPECT_TRUE(std::all_of(now, now + 2 * kPieceBytes, [](std::byte b) { return b == std::byte{3}; }));
+    EXPECT_TRUE(std::all_of(now, now + 2 * kSegmentBytes, [](std::byte b) { return b == std::byte{3}; }));
     EXPECT_EQ(driver().api().stream_query(static_cast<cuda::CUstream>(gpu.stream())), cuda::CUresult::kNotReady);
     fake().release();
     EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3}));

@@ -14,7 +14,7 @@
 
 #include "base/assert.h"
 #include "device_double/jobs_support.h"
-#include "engine/pieces.h"
+#include "engine/segments.h"
 #include "support/allocation_sweep.h"
 
 namespace tutti::testing {
@@ -24,7 +24,7 @@ using namespace tutti::test;  // the sweep
 
 constexpr std::size_t kCount = 1'500;  // of int32, a rank's: several tiles of the small devices
 constexpr std::size_t kBlock = kCount * sizeof(std::int32_t);
-constexpr std::size_t kLongCount = 2 * detail::kPieceBytes / sizeof(std::int32_t);  // goes in pieces by the host
+constexpr std::size_t kLongCount = 2 * detail::kSegmentBytes / sizeof(std::int32_t);  // goes in pieces by the host
 constexpr std::chrono::milliseconds kSetupTimeout{500};
 constexpr std::chrono::milliseconds kRegisterTimeout{2000};
 constexpr std::chrono::milliseconds kCallTimeout{300};  // short, because many calls end by it

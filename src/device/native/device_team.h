@@ -75,7 +75,7 @@ struct DeviceCopies {
 };
 
 // One call of one rank. Made by the caller's thread; then the team's.
-class DeviceCall final : public Gate {
+class DeviceCall final : public StartCondition {
  public:
   device::Call call;
   DeviceGeometry tables;  // of v-variants; the launch says in call.geometry where they are

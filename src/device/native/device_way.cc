@@ -197,7 +197,7 @@ device::Protocol DeviceWay::choose_protocol(std::uint64_t bytes) const {
 }
 
 // As many slices as blocks and connections allow and the length is worth; every slice gets as many tiles as the others.
-DeviceWay::Cutting DeviceWay::cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const {
+DeviceWay::Segmentation DeviceWay::cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const {
   const DeviceConnections& connections = world_->arena().connections(protocol);
   std::uint64_t room = device::payload_bytes(protocol, connections.slot_bytes);
   if (plan.scratch) room = std::min(room, plan.scratch_room);
@@ -273,11 +273,11 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   auto plan = plan_for(generator, digest, protocol);
   if (!plan) return plan.error();
   if (*plan == nullptr) return std::shared_ptr<DeviceCall>();
-  const Cutting cutting = cut(**plan, protocol, bytes);
+  const Segmentation segmentation = cut(**plan, protocol, bytes);
   made->launch = {.kernel = world_->evaluator(protocol),
                   .protocol = protocol,
                   .channels = (*plan)->channels,
-                  .slices = cutting.slices,
+                  .slices = segmentation.slices,
                   .threads = protocol == device::Protocol::kSimple ? world_->threads()
                                                                    : std::min(world_->threads(), kShortThreads)};
   device::Call& to = made->call;
@@ -291,14 +291,14 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
     to.scratch_bytes = at<std::uint64_t>(*(*plan)->scratch_bytes);
   }
   made->tables = pack_geometry((*plan)->shape, rank_, call.lengths, static_cast<std::uint32_t>(call.element_bytes),
-                               cutting.max_chunk_bytes);
+                               segmentation.max_chunk_bytes);
   to.geometry = made->tables.geometry;
   to.arithmetic = {
       .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
   place_windows(checked, to);
   if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers take it for contiguous
   to.in_place = call.in_place ? 1 : 0;
-  made->launch.rounds = rounds_of(**plan, to, cutting.slices);
+  made->launch.rounds = rounds_of(**plan, to, segmentation.slices);
   if (world_->in_rounds()) to.patience_ns = 0;
   if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
   if (by_copies && world_->copy_way() == CopyWay::kTeam) {

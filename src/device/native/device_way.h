@@ -66,7 +66,7 @@ class DeviceWay {
   // Kind, algorithm, root, digest, protocol.
   using PlanKey = std::tuple<CollectiveKind, Algorithm, std::uint32_t, std::uint32_t, device::Protocol>;
   // How a call is cut.
-  struct Cutting {
+  struct Segmentation {
     std::uint32_t slices = 1;
     std::uint64_t max_chunk_bytes = 0;
   };
@@ -76,7 +76,7 @@ class DeviceWay {
   std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
   std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
-  Cutting cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
+  Segmentation cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
   // Whether it may go by copy engines: it only moves blocks, and TUTTI_DEVICE_COPIES says so of their length.
   bool may_copy(const CheckedCall& checked, const CallOptions& options) const;
   // A call by copies between meetings; null: its ranks' inputs cannot be found, since they lie in no registered memory,

@@ -166,10 +166,10 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange,
 
 Status DeviceSide::submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation,
                                 Engine::Progress progress) {
-  if (operation->gate == nullptr) return engine.submit(operation, progress);
-  auto& staged = static_cast<StagedCall&>(*operation->gate);
+  if (operation->start_condition == nullptr) return engine.submit(operation, progress);
+  auto& staged = static_cast<StagedCall&>(*operation->start_condition);
   const bool by_stream = staged.submits_itself();
-  if (by_stream) staged.submit_later(engine.entrance(), operation);
+  if (by_stream) staged.submit_later(engine.handle(), operation);
   if (Status queued = staged.enqueue(); !queued.ok()) {
     if (queued.error().scope == ErrorScope::kProcess) engine.fail(queued.error());
     return queued;
@@ -196,7 +196,7 @@ Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& oper
                     "moment: wait for some of them first",
                     pieces.size(), engine.room()));
   }
-  const auto staged = [&](std::size_t piece) { return static_cast<StagedCall*>(pieces[piece]->gate.get()); };
+  const auto staged = [&](std::size_t piece) { return static_cast<StagedCall*>(pieces[piece]->start_condition.get()); };
   Status status;
   std::size_t submitted = 0;
   for (; submitted < pieces.size(); ++submitted) {

@@ -101,9 +101,9 @@ Status StagedCall::allocate() {
   return {};
 }
 
-void StagedCall::submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation) {
+void StagedCall::submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation) {
   const std::scoped_lock lock(mutex_);
-  entrance_ = std::move(entrance);
+  handle_ = std::move(handle);
   operation_ = std::move(operation);
 }
 
@@ -242,23 +242,23 @@ void StagedCall::on_finished(void* user_data) {
 
 // The engine has the operation already, or gets it now. The driver calls this, so that an exception may not leave it.
 void StagedCall::submit() noexcept {
-  std::shared_ptr<Entrance> entrance;
+  std::shared_ptr<EngineHandle> handle;
   std::shared_ptr<Operation> operation;  // shared as in the engine's queue
   Error failed;
   try {
     {
       const std::scoped_lock lock(mutex_);
-      entrance = entrance_;
+      handle = handle_;
       if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
     }
-    if (entrance == nullptr) return pool_->ring();
+    if (handle == nullptr) return pool_->ring();
     if (operation == nullptr) return let_streams_go();  // it failed when it was made, or its communicator has ended
-    const Status submitted = entrance->submit(operation);
+    const Status submitted = handle->submit(operation);
     if (submitted.ok()) return;
     failed = copy_of(submitted.error());
   } catch (...) {
     failed = error_of_exception(ErrorScope::kCommunicator, -1, "a call that its stream has come to");
-    if (entrance != nullptr) entrance->fail(failed);  // the other ranks wait for this one
+    if (handle != nullptr) handle->fail(failed);  // the other ranks wait for this one
   }
   ended(copy_of(failed));
   if (operation == nullptr) return;

@@ -38,9 +38,9 @@
 
 namespace tutti::detail {
 
-// One call's copies and its gate. Made and filled in by the caller's thread; kept alive by the operation and by what it
-// has put into streams.
-class StagedCall final : public Gate, public std::enable_shared_from_this<StagedCall> {
+// One call's copies and its start_condition. Made and filled in by the caller's thread; kept alive by the operation and
+// by what it has put into streams.
+class StagedCall final : public StartCondition, public std::enable_shared_from_this<StagedCall> {
  public:
   StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool);
   ~StagedCall() override;
@@ -59,7 +59,7 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   // The streams submit the call when they come to it, and nobody else does.
   bool captured() const { return captured_; }
   bool submits_itself() { return captured_ || pool_->has_graphs(); }
-  void submit_later(std::shared_ptr<Entrance> entrance, std::shared_ptr<Operation> operation);
+  void submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation);
   // Of a piece, before enqueue(), which it makes put the copies out into the communicator's own stream; then, whether
   // or not that went well, join() makes the caller's stream wait for them. Both do nothing where the streams submit the
   // call, or several take part: then pieces go in turn.
@@ -135,7 +135,7 @@ class StagedCall final : public Gate, public std::enable_shared_from_this<Staged
   bool retires_ = false;  // not all of it could be put into the streams, or they will not come to it
   std::mutex looking_;    // one looks at a time
   std::mutex mutex_;      // guards what follows; not held while the driver is called, for callbacks take it
-  std::shared_ptr<Entrance> entrance_;    // shared by the communicator's calls
+  std::shared_ptr<EngineHandle> handle_;  // shared by the communicator's calls
   std::shared_ptr<Operation> operation_;  // that the streams submit; of a captured call, its model
   bool ended_ = false;
   bool reported_ = false;

@@ -1,4 +1,4 @@
-#include "engine/pieces.h"
+#include "engine/segments.h"
 
 #include <algorithm>
 
@@ -20,8 +20,8 @@ bool has_one_block(CollectiveKind kind) {
 std::vector<Piece> cut(std::uint64_t count, std::size_t element_bytes) {
   TUTTI_ASSERT(element_bytes > 0 && kPage % element_bytes == 0);
   const std::uint64_t bytes = count * element_bytes;
-  if (bytes < 2 * kPieceBytes) return {{.first = 0, .count = count}};
-  const std::uint64_t pieces = std::min<std::uint64_t>(kMostPieces, (bytes + kPieceBytes - 1) / kPieceBytes);
+  if (bytes < 2 * kSegmentBytes) return {{.first = 0, .count = count}};
+  const std::uint64_t pieces = std::min<std::uint64_t>(kMostSegments, (bytes + kSegmentBytes - 1) / kSegmentBytes);
   const std::uint64_t each_bytes = ((bytes + pieces - 1) / pieces + kPage - 1) / kPage * kPage;
   const std::uint64_t each = each_bytes / element_bytes;
   std::vector<Piece> all;
@@ -34,17 +34,17 @@ std::vector<Piece> cut(std::uint64_t count, std::size_t element_bytes) {
 // A plan of one chunk does the same with every element. Of the others, two-shot alone is known to: whoever owns a chunk
 // adds all ranks' values in rank order and rounds once. (Order::kByRank does not suffice: it says in which order ranks
 // are added, not with which parentheses, and these differ from chunk to chunk, in a double tree for one.)
-bool gives_same_in_pieces(const PlanShape& shape) {
+bool same_in_segments(const PlanShape& shape) {
   if (!has_one_block(shape.collective.kind) || shape.algorithm == Algorithm::kUser) return false;
   return !reduces(shape.collective.kind) || shape.chunks == 1 || shape.algorithm == Algorithm::kTwoShot;
 }
 
-bool may_be_cut(const CallTag& tag) {
+bool may_be_segmented(const CallTag& tag) {
   const DataType type{tag.type};
   if (!has_one_block(CollectiveKind{tag.kind}) || tag.digest != 0 || tag.type == kUserTag || !is_valid(type)) {
     return false;
   }
-  return tag.count >= 2 * kPieceBytes / size_of(type);
+  return tag.count >= 2 * kSegmentBytes / size_of(type);
 }
 
 }  // namespace tutti::detail

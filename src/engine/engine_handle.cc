@@ -1,4 +1,4 @@
-// How streams submit operations, and tell of what is lost: see Entrance. Any thread.
+// How streams submit operations, and tell of what is lost: see EngineHandle. Any thread.
 #include "engine/engine.h"
 
 namespace tutti {
@@ -11,25 +11,25 @@ std::shared_ptr<Operation> Operation::again() const {
   operation->direct = direct;
   operation->transfers = transfers;
   operation->own = own;
-  operation->gate = gate;
+  operation->start_condition = start_condition;
   operation->follows = follows;
   operation->timeout_ns = timeout_ns;
   return operation;
 }
 
-Status Entrance::submit(const std::shared_ptr<Operation>& operation) {
+Status EngineHandle::submit(const std::shared_ptr<Operation>& operation) {
   const std::scoped_lock lock(mutex_);
   if (engine_ != nullptr) return engine_->submit(operation, Engine::Progress::kInBackground);
   return Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1,
                describe(operation->call.tag) + ": the communicator ended before the stream came to this call"};
 }
 
-void Entrance::fail(const Error& error) {
+void EngineHandle::fail(const Error& error) {
   const std::scoped_lock lock(mutex_);
   if (engine_ != nullptr) engine_->fail(error);
 }
 
-void Entrance::close() {
+void EngineHandle::close() {
   const std::scoped_lock lock(mutex_);
   engine_ = nullptr;
 }

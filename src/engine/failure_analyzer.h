@@ -19,9 +19,9 @@ struct Diagnosis {
   CallFailure failure;  // the same for this rank's board
 };
 
-class Diagnostician {
+class FailureAnalyzer {
  public:
-  Diagnostician(std::uint32_t rank, std::uint32_t ranks, Transport& transport)
+  FailureAnalyzer(std::uint32_t rank, std::uint32_t ranks, Transport& transport)
       : rank_(rank), ranks_(ranks), transport_(transport) {}
 
   // Reasons why `call` cannot end well: a peer that failed it, aborted, left or died before finishing it, or that means

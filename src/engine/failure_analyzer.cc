@@ -1,4 +1,4 @@
-#include "engine/diagnose.h"
+#include "engine/failure_analyzer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -79,7 +79,7 @@ std::string describe(const Transfer& transfer) {
 
 // Groups the ranks by what they passed. The culprit is the first rank outside the majority where there is one, else the
 // lowest rank that differs from this one; all values are told anyway.
-std::optional<Diagnosis> Diagnostician::mismatch(const Call& call) const {
+std::optional<Diagnosis> FailureAnalyzer::mismatch(const Call& call) const {
   std::vector<std::pair<std::uint32_t, CallTag>> tags;
   CallArgument argument = CallArgument::kNone;
   std::uint32_t differs = rank_;
@@ -113,7 +113,7 @@ std::optional<Diagnosis> Diagnostician::mismatch(const Call& call) const {
                    argument);
 }
 
-Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const {
+Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const CallFailure& failure) const {
   if (failure.code == ErrorCode::kMismatch) {
     if (auto seen = mismatch(call)) return *seen;
     return diagnosis(
@@ -153,7 +153,7 @@ Diagnosis Diagnostician::relayed(const Call& call, std::uint32_t peer, const Cal
                    failure.argument);
 }
 
-Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerLife life) const {
+Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, PeerLife life) const {
   const auto culprit = static_cast<std::int32_t>(peer);
   if (life == PeerLife::kAborted) {
     return diagnosis(ErrorCode::kAborted, ErrorScope::kCommunicator, culprit,
@@ -175,7 +175,7 @@ Diagnosis Diagnostician::gone(const std::string& what, std::uint32_t peer, PeerL
 
 // As a peer tells it. A culprit that is no rank of this communicator is not passed on, because callers use it as an
 // index.
-std::optional<CallFailure> Diagnostician::failure_of(std::uint32_t peer, std::uint64_t sequence) const {
+std::optional<CallFailure> FailureAnalyzer::failure_of(std::uint32_t peer, std::uint64_t sequence) const {
   auto failure = transport_.peer_failure(peer, sequence);
   if (failure && failure->culprit >= static_cast<std::int64_t>(ranks_)) failure->culprit = -1;
   if (failure) failure->culprit = std::max(failure->culprit, -1);
@@ -184,7 +184,7 @@ std::optional<CallFailure> Diagnostician::failure_of(std::uint32_t peer, std::ui
 
 // Of a peer that makes no more calls: the failure of its last one, where that has cost it the communicator and names
 // another.
-std::optional<CallFailure> Diagnostician::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
+std::optional<CallFailure> FailureAnalyzer::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
   auto failure = failure_of(peer, status.left);
   if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
   const bool broken = failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted;
@@ -193,7 +193,7 @@ std::optional<CallFailure> Diagnostician::reason_to_go(std::uint32_t peer, const
 
 // A death is the cause of what other ranks did after it, so the reasons are sought in the order in which they explain
 // each other.
-std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
+std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
   if (auto disagreement = mismatch(call)) return disagreement;
   std::optional<Diagnosis> named;    // a peer failed the call and names a culprit
   std::optional<Diagnosis> unnamed;  // ... and names none
@@ -223,7 +223,7 @@ std::optional<Diagnosis> Diagnostician::look(const Call& call) const {
 }
 
 // The failure of a later call after which `peer` sends nothing more.
-std::optional<CallFailure> Diagnostician::later_failure(const Call& call, std::uint32_t peer) const {
+std::optional<CallFailure> FailureAnalyzer::later_failure(const Call& call, std::uint32_t peer) const {
   constexpr std::uint64_t kMostCalls = 64;  // older ones are no longer on its board
   const std::uint64_t entered = transport_.peer_status(peer).entered;
   const std::uint64_t last = std::min(entered, call.tag.sequence + kMostCalls);
@@ -234,7 +234,7 @@ std::optional<CallFailure> Diagnostician::later_failure(const Call& call, std::u
   return std::nullopt;
 }
 
-std::optional<Diagnosis> Diagnostician::bereft(const Call& call, const std::vector<std::uint32_t>& awaited) const {
+std::optional<Diagnosis> FailureAnalyzer::bereft(const Call& call, const std::vector<std::uint32_t>& awaited) const {
   for (const std::uint32_t peer : awaited) {
     if (peer >= ranks_ || peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
@@ -259,7 +259,7 @@ std::optional<Diagnosis> Diagnostician::bereft(const Call& call, const std::vect
   return std::nullopt;
 }
 
-Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message) const {
+Diagnosis FailureAnalyzer::bad_message(const Call& call, const BadMessage& message) const {
   if (message.kind == Arrival::kMismatch) {
     if (auto seen = mismatch(call)) return *seen;
     if (message.tag.sequence == 0) {
@@ -297,7 +297,7 @@ Diagnosis Diagnostician::bad_message(const Call& call, const BadMessage& message
       fmt::format("{}: rank {} sent a message that its plan does not contain", describe(call.tag), message.peer));
 }
 
-Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
+FailureAnalyzer::Whereabouts FailureAnalyzer::whereabouts(const Call& call) const {
   Whereabouts peers;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
@@ -314,8 +314,8 @@ Diagnostician::Whereabouts Diagnostician::whereabouts(const Call& call) const {
 
 // Whom the others wait for, as far as the boards say: the rank that is furthest behind; -1 where that is no single one.
 // A rank inside an earlier call may wait itself for the one that holds up all; one between two calls waits for nobody.
-std::int32_t Diagnostician::missing_rank(const Call& call, const Whereabouts& peers,
-                                         const std::vector<std::uint32_t>& waited) const {
+std::int32_t FailureAnalyzer::missing_rank(const Call& call, const Whereabouts& peers,
+                                           const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) {
     return std::find(waited.begin(), waited.end(), peer) != waited.end();
   };
@@ -351,8 +351,8 @@ std::int32_t Diagnostician::missing_rank(const Call& call, const Whereabouts& pe
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
 
-Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Running& running,
-                                   std::string_view hint) const {
+Diagnosis FailureAnalyzer::timed_out(const Call& call, std::int64_t timeout_ms, Running& running,
+                                     std::string_view hint) const {
   const Whereabouts peers = whereabouts(call);
   const auto& [absent, inside, finished, ended, cut] = peers;
   std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
@@ -368,7 +368,7 @@ Diagnosis Diagnostician::timed_out(const Call& call, std::int64_t timeout_ms, Ru
                    std::move(text));
 }
 
-std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
+std::optional<Diagnosis> FailureAnalyzer::look(const Exchange& exchange) const {
   const std::vector<const Transfer*> open = exchange.unfinished();
   // Who waits for anybody goes on while some have left in peace, or may have, until all have.
   const auto left = [](const PeerStatus& status) {
@@ -389,12 +389,12 @@ std::optional<Diagnosis> Diagnostician::look(const Exchange& exchange) const {
   return std::nullopt;
 }
 
-std::optional<Diagnosis> Diagnostician::look_before(const Transfer& send) const {
+std::optional<Diagnosis> FailureAnalyzer::look_before(const Transfer& send) const {
   const PeerLife life = transport_.peer_status(send.peer).life;
   return life == PeerLife::kLive ? std::nullopt : std::optional(gone(describe(send), send.peer, life));
 }
 
-Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
+Diagnosis FailureAnalyzer::bad_transfer(const Exchange& exchange) const {
   const Transfer& transfer = *exchange.bad_transfer();
   const BadMessage message = *exchange.bad_message();
   const auto culprit = static_cast<std::int32_t>(transfer.peer);
@@ -413,7 +413,7 @@ Diagnosis Diagnostician::bad_transfer(const Exchange& exchange) const {
       fmt::format("{}: rank {} sent a message that no sound peer sends", describe(transfer), transfer.peer));
 }
 
-Diagnosis Diagnostician::timed_out(const Exchange& exchange, std::int64_t timeout_ms) const {
+Diagnosis FailureAnalyzer::timed_out(const Exchange& exchange, std::int64_t timeout_ms) const {
   const std::vector<const Transfer*> open = exchange.unfinished();
   std::vector<std::uint32_t> peers;
   for (const Transfer* transfer : open) peers.push_back(transfer->peer);

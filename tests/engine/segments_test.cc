@@ -1,5 +1,5 @@
 // How long calls are cut. What the pieces do is tested over the double of the CUDA driver: tests/cuda/pieces_test.cc.
-#include "engine/pieces.h"
+#include "engine/segments.h"
 
 #include <gtest/gtest.h>
 
@@ -14,12 +14,12 @@ namespace {
 
 TEST(Pieces, CoverTheBlockInOrder) {
   for (const std::size_t element_bytes : {1u, 2u, 4u, 8u}) {
-    const std::uint64_t least = 2 * kPieceBytes / element_bytes;
+    const std::uint64_t least = 2 * kSegmentBytes / element_bytes;
     for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, least - 1, least, least + 1, 3 * least,
-                                      kMostPieces * least + 1, 1000 * least + 77}) {
+                                      kMostSegments * least + 1, 1000 * least + 77}) {
       const std::vector<Piece> pieces = cut(count, element_bytes);
       EXPECT_EQ(pieces.size() > 1, count >= least) << count << " elements of " << element_bytes;
-      EXPECT_LE(pieces.size(), kMostPieces);
+      EXPECT_LE(pieces.size(), kMostSegments);
       std::uint64_t next = 0;
       for (const Piece& piece : pieces) {
         EXPECT_EQ(piece.first, next);
@@ -29,8 +29,8 @@ TEST(Pieces, CoverTheBlockInOrder) {
         next += piece.count;
       }
       EXPECT_EQ(next, count);
-      if (count < kMostPieces * least / 2) {
-        EXPECT_LE(pieces.front().count * element_bytes, 2 * kPieceBytes);
+      if (count < kMostSegments * least / 2) {
+        EXPECT_LE(pieces.front().count * element_bytes, 2 * kSegmentBytes);
       }
     }
   }
@@ -43,7 +43,7 @@ TEST(Pieces, OnlyPlansThatDoTheSameWithEveryElementAreCut) {
     collective.ranks = ranks;
     auto generator = find_generator(collective, algorithm);
     EXPECT_TRUE(generator.ok()) << to_string(generator.error());
-    return generator.ok() && gives_same_in_pieces(generator->shape);
+    return generator.ok() && same_in_segments(generator->shape);
   };
   using Kind = CollectiveKind;
   for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kRecursiveDoubling}) {

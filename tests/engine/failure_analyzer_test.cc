@@ -1,5 +1,5 @@
 // What a rank says of a failed call when its peers' memory holds numbers that no sound rank writes there.
-#include "engine/diagnose.h"
+#include "engine/failure_analyzer.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr SegmentShape kShape{.ranks = 2, .slots = 2, .slot_bytes = 4096};
 
-TEST(Diagnostician, ACulpritThatIsNoRankIsNotNamed) {
+TEST(FailureAnalyzer, ACulpritThatIsNoRankIsNotNamed) {
   for (const std::int32_t culprit : {2, 70'000, 0x7fffffff, -2}) {
     const auto ranks = shm_ranks(kShape, in_process_exchanges(2));
     ranks[1]->enter_call(call(1), {});
@@ -19,7 +19,7 @@ TEST(Diagnostician, ACulpritThatIsNoRankIsNotNamed) {
     ranks[0]->enter_call(call(1), {});
     Call failed;
     failed.tag = call(1);
-    const auto found = Diagnostician(0, 2, *ranks[0]).look(failed);
+    const auto found = FailureAnalyzer(0, 2, *ranks[0]).look(failed);
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->error.rank, -1) << culprit;
     EXPECT_EQ(found->failure.culprit, -1) << culprit;
