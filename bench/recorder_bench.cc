@@ -1,7 +1,7 @@
 // What the flight recorder adds to an operation, in ns of this thread's processor time (other programs on the machine
 // do not count):
 //   read_ticks   the machine's own: one look at the processor's counter
-//   short_call   a call by slates or memory: its tag and begin; its end is taken from the wait, where there was one
+//   short_call   a call by mailboxes or memory: its tag and begin; its end is taken from the wait, where there was one
 //   long_call    any other: begin and end are looked at
 //   transfers    an exchange: bytes and peer, too
 //   wait         what a wait writes, every 50 ms of it
@@ -66,7 +66,7 @@ void record(benchmark::State& state, const Operation& operation) {
 
 void short_call(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
-    recorder.end(recorder.begin(tag, recording::Way::kSlates), tag.sequence);
+    recorder.end(recorder.begin(tag, recording::Way::kMailboxes), tag.sequence);
   });
 }
 BENCHMARK(short_call);

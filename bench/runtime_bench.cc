@@ -2,7 +2,7 @@
 //   prepare_call   argument checks, choice of the algorithm, plan look-up, an operation
 //   plan_step      one step of a ring all-reduce of one element, by two ranks that one thread drives in turn: no line
 //                  goes between cores, nobody waits
-//   short_call     an all-reduce of 8 bytes by slates: two threads, a core each
+//   short_call     an all-reduce of 8 bytes by mailboxes: two threads, a core each
 //   hand_over_*    what a rank that waits is woken by, one way: a cache line between two cores; sched_yield between two
 //                  threads of one core; the doorbell (futex) of a rank that sleeps on another core
 #include <benchmark/benchmark.h>
@@ -20,7 +20,7 @@
 #include "algorithms/algorithms.h"
 #include "base/clock.h"
 #include "communicator/communicator_impl.h"
-#include "executor/bytes.h"
+#include "executor/plan_execution.h"
 #include "transports/shm/shm_transport.h"
 
 namespace tutti {
@@ -80,7 +80,7 @@ void plan_step(benchmark::State& state) {
   const Generator generator = *find_generator({.ranks = kRanks}, Algorithm::kRing);
   std::vector<std::unique_ptr<Connections>> connections;
   std::vector<std::unique_ptr<BoundPlan>> plans;
-  std::vector<std::unique_ptr<Execution>> ranks;
+  std::vector<std::unique_ptr<PlanExecution>> ranks;
   std::vector<float> data(2 * kRanks, 1.0F);
   std::vector<Call> calls(kRanks);
   std::size_t steps = 0;
@@ -88,7 +88,7 @@ void plan_step(benchmark::State& state) {
     connections.push_back(std::make_unique<Connections>(*ends[rank]));
     plans.push_back(bind(generator, rank, *ends[rank]).value());
     if (!open(*plans[rank], *connections[rank]).ok()) return state.SkipWithError("no connection");
-    ranks.push_back(std::make_unique<Execution>(*plans[rank], *ends[rank]));
+    ranks.push_back(std::make_unique<PlanExecution>(*plans[rank], *ends[rank]));
     for (const Channel& channel : generator.build(generator.shape, rank).channels) steps += channel.steps.size();
     calls[rank].lengths.count = kRanks;
     calls[rank].input = calls[rank].output = reinterpret_cast<std::byte*>(data.data() + rank * kRanks);

@@ -196,17 +196,17 @@ class Window {
   virtual std::size_t size() const = 0;
 };
 
-// Slates: what one rank shows to all others at once, in a call that is too short for messages. It alone writes its own
-// (but see `claimed`), all ranks of the communicator read. Each rank has kSlates of them, used in turn, so that a root
-// can run ahead of those it serves: a mark, which stands beside those of the other ranks, so that few pages and lines
-// are looked at, and room for a payload that is too long for the mark. Long rooms are few, so that they stay in caches.
-// `number` hands over what was written before it; whoever has read looks at it again, for a rank that has given the
-// call up may have written the next one.
-inline constexpr std::size_t kSlates = 8;
-inline constexpr std::size_t kSlateBytes = 8 * 1024;
+// ShmMailboxes: what one rank shows to all others at once, in a call that is too short for messages. It alone writes
+// its own (but see `claimed`), all ranks of the communicator read. Each rank has kMailboxes of them, used in turn, so
+// that a root can run ahead of those it serves: a mark, which stands beside those of the other ranks, so that few pages
+// and lines are looked at, and room for a payload that is too long for the mark. Long rooms are few, so that they stay
+// in caches. `number` hands over what was written before it; whoever has read looks at it again, for a rank that has
+// given the call up may have written the next one.
+inline constexpr std::size_t kMailboxes = 8;
+inline constexpr std::size_t kMailboxBytes = 8 * 1024;
 inline constexpr std::size_t kLongRooms = 2;
 inline constexpr std::size_t kLongRoomBytes = 64 * 1024;
-struct alignas(128) SlateMark {       // two lines: processors fetch the second with the first
+struct alignas(128) MailboxMark {     // two lines: processors fetch the second with the first
   std::atomic<std::uint64_t> number;  // the call's sequence number; 0: none yet, or it is being written
   std::atomic<std::uint64_t> digest;  // of the call's tag
   std::array<std::byte, 48> payload;  // as much as fits
@@ -216,12 +216,12 @@ struct alignas(128) SlateMark {       // two lines: processors fetch the second 
   std::atomic<std::uint64_t> steps;                // of long parts, ever
   std::atomic<std::uint32_t> claimer;  // who has taken it, for the message of a wait that has lasted too long
 };
-static_assert(offsetof(SlateMark, payload) + sizeof(SlateMark::payload) == 64);
+static_assert(offsetof(MailboxMark, payload) + sizeof(MailboxMark::payload) == 64);
 
-struct Slates {
+struct ShmMailboxes {
   std::uint32_t ranks = 0;                                     // 0: there are none
-  std::array<SlateMark*, kSlates> marks{};                     // [ranks]
-  std::array<std::vector<std::byte*>, kSlates> rooms;          // by rank, kSlateBytes each
+  std::array<MailboxMark*, kMailboxes> marks{};                // [ranks]
+  std::array<std::vector<std::byte*>, kMailboxes> rooms;       // by rank, kMailboxBytes each
   std::array<std::vector<std::byte*>, kLongRooms> long_rooms;  // by rank, kLongRoomBytes each
 };
 
@@ -288,10 +288,10 @@ class Transport {
   // after the transport's end too. Empty: nothing is remembered.
   virtual MemoryForgetter memory_forgetter() { return {}; }
 
-  // Every rank's slates; null where not all ranks of the communicator can see each other's memory. What stands there is
-  // a peer's: nothing in it is trusted.
-  virtual const Slates* slates() const { return nullptr; }
-  // Wakes the peers that sleep and await that rank's slate, after it was written (number, finished: seq_cst).
+  // Every rank's mailboxes; null where not all ranks of the communicator can see each other's memory. What stands there
+  // is a peer's: nothing in it is trusted.
+  virtual const ShmMailboxes* mailboxes() const { return nullptr; }
+  // Wakes the peers that sleep and await that rank's mailbox, after it was written (number, finished: seq_cst).
   virtual void ring_sleepers(std::uint32_t /*rank*/) {}
   // Where `place`, in `peer`'s registered memory (`which`: 0 or 1, each kept until the next of its kind is asked for),
   // can be read and written from here; null if `bytes` from there are not in it; nothing if it has not arrived yet: ask
@@ -315,9 +315,9 @@ class Transport {
                                     std::size_t /*bytes*/) {
     return MemoryAccess::kRefused;
   }
-  // Whose slate this rank waits for, so that no other wakes it in vain; kAnyRank: whichever.
+  // Whose mailbox this rank waits for, so that no other wakes it in vain; kAnyRank: whichever.
   static constexpr std::uint32_t kAnyRank = ~std::uint32_t{0};
-  virtual void await_slate(std::uint32_t /*rank*/) {}
+  virtual void await_mailbox(std::uint32_t /*rank*/) {}
 
   // Moves what is queued between ranks beside the messages. Called now and then by a rank that waits.
   virtual void pump() = 0;

@@ -28,7 +28,7 @@ from sections import BATCH_SEEDS, MEMORY_ROUNDS, SECTIONS, Section
 from jobs import become_reaper, clean_environment, end_descendants  # noqa: E402
 from results import write_whole  # noqa: E402
 
-# ---- Running
+# ---- CollectiveTask
 
 
 def run_job(job: Job, section: Section, limit_s: float) -> dict[str, Any]:

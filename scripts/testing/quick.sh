@@ -26,7 +26,7 @@ tsan_folders=(transports executor job engine selection communicator)
 # Tests of these programs that take long there, and repeat a neighbour with more ranks, types or words. The quick run
 # has them in the part units, and --full under both sanitizers.
 asan_leaves='Consensus.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
-asan_leaves+='|Slates.DisagreementWith|Simulated\.(Reg|More)'
+asan_leaves+='|ShmMailboxes.DisagreementWith|Simulated\.(Reg|More)'
 # Of the sweeps over failed allocations, for leaks: each kind of call over TCP.
 asan_leaves+='|(Slow|Lasting)/Alloc|Once/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 tsan_leaves="$asan_leaves|(Device|Mapped)Windows.*With0With0With1|EveryTypeAndOperation|Direct.GivesTheBits"

@@ -32,8 +32,8 @@ using Word = std::atomic<std::uint64_t>;  // plain stores on every machine that 
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
 
 enum class State : std::uint8_t { kEmpty = 0, kRunning, kDone, kFailed, kEnqueued };
-// How a call is carried out: values in slates, each other's memory, messages, by a GPU.
-enum class Way : std::uint8_t { kSlates = 0, kDirect, kMessages, kDevice, kTransfers };
+// How a call is carried out: values in mailboxes, each other's memory, messages, by a GPU.
+enum class Way : std::uint8_t { kMailboxes = 0, kDirect, kMessages, kDevice, kTransfers };
 
 // What the ticks are. kSteadyNs: CLOCK_MONOTONIC.
 enum class Ticks : std::uint32_t { kSteadyNs = 1, kCpuCounter = 2 };
@@ -41,7 +41,7 @@ enum class Ticks : std::uint32_t { kSteadyNs = 1, kCpuCounter = 2 };
 // How it went, in one word, so that it is seen whole.
 struct Outcome {
   State state = State::kEmpty;
-  Way way = Way::kSlates;
+  Way way = Way::kMailboxes;
   std::uint8_t code = 0;   // ErrorCode, if it failed
   std::uint8_t flags = 0;  // kStreamed ...
   std::int32_t culprit = -1;

@@ -78,7 +78,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
                  .nodes = environment_.nodes,
                  .cores = environment_.cores,
                  .memory = environment_.transport->shares_memory(),
-                 .slates = environment_.transport->slates() != nullptr,
+                 .mailboxes = environment_.transport->mailboxes() != nullptr,
                  .attachment = environment_.transport->attachment(),
                  .slots = environment_.transport->slots(),
                  .slot_bytes = environment_.transport->slot_bytes()}),
@@ -220,7 +220,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
                                                     std::unique_lock<std::mutex>& lock) {
   if (static_cast<std::size_t>(call.kind) >= short_plans_.size() || call.variable) return std::nullopt;
   ShortPlans& plans = short_plans_[static_cast<std::size_t>(call.kind)];
-  if (plans.by_slates == nullptr && plans.direct == nullptr) return std::nullopt;
+  if (plans.by_mailbox == nullptr && plans.direct == nullptr) return std::nullopt;
   if (!user_plans_.empty() || options.reduction.combine != nullptr || options.timeout.count() < 0) return std::nullopt;
   if (!is_valid(call.type) || !is_valid(call.op) || call.op == ReduceOp::kPreMulSum) return std::nullopt;
   const std::size_t element_bytes = size_of(call.type);
@@ -229,7 +229,7 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
     return std::nullopt;
   }
   const std::size_t bytes = count * element_bytes;
-  const Collective& collective = (plans.by_slates != nullptr ? plans.by_slates : plans.direct)->shape.collective;
+  const Collective& collective = (plans.by_mailbox != nullptr ? plans.by_mailbox : plans.direct)->shape.collective;
   Selection chosen{.algorithm = options.algorithm};
   if (chosen.algorithm == Algorithm::kAuto) {
     if (plans.chosen.algorithm == Algorithm::kAuto || plans.chosen_bytes != bytes) {
@@ -239,9 +239,9 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
     chosen = plans.chosen;
   }
   const Algorithm algorithm = chosen.algorithm;
-  const bool by_slates = SlateRun::takes(collective, algorithm, bytes);
-  if (!by_slates && !DirectRun::takes(collective, algorithm, call.op)) return std::nullopt;
-  BoundPlan* plan = by_slates ? plans.by_slates : plans.direct;
+  const bool by_mailbox = InlineCollective::takes(collective, algorithm, bytes);
+  if (!by_mailbox && !SingleCopyCollective::takes(collective, algorithm, call.op)) return std::nullopt;
+  BoundPlan* plan = by_mailbox ? plans.by_mailbox : plans.direct;
   if (plan == nullptr || plan->shape.algorithm != algorithm) return std::nullopt;
   const std::uint32_t root = plan->shape.collective.root;
   if (has_root(call.kind) && call.root != static_cast<std::int32_t>(root)) return std::nullopt;
@@ -272,11 +272,11 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   made.in_place = overlap;
   made.input = static_cast<const std::byte*>(call.input);
   made.output = static_cast<std::byte*>(call.output);
-  if (!by_slates) {
+  if (!by_mailbox) {
     made.input_window = environment_.transport->find_window(made.input, input_bytes);
     made.output_window = environment_.transport->find_window(made.output, output_bytes);
   }
-  const Engine::Way way = by_slates ? Engine::Way::kBySlates : Engine::Way::kByMemory;
+  const Engine::Way way = by_mailbox ? Engine::Way::kByMailbox : Engine::Way::kByMemory;
   return engine_.run_short(way, *plan, made, timeout_ns(options), lock);
 }
 

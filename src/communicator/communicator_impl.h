@@ -242,7 +242,7 @@ class CommunicatorImpl {
   BoundPlan* last_plan_ = nullptr;
   // Of one kind of collective: the plans that calls without messages stood for last.
   struct ShortPlans {
-    BoundPlan* by_slates = nullptr;
+    BoundPlan* by_mailbox = nullptr;
     BoundPlan* direct = nullptr;
     Selection chosen{};  // for calls of that many bytes; kAuto: not known yet
     std::size_t chosen_bytes = 0;

@@ -118,13 +118,13 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::make_operation(CheckedCall 
   auto operation = std::make_shared<Operation>();
   const Algorithm algorithm{checked.call.tag.algorithm};
   const bool may_be_short = algorithm != Algorithm::kUser && options.reduction.combine == nullptr &&
-                            checked.call.lengths.counts.empty() && environment_.transport->slates() != nullptr;
+                            checked.call.lengths.counts.empty() && environment_.transport->mailboxes() != nullptr;
   operation->plan = &plan;
-  operation->by_slates = may_be_short && SlateRun::takes(checked.collective, algorithm, bytes);
-  operation->direct =
-      may_be_short && !operation->by_slates && DirectRun::takes(checked.collective, algorithm, checked.call.op);
+  operation->by_mailbox = may_be_short && InlineCollective::takes(checked.collective, algorithm, bytes);
+  operation->direct = may_be_short && !operation->by_mailbox &&
+                      SingleCopyCollective::takes(checked.collective, algorithm, checked.call.op);
   ShortPlans& short_plans = short_plans_[static_cast<std::size_t>(checked.collective.kind)];
-  if (operation->by_slates) short_plans.by_slates = &plan;
+  if (operation->by_mailbox) short_plans.by_mailbox = &plan;
   if (operation->direct) short_plans.direct = &plan;
   operation->timeout_ns = timeout_ns(options);
   operation->start_condition = std::move(*staged);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "executor/bytes.h"
 #include "executor/exchange.h"
+#include "executor/plan_execution.h"
 #include "plan/plan.h"
 #include "tutti/communicator.h"
 

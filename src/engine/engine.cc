@@ -48,10 +48,10 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment
       numbers_(ranks),
       seen_live_ns_(ranks, kNeverNs),
       all_seen_ns_(kNeverNs) {
-  if (environment.transport->slates() == nullptr) return;
-  marks_ = std::make_unique<SlateMarks>(rank, *environment.transport);
-  slates_ = std::make_unique<SlateRun>(*marks_);
-  direct_ = std::make_unique<DirectRun>(*marks_, *environment.transport, environment.cores);
+  if (environment.transport->mailboxes() == nullptr) return;
+  marks_ = std::make_unique<MailboxBoard>(rank, *environment.transport);
+  mailboxes_ = std::make_unique<InlineCollective>(*marks_);
+  single_copy_ = std::make_unique<SingleCopyCollective>(*marks_, *environment.transport, environment.cores);
 }
 
 Engine::~Engine() {
@@ -402,8 +402,8 @@ std::optional<Error> Engine::start(Operation& operation) {
                                    operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
     return std::nullopt;
   }
-  if (operation.by_slates) {
-    running_ = slates_.get();
+  if (operation.by_mailbox) {
+    running_ = mailboxes_.get();
     environment_.transport->enter_call(operation.call.tag, {});
     running_->start(operation.call);
     return std::nullopt;
@@ -415,13 +415,13 @@ std::optional<Error> Engine::start(Operation& operation) {
     return cost_of_one_call(opened.error());
   }
   if (execution_plan_ != operation.plan) {
-    execution_ = std::make_unique<Execution>(*operation.plan, *environment_.transport);
+    plan_execution_ = std::make_unique<PlanExecution>(*operation.plan, *environment_.transport);
     execution_plan_ = operation.plan;
   }
-  running_ = execution_.get();
+  running_ = plan_execution_.get();
   if (operation.direct) {
-    direct_->set_plan(*execution_);
-    running_ = direct_.get();
+    single_copy_->set_plan(*plan_execution_);
+    running_ = single_copy_.get();
   }
   running_->start(operation.call);
   environment_.transport->enter_call(operation.call.tag, running_->offered(operation.call));

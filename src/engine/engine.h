@@ -21,10 +21,10 @@
 #include <vector>
 
 #include "engine/failure_analyzer.h"
-#include "executor/bytes.h"
-#include "executor/direct.h"
 #include "executor/exchange.h"
-#include "executor/slate.h"
+#include "executor/inline_collective.h"
+#include "executor/plan_execution.h"
+#include "executor/single_copy.h"
 #include "job/environment.h"
 #include "tutti/communicator.h"
 
@@ -53,7 +53,7 @@ class StartCondition {
 struct Operation {
   Call call;                        // of a collective; of an exchange: the tag says what for
   BoundPlan* plan = nullptr;        // null for an exchange
-  bool by_slates = false;           // a collective that needs no messages; the plan is what it stands for
+  bool by_mailbox = false;          // a collective that needs no messages; the plan is what it stands for
   bool direct = false;              // one that needs none where all memory is registered
   std::vector<Transfer> transfers;  // of an exchange
   std::vector<OwnCopy> own;         // likewise
@@ -119,7 +119,7 @@ class Engine {
   // Submits a collective that needs no messages and waits for it; quickest when nothing else is under way. `call` has
   // no sequence number yet. Releases `order`, the caller's lock around submissions, once the call has its place among
   // them. Nothing: something else is under way, or its plan has not run yet; submit an operation.
-  enum class Way : std::uint8_t { kBySlates, kByMemory };
+  enum class Way : std::uint8_t { kByMailbox, kByMemory };
   std::optional<Status> run_short(Way way, BoundPlan& plan, Call& call, std::int64_t timeout_ns,
                                   std::unique_lock<std::mutex>& order);
   bool test(Operation& operation);
@@ -235,24 +235,24 @@ class Engine {
   std::optional<Error> broken_;
   std::thread progress_thread_;
   std::vector<std::shared_ptr<Operation>> active_;  // the front collective and all exchanges; the driver's
-  std::unique_ptr<Execution> execution_;            // of the plan used last; the driver's
+  std::unique_ptr<PlanExecution> plan_execution_;   // of the plan used last; the driver's
   const BoundPlan* execution_plan_ = nullptr;
-  // Where the transport has slates; the driver's.
-  std::unique_ptr<SlateMarks> marks_;
-  std::unique_ptr<SlateRun> slates_;
-  std::unique_ptr<DirectRun> direct_;
+  // Where the transport has mailboxes; the driver's.
+  std::unique_ptr<MailboxBoard> marks_;
+  std::unique_ptr<InlineCollective> mailboxes_;
+  std::unique_ptr<SingleCopyCollective> single_copy_;
   // Made before a short call begins, so that turning that call into a queued operation allocates nothing. The queue
   // then takes it over.
   std::shared_ptr<Operation> spare_;
-  Running* running_ = nullptr;        // the front collective: one of the three kinds; the driver's
-  bool last_failed_ = false;          // the driver's
-  std::optional<Error> last_error_;   // why the collective that ended last failed; the driver's
-  std::int64_t broken_since_ns_ = 0;  // when the first operation ended that ended the communicator; the driver's
-  std::uint32_t moves_ = 0;           // rounds of polls that did something; the driver's
-  std::int64_t last_look_ns_ = 0;     // the driver's
-  std::int64_t last_clock_ns_ = 0;    // when it looked at the clock; the driver's
+  CollectiveTask* running_ = nullptr;  // the front collective: one of the three kinds; the driver's
+  bool last_failed_ = false;           // the driver's
+  std::optional<Error> last_error_;    // why the collective that ended last failed; the driver's
+  std::int64_t broken_since_ns_ = 0;   // when the first operation ended that ended the communicator; the driver's
+  std::uint32_t moves_ = 0;            // rounds of polls that did something; the driver's
+  std::int64_t last_look_ns_ = 0;      // the driver's
+  std::int64_t last_clock_ns_ = 0;     // when it looked at the clock; the driver's
   // When this rank last saw, before a send, that a peer lives, by peer; and when it looked at all of them before a call
-  // by slates. The driver's.
+  // by mailboxes. The driver's.
   std::vector<std::int64_t> seen_live_ns_;
   std::int64_t all_seen_ns_;
 };

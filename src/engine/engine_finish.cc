@@ -72,7 +72,7 @@ void Engine::abandon(Operation& operation, ErrorScope scope) {
     return;
   }
   last_failed_ = true;
-  if (operation.started && operation.direct) direct_->give_up(operation.call.tag.sequence);
+  if (operation.started && operation.direct) single_copy_->give_up(operation.call.tag.sequence);
   if (operation.started && running_ != nullptr) take_back(operation, scope);
 }
 

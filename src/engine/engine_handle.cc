@@ -7,7 +7,7 @@ std::shared_ptr<Operation> Operation::again() const {
   auto operation = std::make_shared<Operation>();
   operation->call = call;
   operation->plan = plan;
-  operation->by_slates = by_slates;
+  operation->by_mailbox = by_mailbox;
   operation->direct = direct;
   operation->transfers = transfers;
   operation->own = own;

@@ -48,8 +48,8 @@ bool Engine::is_gone(std::uint32_t receiver) {
   return false;
 }
 
-// A call by slates has no connections whose peers could be checked. All ranks read the root's slate, or the root reads
-// all of theirs, so every peer is checked.
+// A call by mailboxes has no connections whose peers could be checked. All ranks read the root's mailbox, or the root
+// reads all of theirs, so every peer is checked.
 bool Engine::any_is_gone() {
   all_seen_ns_ = last_clock_ns_;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
@@ -81,7 +81,7 @@ std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
     return std::nullopt;
   }
   if (!has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  const bool gone = operation.by_slates ? any_is_gone() : sends_to_the_gone(*operation.plan);
+  const bool gone = operation.by_mailbox ? any_is_gone() : sends_to_the_gone(*operation.plan);
   auto diagnosis = gone ? analyzer.look(operation.call) : std::nullopt;
   return diagnosis ? std::optional(give_up(operation, std::move(*diagnosis))) : std::nullopt;
 }

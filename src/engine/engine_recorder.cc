@@ -10,7 +10,7 @@ namespace {
 
 recording::Way way_of(const Operation& operation) {
   if (operation.plan == nullptr) return recording::Way::kTransfers;
-  if (operation.by_slates) return recording::Way::kSlates;
+  if (operation.by_mailbox) return recording::Way::kMailboxes;
   return operation.direct ? recording::Way::kDirect : recording::Way::kMessages;
 }
 

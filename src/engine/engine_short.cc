@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kShortPolls = 400;  // of slates, with the lock held: about 20 us
+constexpr std::uint32_t kShortPolls = 400;  // of mailboxes, with the lock held: about 20 us
 constexpr std::uint32_t kEagerPolls = 30;   // the first of these, without a pause between
 constexpr std::uint32_t kShortPauses = 50;  // after these, before the call is queued
 
@@ -38,7 +38,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
                                         std::unique_lock<std::mutex>& order) {
   const bool direct = way == Way::kByMemory;
   std::unique_lock lock(mutex_);
-  if (slates_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
+  if (mailboxes_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
   if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
   if (!direct && must_look_at_receivers(plan.shape.collective)) return std::nullopt;
   // Made before the call begins, because the call must be able to become an operation at any time.
@@ -47,7 +47,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   order.unlock();
   Operation& operation = *spare_;
   operation.plan = &plan;
-  operation.by_slates = !direct;
+  operation.by_mailbox = !direct;
   operation.direct = direct;
   operation.timeout_ns = timeout_ns;
   operation.started = true;
@@ -70,13 +70,13 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
 // True: the call has ended well. False: it has to wait as an operation, and last_clock_ns_ is set.
 bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
                             std::uint64_t& waited_until) {
-  const auto way_taken = operation.direct ? recording::Way::kDirect : recording::Way::kSlates;
+  const auto way_taken = operation.direct ? recording::Way::kDirect : recording::Way::kMailboxes;
   operation.recorded = recorder_ == nullptr ? 0 : recorder_->begin(call.tag, way_taken);
   if (operation.direct) {
-    direct_->set_plan(*execution_);
-    start_short(*direct_, call, waited_until);
+    single_copy_->set_plan(*plan_execution_);
+    start_short(*single_copy_, call, waited_until);
   } else {
-    start_short(*slates_, call, waited_until);
+    start_short(*mailboxes_, call, waited_until);
   }
   if (!running_->done()) {
     driven_ = between_queues_ = true;

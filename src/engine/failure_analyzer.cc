@@ -351,7 +351,7 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const Whereabouts& 
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
 
-Diagnosis FailureAnalyzer::timed_out(const Call& call, std::int64_t timeout_ms, Running& running,
+Diagnosis FailureAnalyzer::timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
                                      std::string_view hint) const {
   const Whereabouts peers = whereabouts(call);
   const auto& [absent, inside, finished, ended, cut] = peers;

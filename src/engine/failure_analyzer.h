@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "executor/bytes.h"
 #include "executor/exchange.h"
+#include "executor/plan_execution.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -35,7 +35,8 @@ class FailureAnalyzer {
   // A message arrived that does not fit.
   Diagnosis bad_message(const Call& call, const BadMessage& message) const;
   // The deadline has passed; says who is missing, what this rank waits for, and `hint` where ranks have not come.
-  Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, Running& running, std::string_view hint = {}) const;
+  Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
+                      std::string_view hint = {}) const;
 
   // The same for sends and receives: only the peers of transfers that have not ended matter.
   std::optional<Diagnosis> look(const Exchange& exchange) const;

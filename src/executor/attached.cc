@@ -1,5 +1,5 @@
 // When ranks of one machine use each other's private memory.
-#include "executor/direct.h"
+#include "executor/single_copy.h"
 
 namespace tutti {
 namespace {

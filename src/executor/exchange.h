@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "executor/bind.h"
-#include "executor/bytes.h"
+#include "executor/plan_execution.h"
 #include "transports/transport.h"
 
 namespace tutti {

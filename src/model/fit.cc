@@ -95,12 +95,12 @@ void fit_windows(const Times& times, Parameters& p) {
   if (const auto slope = times.us_per_byte("attached", kLongBytes / 4)) p.attach_gbytes_per_s = 1e-3 / *slope;
 }
 
-void fit_slates(const Times& times, std::uint32_t cores, Parameters& p) {
+void fit_mailboxes(const Times& times, std::uint32_t cores, Parameters& p) {
   MessageCost& line = p.cost(Level::kMemory, Protocol::kLl);
-  const auto pair = times.shortest("slates", kShortBytes);
+  const auto pair = times.shortest("mailboxes", kShortBytes);
   if (pair) line.latency_us = std::max(*pair - p.launch_us - 2 * line.post_us, 0.01);
-  if (const auto slope = times.us_per_byte("slates", 1024)) line.gbytes_per_s = std::min(1e-3 / *slope, kFastest);
-  const auto crowd = times.shortest("slates.crowd", UINT64_MAX);
+  if (const auto slope = times.us_per_byte("mailboxes", 1024)) line.gbytes_per_s = std::min(1e-3 / *slope, kFastest);
+  const auto crowd = times.shortest("mailboxes.crowd", UINT64_MAX);
   if (!crowd || !pair || cores == 0) return;
   // A call has all ranks run once: `turns` of them follow each other on a core.
   const double turns = std::ceil(double{1} * 2 * cores / cores);
@@ -126,7 +126,7 @@ Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::ui
   p.cost(Level::kSpine, Protocol::kSimple) = p.cost(Level::kNic, Protocol::kSimple);
   p.cost(Level::kSpine, Protocol::kSimple).latency_us += 1;  // two more switches (guessed)
   fit_windows(times, p);
-  fit_slates(times, cores, p);
+  fit_mailboxes(times, cores, p);
   round_all(p);
   p.measured.assign(measured.begin(), measured.end());
   return p;

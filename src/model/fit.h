@@ -15,8 +15,8 @@ namespace tutti {
 //   "memory.one_way"     a broadcast by chain between two ranks, half of there and back, through slots
 //   "memory.stream"      the same, back to back in one direction
 //   "nic.one_way", "nic.stream"   over sockets
-//   "slates"             an all-reduce by one_shot of two ranks
-//   "slates.crowd"       the same of more ranks than cores: `bytes` is the number of ranks
+//   "mailboxes"             an all-reduce by one_shot of two ranks
+//   "mailboxes.crowd"       the same of more ranks than cores: `bytes` is the number of ranks
 //   "registered"         an all-reduce by two_shot of two ranks in each other's memory
 //   "attached"           the same by system calls
 //   "reduce", "copy"     local, two operands and one; both ranks at once

@@ -55,7 +55,7 @@ Parameters default_host_parameters(std::uint32_t cores) {
   p.handover_us = 0.55;
   p.cost(Level::kMemory, Protocol::kSimple) = {
       .post_us = 0.1, .latency_us = 0.35, .gap_us = 0, .gbytes_per_s = 12, .channel_gbytes_per_s = 0};
-  // Slates: the shortest calls, docs/decisions/0010. 2 ranks exchange 8 bytes in 0.28 us.
+  // ShmMailboxes: the shortest calls, docs/decisions/0010. 2 ranks exchange 8 bytes in 0.28 us.
   p.cost(Level::kMemory, Protocol::kLl) = {
       .post_us = 0.02, .latency_us = 0.16, .gap_us = 0, .gbytes_per_s = 8, .channel_gbytes_per_s = 0};
   // docs/results/2026-11-21-all-reduce.md: registered, 16 MiB in place, 2 ranks in 680 us, each 4 x 8 MiB.

@@ -170,7 +170,7 @@ Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t byte
 double Tuner::without_messages(const Collective& collective, std::uint64_t bytes, Way way) const {
   const double turns = crowd() > 1 ? crowd() * parameters_.handover_us : 0;
   const double length = static_cast<double>(bytes);
-  if (way == Way::kBySlates) {
+  if (way == Way::kByMailbox) {
     const MessageCost& line = parameters_.cost(Level::kMemory, Protocol::kLl);
     const double values = reduces(collective.kind) || collective.kind == CollectiveKind::kAllGather ||
                                   collective.kind == CollectiveKind::kAllToAll
@@ -230,7 +230,7 @@ std::vector<Prediction> Tuner::predict_all(const Collective& collective, std::ui
 std::string_view to_string(Way way) {
   switch (way) {
     case Way::kByMessages: return "messages";
-    case Way::kBySlates: return "slates";
+    case Way::kByMailbox: return "mailboxes";
     case Way::kByMemory: return "memory";
     case Way::kByCalls: return "attached";
   }

@@ -1,6 +1,6 @@
 // The tuner: what each algorithm of a collective would take here, and which is best. Predictions are the simulator's
 // (docs/decisions/0016-cost-model.md), so an algorithm that is added is weighed at once; what the runtime does without
-// a plan (slates, each other's memory) has a closed form of its own, told at Way. A value; const functions from any
+// a plan (mailboxes, each other's memory) has a closed form of its own, told at Way. A value; const functions from any
 // thread. The same inputs give the same choice on every rank.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace tutti {
 // How the runtime carries a call out that the algorithm stands for.
 enum class Way : std::uint8_t {
   kByMessages,  // the plan, step by step
-  kBySlates,    // every rank shows its value, all read all (decision 0010): a line's way, p - 1 values read
+  kByMailbox,   // every rank shows its value, all read all (decision 0010): a line's way, p - 1 values read
   kByMemory,    // ranks work in each other's memory by shares (decision 0012): two looks at each other, and the bytes
   kByCalls,     // the same by system calls
 };
@@ -88,6 +88,6 @@ class Tuner {
   Rank rank_;
 };
 
-std::string_view to_string(Way way);  // "messages", "slates", "memory", "attached"
+std::string_view to_string(Way way);  // "messages", "mailboxes", "memory", "attached"
 
 }  // namespace tutti

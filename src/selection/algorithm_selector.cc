@@ -9,8 +9,8 @@
 #include <bit>
 
 #include "algorithms/algorithms.h"
-#include "executor/direct.h"
-#include "executor/slate.h"
+#include "executor/inline_collective.h"
+#include "executor/single_copy.h"
 
 namespace tutti::detail {
 namespace {
@@ -130,9 +130,9 @@ SelectionQuery AlgorithmSelector::complete(const Collective& collective, Selecti
 }
 
 Way AlgorithmSelector::way_of(const Collective& collective, const SelectionQuery& choice, Algorithm algorithm) const {
-  if (!options_.slates) return Way::kByMessages;
-  if (SlateRun::takes(collective, algorithm, choice.bytes)) return Way::kBySlates;
-  if (!DirectRun::takes(collective, algorithm, ReduceOp::kSum)) return Way::kByMessages;
+  if (!options_.mailboxes) return Way::kByMessages;
+  if (InlineCollective::takes(collective, algorithm, choice.bytes)) return Way::kByMailbox;
+  if (!SingleCopyCollective::takes(collective, algorithm, ReduceOp::kSum)) return Way::kByMessages;
   // What is registered counts as plain here: ranks do not know that of each other.
   if (!choice.attached) return Way::kByMessages;
   return options_.attachment == Attachment::kPointers ? Way::kByMemory : Way::kByCalls;

@@ -41,7 +41,7 @@ struct SelectorOptions {
   std::vector<std::uint32_t> nodes{};  // as in Collective
   std::uint32_t cores = 0;             // of rank 0's machine; 0: not known, one for each rank
   bool memory = true;
-  bool slates = false;
+  bool mailboxes = false;
   Attachment attachment = Attachment::kNone;
   // Of the job's connections, whatever the tuning was measured with; 0: the tuning's.
   std::uint32_t slots = 0;
@@ -87,8 +87,8 @@ class AlgorithmSelector {
   std::uint64_t simulated() const { return simulated_; }
 
  private:
-  // kAuto: not chosen yet. By the number of bits of (bytes - 1): the limits of slates and of attached memory are powers
-  // of two, and belong to the shorter side.
+  // kAuto: not chosen yet. By the number of bits of (bytes - 1): the limits of mailboxes and of attached memory are
+  // powers of two, and belong to the shorter side.
   using Buckets = std::array<Selection, 65>;
   const Tuner* tuner();
   SelectionQuery complete(const Collective& collective, SelectionQuery choice) const;

@@ -7,8 +7,8 @@
 
 #include <new>
 
-#include "communicator/direct_support.h"
 #include "communicator/process_support.h"
+#include "communicator/single_copy_support.h"
 
 namespace {
 std::atomic<int> calls_to_others = 0;  // of this process, for memory of another one

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/wait.h"
-#include "communicator/direct_support.h"
+#include "communicator/single_copy_support.h"
 #include "engine/arguments.h"
-#include "executor/slate.h"
+#include "executor/inline_collective.h"
 #include "transports/transport.h"
 
 namespace tutti::test {
@@ -289,7 +289,7 @@ TEST(ShortCallsApart, AReaderIsToldOfWhatARootFarAheadMeant) {
         EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
         EXPECT_THAT(status.error().message, HasSubstr(other.word));
       }
-      for (std::size_t i = rank.rank() == 1 ? 1 : 0; i < kSlates + 3; ++i) {
+      for (std::size_t i = rank.rank() == 1 ? 1 : 0; i < kMailboxes + 3; ++i) {
         const Status status = rank.run(call);
         ASSERT_TRUE(status.ok()) << i << ": " << to_string(status.error());
       }
@@ -327,7 +327,7 @@ TEST(ShortCallsApart, ARootAheadOfALateReaderTimesOutAndGoesOn) {
       EXPECT_EQ(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
       EXPECT_EQ(status.error().rank, 2) << to_string(status.error());
     }
-    EXPECT_EQ(failed, 2) << "rank " << rank.rank();  // all but the slates
+    EXPECT_EQ(failed, 2) << "rank " << rank.rank();  // all but the mailboxes
     if (rank.rank() != 2) meet(3);
     options.timeout = patience();
     for (int i = 0; i < 20; ++i) {
@@ -358,7 +358,7 @@ TEST(ShortCallsApart, APeerThatGoesAwayEndsARootThatIsAhead) {
       Status status;
       std::size_t made = 0;
       while (made < 100 && (status = broadcast()).ok()) ++made;
-      EXPECT_LE(made, kSlates);
+      EXPECT_LE(made, kMailboxes);
       ASSERT_FALSE(status.ok());
       EXPECT_EQ(status.error().code, end == End::kAborts ? ErrorCode::kAborted : ErrorCode::kPeerLost);
       EXPECT_EQ(status.error().rank, 1);
@@ -375,7 +375,7 @@ TEST(ShortCallsApart, WhatARootHasShownOutlivesIt) {
       ASSERT_TRUE(rank.broadcast(&word, &word, 1, DataType::kInt32, root).ok());
       ASSERT_TRUE(rank.barrier().ok());
       if (!sends) pause_ms(150);
-      for (int i = 0; i < static_cast<int>(kSlates) - 2; ++i) {
+      for (int i = 0; i < static_cast<int>(kMailboxes) - 2; ++i) {
         word = sends ? i : -1;
         const Status status = rank.broadcast(&word, &word, 1, DataType::kInt32, root);
         ASSERT_TRUE(status.ok()) << to_string(status.error());

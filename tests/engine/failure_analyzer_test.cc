@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/slate_marks.h"
+#include "executor/mailbox_board.h"
 #include "tests/transports/shm_ranks.h"
 
 namespace tutti {
@@ -26,9 +26,9 @@ TEST(FailureAnalyzer, ACulpritThatIsNoRankIsNotNamed) {
   }
 }
 
-TEST(SlateMarks, AClaimerThatIsNoRankIsNotNamed) {
+TEST(MailboxBoard, AClaimerThatIsNoRankIsNotNamed) {
   const auto ranks = shm_ranks(kShape, in_process_exchanges(2));
-  SlateMarks marks(0, *ranks[0]);
+  MailboxBoard marks(0, *ranks[0]);
   marks.begin(call(1));
   ASSERT_TRUE(marks.claim(1));
   EXPECT_EQ(marks.claimer(1), 0u);

@@ -1,7 +1,7 @@
 // Which calls use ranks' private memory: docs/results/2026-11-22-tuner.md has the measurements.
 #include <gtest/gtest.h>
 
-#include "executor/direct.h"
+#include "executor/single_copy.h"
 
 namespace tutti {
 namespace {

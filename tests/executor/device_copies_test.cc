@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
-#include "executor/bytes.h"
+#include "executor/plan_execution.h"
 #include "plan/collective.h"
 #include "transports/sim/sim_environment.h"
 
@@ -48,7 +48,7 @@ void run_plan(const Generator& generator, std::vector<Buffers>& buffers) {
     auto plan = bind(generator, rank, *transport);
     ASSERT_TRUE(plan.ok());
     ASSERT_TRUE(open(**plan, connections).ok());
-    Execution execution(**plan, *transport);
+    PlanExecution execution(**plan, *transport);
     Call call;
     call.tag = {.sequence = 1, .count = kCount, .tile_bytes = 4096};
     call.lengths.count = kCount;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
-#include "executor/bytes.h"
+#include "executor/plan_execution.h"
 #include "transports/sim/sim_environment.h"
 
 namespace tutti {
@@ -53,13 +53,13 @@ TEST(Bind, PlansShareTheConnectionsOfAPairAndLane) {
   }
 }
 
-TEST(Execution, OneRankAloneCopiesScalesAndDividesByOne) {
+TEST(PlanExecution, OneRankAloneCopiesScalesAndDividesByOne) {
   SimEnvironment sim({.ranks = 1});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
   const auto plan = bound(generator_of(Algorithm::kTwoShot, 1), 0, *transport, connections);
   ASSERT_TRUE(plan.ok());
-  Execution execution(**plan, *transport);
+  PlanExecution execution(**plan, *transport);
   const std::vector<float> input = {1, 2, 3};
   for (const auto& [op, factor] : {std::pair(ReduceOp::kAvg, 1.0f), std::pair(ReduceOp::kPreMulSum, 5.0f)}) {
     std::vector<float> output(3);
@@ -77,13 +77,13 @@ TEST(Execution, OneRankAloneCopiesScalesAndDividesByOne) {
   }
 }
 
-TEST(Execution, SaysWhatItWaitsFor) {
+TEST(PlanExecution, SaysWhatItWaitsFor) {
   SimEnvironment sim({.ranks = 2});
   const auto transport = sim.transport(0);
   Connections connections(*transport);
   const auto plan = bound(generator_of(Algorithm::kRing, 2), 0, *transport, connections);
   ASSERT_TRUE(plan.ok());
-  Execution execution(**plan, *transport);
+  PlanExecution execution(**plan, *transport);
   std::vector<float> data(10);
   Call call;
   call.tag = {.sequence = 1, .count = 10, .tile_bytes = 4096};
@@ -100,7 +100,7 @@ TEST(Execution, SaysWhatItWaitsFor) {
 
 // Channels that wait for each other, in the same tile and for the tile before: machines of 3 and of 2 ranks, many
 // tiles.
-TEST(Execution, StagesOfACompositionHandTilesOnThroughMemory) {
+TEST(PlanExecution, StagesOfACompositionHandTilesOnThroughMemory) {
   constexpr std::uint32_t kRanks = 5;
   constexpr std::size_t kCount = 10'007;
   for (const Algorithm algorithm : {Algorithm::kHierarchical, Algorithm::kHierarchicalTree}) {
@@ -114,7 +114,7 @@ TEST(Execution, StagesOfACompositionHandTilesOnThroughMemory) {
       const auto plan = bound(generator, rank, *transport, connections);
       ASSERT_TRUE(plan.ok());
       for (std::size_t i = 0; i < kCount; ++i) data[rank][i] = static_cast<float>((rank + 1) * (i % 1000));
-      Execution execution(**plan, *transport);
+      PlanExecution execution(**plan, *transport);
       Call call;
       call.tag = {.sequence = 1, .count = kCount, .tile_bytes = 256};
       call.lengths.count = kCount;

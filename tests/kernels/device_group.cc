@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "executor/bytes.h"
+#include "executor/plan_execution.h"
 #include "plan/collective.h"
 #include "support.h"
 #include "transports/sim/sim_environment.h"
@@ -88,7 +88,7 @@ std::vector<RankBuffers> run_on_host(const Generator& generator, const CallOptio
     const auto plan = bind(generator, rank, *transport);
     ASSERT_TRUE(plan.ok()) << plan.error().message;
     ASSERT_TRUE(open(**plan, connections).ok());
-    Execution execution(**plan, *transport);
+    PlanExecution execution(**plan, *transport);
     execution.start(host_call(options, buffers[rank], max_chunk_bytes));
     Idle idle;
     const auto waiter = sim.waiter(rank);

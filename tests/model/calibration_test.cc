@@ -92,8 +92,8 @@ TEST(Fit, FindsTheCostsThatMadeTheTimes) {
     measured.push_back({.what = "reduce", .bytes = bytes, .median_us = length / 20e3});
     measured.push_back({.what = "registered", .bytes = bytes, .median_us = 2 + length / 30e3});
   }
-  measured.push_back({.what = "slates", .bytes = 8, .median_us = 0.8});
-  measured.push_back({.what = "slates.crowd", .bytes = 4, .median_us = 2.8});
+  measured.push_back({.what = "mailboxes", .bytes = 8, .median_us = 0.8});
+  measured.push_back({.what = "mailboxes.crowd", .bytes = 4, .median_us = 2.8});
   const auto fitted = fit_parameters(measured, 2, 128 << 10);
   ASSERT_TRUE(fitted.ok()) << fitted.error().message;
   const MessageCost& cost = fitted->cost(Level::kMemory, Protocol::kSimple);
@@ -111,8 +111,8 @@ TEST(Fit, FindsTheCostsThatMadeTheTimes) {
 // Whatever noise does to the times, the file can be read again.
 TEST(Fit, NoiseGivesNumbersThatAreNumbers) {
   std::vector<Measurement> measured;
-  for (const char* what : {"alone", "memory.one_way", "memory.stream", "nic.one_way", "nic.stream", "slates",
-                           "slates.crowd", "registered", "attached", "reduce", "copy"}) {
+  for (const char* what : {"alone", "memory.one_way", "memory.stream", "nic.one_way", "nic.stream", "mailboxes",
+                           "mailboxes.crowd", "registered", "attached", "reduce", "copy"}) {
     for (const std::uint64_t bytes : {8u, 1u << 20, 4u << 20}) {
       measured.push_back({.what = what, .bytes = bytes, .median_us = bytes == 8 ? 100.0 : 1.0});
     }

@@ -59,7 +59,7 @@ TEST(Tuner, RanksThatShareACoreTakeTurns) {
     return tuner->predict(all_reduce, 1 << 20, contender)->total_us();
   };
   for (const Contender one : {Contender{Algorithm::kRing}, Contender{Algorithm::kTwoShot, Way::kByMemory},
-                              Contender{Algorithm::kOneShot, Way::kBySlates}}) {
+                              Contender{Algorithm::kOneShot, Way::kByMailbox}}) {
     EXPECT_GT(with_cores(2, one), 1.5 * with_cores(8, one)) << to_string(one.algorithm);
     EXPECT_GE(with_cores(1, one), with_cores(2, one)) << to_string(one.algorithm);
   }

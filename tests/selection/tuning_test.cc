@@ -93,7 +93,7 @@ TEST(Tuning, AWrongRuleIsRefused) {
 TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
   tuning->overrides = *parse_overrides("all_reduce=double_tree");
-  AlgorithmSelector selector({.tuning = tuning, .ranks = 4, .slates = true});
+  AlgorithmSelector selector({.tuning = tuning, .ranks = 4, .mailboxes = true});
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
   EXPECT_EQ(selector.choose(all_reduce, {.bytes = 8}).algorithm, Algorithm::kDoubleTree);
   const Algorithm in_order = selector.choose(all_reduce, {.bytes = 8, .in_rank_order = true}).algorithm;
@@ -230,7 +230,7 @@ TEST(Tuning, AJobsSlotsAreThoseOfItsPredictions) {
 TEST(AlgorithmSelector, ARuleSaysHowLongChunksAre) {
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(2)});
   tuning->overrides = *parse_overrides("all_reduce:1M..=ring/32K; all_reduce=two_shot");
-  AlgorithmSelector selector({.tuning = tuning, .ranks = 4, .slates = true});
+  AlgorithmSelector selector({.tuning = tuning, .ranks = 4, .mailboxes = true});
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4};
   EXPECT_EQ(selector.choose(all_reduce, {.bytes = 1 << 20}), (Selection{Algorithm::kRing, 32 * 1024}));
   EXPECT_EQ(selector.choose(all_reduce, {.bytes = 1000}), (Selection{Algorithm::kTwoShot, 0}));

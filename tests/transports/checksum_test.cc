@@ -140,7 +140,7 @@ TEST(Checksum, GivesNoWayPastIt) {
   auto window = pair.ranks[0]->allocate_window(8192);
   ASSERT_TRUE(window.ok());
   EXPECT_EQ(pair.ranks[0]->find_window((*window)->data(), 8192), WindowRef{});
-  EXPECT_EQ(pair.ranks[0]->slates(), nullptr);
+  EXPECT_EQ(pair.ranks[0]->mailboxes(), nullptr);
   EXPECT_EQ(pair.ranks[0]->attachment(), Attachment::kNone);
   EXPECT_FALSE(pair.send->sends_from_memory());
 }

@@ -96,7 +96,7 @@ class Trace {
   }
 
   void add(const Recording& one, const RecordedCall& call, std::int64_t end_ns, std::int64_t track) {
-    static constexpr const char* kWays[] = {"slates", "direct", "messages", "device", "transfers"};
+    static constexpr const char* kWays[] = {"mailboxes", "direct", "messages", "device", "transfers"};
     nlohmann::json arguments = {{"call", describe(call)},
                                 {"bytes", bytes_of(call, one.ranks)},
                                 {"way", kWays[static_cast<std::size_t>(call.outcome.way)]},

@@ -254,7 +254,7 @@ std::string summary(const Parameters& p) {
   return fmt::format(
       "a message by memory   post {:.2f} us, latency {:.2f} us, {:.1f} GB/s\n"
       "a message by TCP      post {:.2f} us, latency {:.2f} us, {:.1f} GB/s (loopback)\n"
-      "a slate               latency {:.2f} us\n"
+      "a mailbox               latency {:.2f} us\n"
       "each other's memory   {:.1f} GB/s, by system calls {:.1f} GB/s\n"
       "one rank              call {:.2f} us, sums {:.1f} GB/s, copies {:.1f} GB/s\n"
       "cores                 {}, {:.2f} us from rank to rank\n",

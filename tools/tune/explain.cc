@@ -117,7 +117,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
        .nodes = collective.nodes,
        .cores = cores_of({host.cpus}, 0),
        .memory = !options.tcp,
-       .slates = alone,
+       .mailboxes = alone,
        .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
        .slots = config->slots,
        .slot_bytes = config->slot_bytes_or(kSlotBytes)});

@@ -23,7 +23,7 @@ constexpr std::int64_t kMostCalls = 2000;  // of one sample
 constexpr std::uint64_t kSizes[] = {8, 64, 512, 4096, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20};
 constexpr std::uint64_t kLocalSizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20};
 constexpr std::uint64_t kMemorySizes[] = {16 << 10, 256 << 10, 1 << 20, 4 << 20};
-constexpr std::uint64_t kSlateSizes[] = {8, 1024, 8192};
+constexpr std::uint64_t kMailboxSizes[] = {8, 1024, 8192};
 constexpr std::size_t kBufferBytes = 2 * (4 << 20) + 64;
 
 double now_us() {
@@ -40,7 +40,7 @@ class Measurer {
     plain_ = std::move(*plain);
     std::memset(plain_.host(), 0, kBufferBytes);
     if (part == TunePart::kCrowd) {
-      return sample("slates.crowd", static_cast<std::uint64_t>(communicator_.size()), 1,
+      return sample("mailboxes.crowd", static_cast<std::uint64_t>(communicator_.size()), 1,
                     [&] { return all_reduce(plain_.data(), 8, Algorithm::kOneShot); });
     }
     TUTTI_TRY(messages(std::string(to_string(part))));
@@ -75,8 +75,8 @@ class Measurer {
     TUTTI_TRY(sample("alone", 8, 1, [&]() -> Status {
       return (*alone)->all_reduce(plain_.data(), plain_.data(), 2, DataType::kFloat32, ReduceOp::kMax);
     }));
-    for (const std::uint64_t bytes : kSlateSizes) {
-      TUTTI_TRY(sample("slates", bytes, 1, [&] { return all_reduce(plain_.data(), bytes, Algorithm::kOneShot); }));
+    for (const std::uint64_t bytes : kMailboxSizes) {
+      TUTTI_TRY(sample("mailboxes", bytes, 1, [&] { return all_reduce(plain_.data(), bytes, Algorithm::kOneShot); }));
     }
     auto registered = Buffer::create(communicator_, MemoryKind::kRegistered, nullptr, kBufferBytes);
     if (!registered) return registered.error();

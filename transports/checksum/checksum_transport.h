@@ -2,8 +2,8 @@
 // value in its slot, the receiver looks at it before it shows the message: a bit that was flipped between the two, in a
 // slot, a kernel's buffer, a card or a cable, is Arrival::kDamaged, and ReceiveConnection::damage() names the hop.
 //
-// All values go through slots: memory is not registered with it, there are no slates, and nobody uses another's memory,
-// since what goes there passes no message. Boards, datagrams and set-up are not summed. Thread-safety as in
+// All values go through slots: memory is not registered with it, there are no mailboxes, and nobody uses another's
+// memory, since what goes there passes no message. Boards, datagrams and set-up are not summed. Thread-safety as in
 // transport.h.
 #pragma once
 

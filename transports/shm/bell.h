@@ -33,8 +33,8 @@ class Ringer {
     const std::uint32_t sleeper = bell_->sleepers.load(std::memory_order_seq_cst);
     if (sleeper != kAwake) wake(sleeper);
   }
-  // The same for a slate that `writer` has written, which others than its readers need not be woken by.
-  void ring_for_slate(std::uint32_t writer) const {
+  // The same for a mailbox that `writer` has written, which others than its readers need not be woken by.
+  void ring_for_mailbox(std::uint32_t writer) const {
     const std::uint32_t sleeper = bell_->sleepers.load(std::memory_order_seq_cst);
     if (sleeper == kAwake) return;
     const std::uint32_t awaited = bell_->awaited.load(std::memory_order_relaxed);  // stored before the owner armed

@@ -15,7 +15,7 @@ constexpr std::size_t kBoardOffset = kLine;
 constexpr std::size_t kBellOffset = kBoardOffset + sizeof(Board);
 static_assert(kBellOffset + sizeof(Bell) <= kHeaderBytes);
 constexpr std::size_t kRoomsOffset = kHeaderBytes;
-constexpr std::size_t kLongRoomsOffset = kRoomsOffset + kSlates * kSlateBytes;
+constexpr std::size_t kLongRoomsOffset = kRoomsOffset + kMailboxes * kMailboxBytes;
 constexpr std::size_t kCommonsOffset = kLongRoomsOffset + kLongRooms * kLongRoomBytes;
 constexpr std::size_t kMarksOffset = kCommonsOffset + sizeof(Commons);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
@@ -66,7 +66,7 @@ CallTag AtomicTag::load() const {
 
 std::size_t SegmentShape::inbox_bytes() const { return control_bytes(slots) + std::size_t{slots} * slot_bytes; }
 std::size_t SegmentShape::inboxes_offset() const {
-  return whole_pages(kMarksOffset + kSlates * ranks * sizeof(SlateMark));
+  return whole_pages(kMarksOffset + kMailboxes * ranks * sizeof(MailboxMark));
 }
 std::size_t SegmentShape::bytes() const { return inboxes_offset() + inbox_bytes() * ranks * kMaxLanes; }
 
@@ -116,12 +116,14 @@ const SegmentHeader& Segment::header() const { return *in_first_page<SegmentHead
 Board& Segment::board() const { return *in_first_page<Board>(mapping_, kBoardOffset); }
 Bell& Segment::bell() const { return *in_first_page<Bell>(mapping_, kBellOffset); }
 Commons& Segment::commons() const { return *at<Commons>(mapping_, kCommonsOffset); }
-std::byte* Segment::room(std::size_t slate) const { return mapping_->data() + kRoomsOffset + slate * kSlateBytes; }
+std::byte* Segment::room(std::size_t mailbox) const {
+  return mapping_->data() + kRoomsOffset + mailbox * kMailboxBytes;
+}
 std::byte* Segment::long_room(std::size_t which) const {
   return mapping_->data() + kLongRoomsOffset + which * kLongRoomBytes;
 }
-SlateMark* Segment::marks(std::size_t slate) const {
-  return at<SlateMark>(mapping_, kMarksOffset + slate * shape_.ranks * sizeof(SlateMark));
+MailboxMark* Segment::marks(std::size_t mailbox) const {
+  return at<MailboxMark>(mapping_, kMarksOffset + mailbox * shape_.ranks * sizeof(MailboxMark));
 }
 
 Inbox Segment::inbox(std::uint32_t peer, std::uint16_t lane) const {

@@ -1,8 +1,8 @@
 // Segment: the shared memory that one rank owns and all ranks of its machine map. It holds the rank's status board, its
-// doorbell, its slates, and one inbox per (peer, lane): the receiving half of every connection to this rank. Rank 0's
-// holds the slates' marks of all ranks, too.
+// doorbell, its mailboxes, and one inbox per (peer, lane): the receiving half of every connection to this rank. Rank
+// 0's holds the mailboxes' marks of all ranks, too.
 //
-// Who writes what: board, slates and `consumed` counters the owner; marks the rank whose they are; descriptors and
+// Who writes what: board, mailboxes and `consumed` counters the owner; marks the rank whose they are; descriptors and
 // slots of inbox (peer, lane) that peer; the doorbell anybody. All of it is atomics, or bytes handed over by one.
 // Sparse: pages that nobody touches cost nothing.
 #pragma once
@@ -59,7 +59,7 @@ struct FailureRecord {
 };
 inline constexpr std::uint64_t kFailureRecords = 8;
 
-inline constexpr std::uint64_t kCallRecords = 2 * kSlates;  // more than a root may run ahead
+inline constexpr std::uint64_t kCallRecords = 2 * kMailboxes;  // more than a root may run ahead
 
 // Written by the owner only. `changing`, then the output, then `entered`: a reader that finds both the same before and
 // after it read the output has read that of call `entered`.
@@ -79,7 +79,7 @@ static_assert(sizeof(Board) == (3 + kCallRecords / 2) * kLine);
 struct alignas(kLine) Bell {
   std::atomic<std::uint32_t> rings;     // futex word
   std::atomic<std::uint32_t> sleepers;  // while the owner is armed, how it wants to be woken: see bell.h
-  std::atomic<std::uint32_t> awaited;   // whose slate the owner waits for, plus 1; 0: anybody's
+  std::atomic<std::uint32_t> awaited;   // whose mailbox the owner waits for, plus 1; 0: anybody's
 };
 static_assert(sizeof(Bell) == kLine);
 
@@ -132,9 +132,9 @@ class Segment {
   const SegmentHeader& header() const;
   Board& board() const;
   Bell& bell() const;
-  Commons& commons() const;                   // that of rank 0's segment is the one in use
-  SlateMark* marks(std::size_t slate) const;  // [ranks], likewise
-  std::byte* room(std::size_t slate) const;   // the owner's, kSlateBytes long
+  Commons& commons() const;                       // that of rank 0's segment is the one in use
+  MailboxMark* marks(std::size_t mailbox) const;  // [ranks], likewise
+  std::byte* room(std::size_t mailbox) const;     // the owner's, kMailboxBytes long
   std::byte* long_room(std::size_t which) const;
   Inbox inbox(std::uint32_t peer, std::uint16_t lane) const;
 

@@ -127,14 +127,15 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
     transport->segments_.push_back(std::move(*opened));
     if (peer != rank) transport->peers_.push_back(transport->ringer(peer));
   }
-  transport->slates_.ranks = shape.ranks;
-  for (std::size_t slate = 0; slate < kSlates; ++slate) {
-    transport->slates_.marks[slate] = transport->segments_[0].marks(slate);
-    for (const Segment& segment : transport->segments_) transport->slates_.rooms[slate].push_back(segment.room(slate));
+  transport->mailboxes_.ranks = shape.ranks;
+  for (std::size_t mailbox = 0; mailbox < kMailboxes; ++mailbox) {
+    transport->mailboxes_.marks[mailbox] = transport->segments_[0].marks(mailbox);
+    for (const Segment& segment : transport->segments_)
+      transport->mailboxes_.rooms[mailbox].push_back(segment.room(mailbox));
   }
   for (std::size_t which = 0; which < kLongRooms; ++which) {
     for (const Segment& segment : transport->segments_) {
-      transport->slates_.long_rooms[which].push_back(segment.long_room(which));
+      transport->mailboxes_.long_rooms[which].push_back(segment.long_room(which));
     }
   }
   transport->doorbell_.count_in(transport->segments_[0]);
@@ -183,10 +184,10 @@ Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint3
 
 void ShmTransport::ring_sleepers(std::uint32_t rank) {
   if (segments_[0].commons().sleepers.load(std::memory_order_seq_cst) == 0) return;
-  for (const Ringer& peer : peers_) peer.ring_for_slate(rank);
+  for (const Ringer& peer : peers_) peer.ring_for_mailbox(rank);
 }
 
-void ShmTransport::await_slate(std::uint32_t rank) {
+void ShmTransport::await_mailbox(std::uint32_t rank) {
   segments_[rank_].bell().awaited.store(rank == kAnyRank ? 0 : rank + 1, std::memory_order_relaxed);
 }
 

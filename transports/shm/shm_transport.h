@@ -88,9 +88,9 @@ class ShmTransport final : public Transport {
   WindowRef find_window(const void* data, std::size_t bytes) override;
   Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override;
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
-  const Slates* slates() const override { return &slates_; }
+  const ShmMailboxes* mailboxes() const override { return &mailboxes_; }
   void ring_sleepers(std::uint32_t rank) override;
-  void await_slate(std::uint32_t rank) override;
+  void await_mailbox(std::uint32_t rank) override;
   std::optional<std::byte*> peer_memory(std::uint32_t peer, std::size_t which, const WindowRef& place,
                                         std::uint64_t bytes) override;
   std::optional<MemoryLoss> take_memory_loss(std::uint32_t peer, std::uint32_t window) override {
@@ -134,7 +134,7 @@ class ShmTransport final : public Transport {
   OwnSegment own_;
   std::vector<Segment> segments_;           // by rank
   std::vector<std::uint32_t> segment_ids_;  // by rank, as their owners offer them
-  Slates slates_;
+  ShmMailboxes mailboxes_;
   struct PeerWindow {
     std::uint32_t id = 0;
     std::shared_ptr<Mapping> mapping;  // kept alive as long as it is the one asked for

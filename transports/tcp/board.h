@@ -100,7 +100,7 @@ class PeerBoard {
 
  private:
   static constexpr std::size_t kFrameBytes = kHeaderBytes + sizeof(StateRecord);
-  static constexpr std::size_t kCalls = 2 * kSlates;  // remembered, as on the boards in shared memory
+  static constexpr std::size_t kCalls = 2 * kMailboxes;  // remembered, as on the boards in shared memory
   static constexpr std::size_t kFailures = 8;
   struct Failure {
     std::uint64_t sequence = 0;

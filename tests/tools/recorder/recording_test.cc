@@ -107,7 +107,7 @@ TEST(Recording, WhatIsWrittenIsRead) {
   for (std::uint64_t sequence = 1; sequence <= 20; ++sequence) {
     recorder->end(recorder->begin(tag_of(sequence), recording::Way::kDirect), recorder->now());
   }
-  recorder->end(recorder->begin(tag_of(21), recording::Way::kSlates), 0);
+  recorder->end(recorder->begin(tag_of(21), recording::Way::kMailboxes), 0);
   const std::uint64_t send = recorder->begin(tag_of(7), recording::Way::kTransfers, recording::kSends);
   recorder->add(send, 4096, 2, 3);
   const Error error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, 2, "rank 2 is gone"};
@@ -139,7 +139,7 @@ TEST(Recording, WhatIsWrittenIsRead) {
 TEST(Recording, OnlyTheWaitOfTheCallUnderWayCounts) {
   const Folder folder;
   const auto recorder = recorder_in(folder);
-  const std::uint64_t first = recorder->begin(tag_of(1), recording::Way::kSlates);
+  const std::uint64_t first = recorder->begin(tag_of(1), recording::Way::kMailboxes);
   const std::vector<std::uint32_t> waited{2};
   recorder->waits({.serial = first, .sequence = 1, .waited = waited, .absent = waited, .text = "no value"}, 1);
   ASSERT_NE(folder.only().current_wait(), nullptr);
@@ -147,7 +147,7 @@ TEST(Recording, OnlyTheWaitOfTheCallUnderWayCounts) {
   EXPECT_EQ(folder.only().wait->absent, waited);
   recorder->end(first, recorder->now());
   EXPECT_EQ(folder.only().current_wait(), nullptr);
-  recorder->begin(tag_of(2), recording::Way::kSlates);
+  recorder->begin(tag_of(2), recording::Way::kMailboxes);
   EXPECT_EQ(folder.only().current_wait(), nullptr);
 }
 

@@ -46,7 +46,7 @@ TEST(Regret, ItsRowsAreReadBack) {
 }
 
 TEST(TuneMeasurements, AreReadBack) {
-  const std::vector<Measurement> measured{{"memory.one_way", 8, 0.25, 1.5}, {"slates.crowd", 4, 12, 13}};
+  const std::vector<Measurement> measured{{"memory.one_way", 8, 0.25, 1.5}, {"mailboxes.crowd", 4, 12, 13}};
   const auto again = parse_measurements(measurements_csv(measured));
   ASSERT_TRUE(again.ok()) << again.error().message;
   EXPECT_EQ(*again, measured);

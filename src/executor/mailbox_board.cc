@@ -1,4 +1,4 @@
-#include "executor/slate_marks.h"
+#include "executor/mailbox_board.h"
 
 #include <algorithm>
 
@@ -51,24 +51,24 @@ std::uint64_t digest_of(const CallTag& tag) {
 
 }  // namespace
 
-SlateMarks::SlateMarks(std::uint32_t rank, Transport& transport)
-    : rank_(rank), transport_(transport), slates_(*transport.slates()), seen_(slates_.ranks, 0) {
-  TUTTI_ASSERT(rank < slates_.ranks);
+MailboxBoard::MailboxBoard(std::uint32_t rank, Transport& transport)
+    : rank_(rank), transport_(transport), mailboxes_(*transport.mailboxes()), seen_(mailboxes_.ranks, 0) {
+  TUTTI_ASSERT(rank < mailboxes_.ranks);
 }
 
-void SlateMarks::begin(const CallTag& tag) {
+void MailboxBoard::begin(const CallTag& tag) {
   sequence_ = tag.sequence;
   digest_ = digest_of(tag);
-  turn_ = sequence_ % kSlates;
+  turn_ = sequence_ % kMailboxes;
   reader_ = 0;
 }
 
-bool SlateMarks::may_write(bool long_room) {
+bool MailboxBoard::may_write(bool long_room) {
   return all_past(used_[turn_]) && (!long_room || all_past(long_used_[sequence_ % kLongRooms]));
 }
 
 // All others have finished that call.
-bool SlateMarks::all_past(std::uint64_t used) {
+bool MailboxBoard::all_past(std::uint64_t used) {
   if (used == 0 || used < all_entered_) return true;
   for (reader_ = 0; reader_ < ranks(); ++reader_) {
     if (reader_ == rank_ || seen_[reader_] > used) continue;
@@ -78,72 +78,72 @@ bool SlateMarks::all_past(std::uint64_t used) {
   return true;
 }
 
-std::uint64_t SlateMarks::newest_of(std::uint32_t peer) const {
+std::uint64_t MailboxBoard::newest_of(std::uint32_t peer) const {
   std::uint64_t newest = 0;
-  for (const SlateMark* marks : slates_.marks) {
+  for (const MailboxMark* marks : mailboxes_.marks) {
     newest = std::max(newest, marks[peer].number.load(std::memory_order_acquire));
   }
   return newest;
 }
 
-void SlateMarks::open(bool long_room) {
+void MailboxBoard::open(bool long_room) {
   used_[turn_] = sequence_;
   if (long_room) long_used_[sequence_ % kLongRooms] = sequence_;
-  SlateMark& own = mark(rank_);
+  MailboxMark& own = mark(rank_);
   own.number.store(0, std::memory_order_relaxed);
   order_stores(own.number);
   own.digest.store(digest_, std::memory_order_relaxed);
 }
 
-void SlateMarks::close() {
+void MailboxBoard::close() {
   mark(rank_).number.store(sequence_, std::memory_order_seq_cst);  // hands over all of the above; pairs with arm()
   transport_.ring_sleepers(rank_);
 }
 
-void SlateMarks::take_back(std::uint64_t sequence) {
-  const std::size_t turn = sequence % kSlates;
-  if (used_[turn] == sequence) slates_.marks[turn][rank_].number.store(0, std::memory_order_seq_cst);
+void MailboxBoard::take_back(std::uint64_t sequence) {
+  const std::size_t turn = sequence % kMailboxes;
+  if (used_[turn] == sequence) mailboxes_.marks[turn][rank_].number.store(0, std::memory_order_seq_cst);
 }
 
-void SlateMarks::fetch_next(std::uint64_t bytes) const {
-  const std::size_t next = (turn_ + 1) % kSlates;
-  fetch_for_writing(&slates_.marks[next][rank_]);
-  if (bytes > sizeof(SlateMark::payload)) fetch_all_for_writing(slates_.rooms[next][rank_], bytes);
+void MailboxBoard::fetch_next(std::uint64_t bytes) const {
+  const std::size_t next = (turn_ + 1) % kMailboxes;
+  fetch_for_writing(&mailboxes_.marks[next][rank_]);
+  if (bytes > sizeof(MailboxMark::payload)) fetch_all_for_writing(mailboxes_.rooms[next][rank_], bytes);
 }
 
-void SlateMarks::fetch_next_long(std::uint64_t bytes) const {
+void MailboxBoard::fetch_next_long(std::uint64_t bytes) const {
   fetch_next(0);
-  fetch_all_for_writing(slates_.long_rooms[(sequence_ + 1) % kLongRooms][rank_], bytes);
+  fetch_all_for_writing(mailboxes_.long_rooms[(sequence_ + 1) % kLongRooms][rank_], bytes);
 }
 
-SlateMarks::Sight SlateMarks::look(std::uint32_t peer) const {
-  const SlateMark& its = mark(peer);
+MailboxBoard::Sight MailboxBoard::look(std::uint32_t peer) const {
+  const MailboxMark& its = mark(peer);
   if (its.number.load(std::memory_order_seq_cst) != sequence_) return Sight::kNothing;
   if (its.digest.load(std::memory_order_relaxed) == digest_) return Sight::kThere;
   return holds(peer) ? Sight::kOther : Sight::kNothing;
 }
 
-std::optional<std::uint32_t> SlateMarks::disagreement() const {
+std::optional<std::uint32_t> MailboxBoard::disagreement() const {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     if (peer != rank_ && look(peer) == Sight::kOther) return peer;
   }
   return std::nullopt;
 }
 
-void SlateMarks::show_tag(const CallTag& tag) {
+void MailboxBoard::show_tag(const CallTag& tag) {
   begin(tag);
   if (!may_write()) return;
   open();
   close();
 }
 
-bool SlateMarks::holds(std::uint32_t peer) const {
+bool MailboxBoard::holds(std::uint32_t peer) const {
   order_loads();
   return mark(peer).number.load(std::memory_order_seq_cst) == sequence_;
 }
 
 // A rank that was stopped within a call that has failed since must not undo what stands there for a later one.
-bool SlateMarks::claim(std::uint32_t part_of) {
+bool MailboxBoard::claim(std::uint32_t part_of) {
   std::atomic<std::uint64_t>& claimed = mark(part_of).claimed;
   std::uint64_t seen = claimed.load(std::memory_order_relaxed);
   if (seen >= sequence_ || !claimed.compare_exchange_strong(seen, sequence_, std::memory_order_acq_rel)) return false;
@@ -151,26 +151,26 @@ bool SlateMarks::claim(std::uint32_t part_of) {
   return true;
 }
 
-void SlateMarks::say_finished(std::uint32_t part_of) {
+void MailboxBoard::say_finished(std::uint32_t part_of) {
   std::atomic<std::uint64_t>& finished = mark(part_of).finished;
   std::uint64_t seen = finished.load(std::memory_order_relaxed);
   if (seen < sequence_) finished.compare_exchange_strong(seen, sequence_, std::memory_order_seq_cst);
   transport_.ring_sleepers(part_of);
 }
 
-void SlateMarks::note_step(std::uint32_t part_of) { mark(part_of).steps.fetch_add(1, std::memory_order_relaxed); }
+void MailboxBoard::note_step(std::uint32_t part_of) { mark(part_of).steps.fetch_add(1, std::memory_order_relaxed); }
 
-std::uint64_t SlateMarks::steps_of(std::uint32_t part_of) const {
+std::uint64_t MailboxBoard::steps_of(std::uint32_t part_of) const {
   return mark(part_of).steps.load(std::memory_order_relaxed);
 }
 
 // Others write it: what is no rank is not passed on, because callers use it as an index.
-std::uint32_t SlateMarks::claimer(std::uint32_t part_of) const {
+std::uint32_t MailboxBoard::claimer(std::uint32_t part_of) const {
   const std::uint32_t claimer = mark(part_of).claimer.load(std::memory_order_relaxed);
   return claimer < ranks() ? claimer : part_of;
 }
 
-bool SlateMarks::has_finished(std::uint32_t peer) const {
+bool MailboxBoard::has_finished(std::uint32_t peer) const {
   return mark(peer).finished.load(std::memory_order_seq_cst) == sequence_;
 }
 

@@ -1,5 +1,5 @@
-// Calls short enough for slates: the same bits as the plans that they stand for, in step with all other calls, and told
-// in the same words when ranks disagree or stay away.
+// Calls short enough for mailboxes: the same bits as the plans that they stand for, in step with all other calls, and
+// told in the same words when ranks disagree or stay away.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,8 +66,8 @@ std::vector<Bytes> outputs_of(Communicators& ranks, const Shape& shape) {
   return outputs;
 }
 
-TEST(Slates, GiveTheBitsOfThePlansThatTheyStandFor) {
-  Communicators by_slates = make_ranks(4);
+TEST(ShmMailboxes, GiveTheBitsOfThePlansThatTheyStandFor) {
+  Communicators by_mailbox = make_ranks(4);
   Communicators by_messages = make_world(kWorlds[1], 4);
   for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter, Kind::kAllGather, Kind::kAllToAll,
                           Kind::kBroadcast, Kind::kGather, Kind::kScatter}) {
@@ -77,7 +77,7 @@ TEST(Slates, GiveTheBitsOfThePlansThatTheyStandFor) {
            {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg, ReduceOp::kPreMulSum}) {
         for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kMostShownBytes / 4 / size_of(type)}) {
           const Shape shape{.kind = kind, .count = count, .type = type, .op = op};
-          EXPECT_EQ(outputs_of(by_slates, shape), outputs_of(by_messages, shape))
+          EXPECT_EQ(outputs_of(by_mailbox, shape), outputs_of(by_messages, shape))
               << to_string(kind) << " " << to_string(type) << " " << to_string(op) << " " << count;
         }
         if (kind != Kind::kAllReduce && kind != Kind::kReduce && kind != Kind::kReduceScatter) break;
@@ -86,9 +86,9 @@ TEST(Slates, GiveTheBitsOfThePlansThatTheyStandFor) {
   }
 }
 
-// A root that only sends runs ahead of its readers, and calls with and without slates take turns, so that a slate comes
-// to be used by two calls in a row.
-TEST(Slates, AreNotWrittenBeforeTheLastReaderIsDone) {
+// A root that only sends runs ahead of its readers, and calls with and without mailboxes take turns, so that a mailbox
+// comes to be used by two calls in a row.
+TEST(ShmMailboxes, AreNotWrittenBeforeTheLastReaderIsDone) {
   constexpr int kRounds = 3000;
   Communicators ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -115,9 +115,9 @@ TEST(Slates, AreNotWrittenBeforeTheLastReaderIsDone) {
   });
 }
 
-TEST(Slates, DisagreementIsNamedAndTheNextCallsAreInStep) {
+TEST(ShmMailboxes, DisagreementIsNamedAndTheNextCallsAreInStep) {
   Communicators ranks = make_ranks(2);
-  for (const std::size_t other : {std::size_t{3}, kMostShownBytes}) {  // by a slate as well, and by messages
+  for (const std::size_t other : {std::size_t{3}, kMostShownBytes}) {  // by a mailbox as well, and by messages
     std::atomic<int> told = 0;
     on_every_rank(ranks, [&](Communicator& rank) {
       std::vector<float> data(2 * kMostShownBytes, 1.0f);
@@ -142,7 +142,7 @@ TEST(Slates, DisagreementIsNamedAndTheNextCallsAreInStep) {
   });
 }
 
-TEST(Slates, WhoStaysAwayIsNamedAndMayComeBackLater) {
+TEST(ShmMailboxes, WhoStaysAwayIsNamedAndMayComeBackLater) {
   Communicators ranks = make_ranks(3);
   std::barrier others_gave_up(3);
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -166,7 +166,7 @@ TEST(Slates, WhoStaysAwayIsNamedAndMayComeBackLater) {
 }
 
 // Other threads of the rank send, receive, start work and finalize while a short call waits.
-TEST(Slates, OtherThreadsAreServedWhileAShortCallWaits) {
+TEST(ShmMailboxes, OtherThreadsAreServedWhileAShortCallWaits) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
     std::thread beside([&rank] {
@@ -207,8 +207,8 @@ TEST(Slates, OtherThreadsAreServedWhileAShortCallWaits) {
   });
 }
 
-// What the turns of the slates count on: an empty call, too, ends only when all have entered it.
-TEST(Slates, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
+// What the turns of the mailboxes count on: an empty call, too, ends only when all have entered it.
+TEST(ShmMailboxes, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
     if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -222,9 +222,9 @@ TEST(Slates, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
   });
 }
 
-// Roots and those that only send run ahead as far as slates and long rooms let them, in turns that differ from rank to
-// rank: nothing is overwritten that somebody has still to read.
-TEST(Slates, RanksThatRunAheadOverwriteNothing) {
+// Roots and those that only send run ahead as far as mailboxes and long rooms let them, in turns that differ from rank
+// to rank: nothing is overwritten that somebody has still to read.
+TEST(ShmMailboxes, RanksThatRunAheadOverwriteNothing) {
   constexpr std::uint32_t kRanks = 4;
   constexpr int kCalls = 3000;
   Communicators ranks = make_ranks(kRanks, patience(), "off");
@@ -259,7 +259,7 @@ TEST(Slates, RanksThatRunAheadOverwriteNothing) {
   });
 }
 
-TEST(Slates, AnAbortEndsAWaitingShortCall) {
+TEST(ShmMailboxes, AnAbortEndsAWaitingShortCall) {
   Communicators ranks = make_ranks(2);
   std::thread aborts([&ranks] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -273,7 +273,7 @@ TEST(Slates, AnAbortEndsAWaitingShortCall) {
 }
 
 // What another thread starts while a short call waits is begun when that is done, though nobody waits for it.
-TEST(Slates, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
+TEST(ShmMailboxes, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
   constexpr std::uint32_t kRounds = 1500;
   Communicators ranks = make_ranks(2);
   std::atomic<bool> failed = false;
@@ -311,8 +311,8 @@ TEST(Slates, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
   EXPECT_FALSE(failed);
 }
 
-// A root that ran ahead, by slates and by messages, is still told of with what it meant.
-TEST(Slates, DisagreementWithARootFarAheadIsTold) {
+// A root that ran ahead, by mailboxes and by messages, is still told of with what it meant.
+TEST(ShmMailboxes, DisagreementWithARootFarAheadIsTold) {
   constexpr std::size_t kLong = 2 * kMostShownBytes / sizeof(float);
   Communicators ranks = make_ranks(2, scaled(std::chrono::milliseconds(1500)));
   on_every_rank(ranks, [](Communicator& rank) {
@@ -337,7 +337,7 @@ TEST(Slates, DisagreementWithARootFarAheadIsTold) {
 
 // A rank whose peer is always late finds out that spinning does not pay, though the call is first waited for in other
 // ways than the rest of it.
-TEST(Slates, SpinningThatDoesNotPayIsGivenUp) {
+TEST(ShmMailboxes, SpinningThatDoesNotPayIsGivenUp) {
   constexpr WaitLimits kLimits{.spins = 2000, .yields = 100};
   auto transports = shm_ranks({.ranks = 2}, in_process_exchanges(2));
   const auto clock = std::make_shared<SteadyClock>();                 // as ranks of one process share it

@@ -1,7 +1,7 @@
-// DirectRun: a collective without messages, over memory of other ranks that this rank can use: registered, or private
-// where the transport can attach to it. Ranks show in their slates where their inputs and outputs lie; then each does
-// its part: loads what it needs and stores results where they belong. It says that it has done so, and ranks whose
-// memory others use wait for that.
+// SingleCopyCollective: a collective without messages, over memory of other ranks that this rank can use: registered,
+// or private where the transport can attach to it. Ranks show in their mailboxes where their inputs and outputs lie;
+// then each does its part: loads what it needs and stores results where they belong. It says that it has done so, and
+// ranks whose memory others use wait for that.
 //
 //   all-reduce, reduce, reduce-scatter   each rank sums its share of all inputs in rank order: as many bytes loaded and
 //                                        stored as there can be least, two looks at each other. Of the first two a rank
@@ -12,10 +12,10 @@
 //   all-gather, all-to-all               each rank copies what it wants
 //
 // It stands for the two-shot plan of an all-reduce and the direct plans of the others, and gives the same bits. Ranks
-// need not agree about memory: one whose memory cannot be used copies a short input into its slate's room, for sums,
+// need not agree about memory: one whose memory cannot be used copies a short input into its mailbox's room, for sums,
 // and fetches its output from where the others have left it in theirs; where it is long, it shows that, and then all
-// that need it run the plan, that one without waiting for the others' slates. Where the root would only help, it does
-// not.
+// that need it run the plan, that one without waiting for the others' mailboxes. Where the root would only help, it
+// does not.
 //
 // A rank that gives the call up takes its mark back before its memory goes back to the user, and waits for ranks that
 // are inside (Engine::finish); the others look at the marks before each part of what they do.
@@ -27,8 +27,8 @@
 #include <string>
 #include <vector>
 
-#include "executor/running.h"
-#include "executor/slate_marks.h"
+#include "executor/collective_task.h"
+#include "executor/mailbox_board.h"
 #include "plan/plan.h"
 
 namespace tutti {
@@ -38,15 +38,15 @@ namespace tutti {
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
                           std::uint32_t cores);
 
-class DirectRun final : public Running {
+class SingleCopyCollective final : public CollectiveTask {
  public:
   // Both outlive it. `cores`: as above.
-  DirectRun(SlateMarks& marks, Transport& transport, std::uint32_t cores);
+  SingleCopyCollective(MailboxBoard& marks, Transport& transport, std::uint32_t cores);
 
   // Whether a call tries this way: the same on all ranks that agree about the call.
   static bool takes(const Collective& collective, Algorithm algorithm, ReduceOp op);
   // Runs the plan where memory cannot be used. Set before start().
-  void set_plan(Running& plan) { plan_ = &plan; }
+  void set_plan(CollectiveTask& plan) { plan_ = &plan; }
 
   void start(const Call& call) override;
   WindowRef offered(const Call& call) const override { return plan_->offered(call); }
@@ -120,16 +120,16 @@ class DirectRun final : public Running {
   std::byte* scratch(std::uint32_t of) { return scratch_begin_ + of * tile_bytes_; }
   bool all_finished();
 
-  SlateMarks& marks_;
+  MailboxBoard& marks_;
   Transport& transport_;
   const std::uint32_t cores_;
-  Running* plan_ = nullptr;
+  CollectiveTask* plan_ = nullptr;
   Call call_;
   CollectiveKind kind_ = CollectiveKind::kAllReduce;
   std::uint64_t block_bytes_ = 0;  // of one rank's block, the whole where there are no blocks
   Phase phase_ = Phase::kDone;
   std::uint32_t next_ = 0;          // the first rank not known to have come as far as is waited for
-  std::vector<std::int32_t> cpus_;  // by rank: where it was when it wrote its slate
+  std::vector<std::int32_t> cpus_;  // by rank: where it was when it wrote its mailbox
   std::uint32_t part_of_ = 0;       // the rank whose part this one does
   std::vector<bool> summed_;        // by rank: this one did its share
   bool crowded_ = false;            // ranks share cores: one does the others' parts

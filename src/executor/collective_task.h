@@ -1,5 +1,5 @@
-// Running: one call under way, as the engine drives it. Two kinds: Execution (bytes.h) runs a plan over connections,
-// SlateRun (slate.h) shows short values to all ranks at once. Belongs to the driver.
+// CollectiveTask: one call under way, as the engine drives it. Two kinds: PlanExecution (bytes.h) runs a plan over
+// connections, InlineCollective (mailbox.h) shows short values to all ranks at once. Belongs to the driver.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,9 @@ struct BadMessage {
   MemoryLoss loss{};                  // for kUnmapped: of the peer's memory
 };
 
-class Running {
+class CollectiveTask {
  public:
-  virtual ~Running() = default;
+  virtual ~CollectiveTask() = default;
   // The next call. What it points to stays as it is until the call is done or given up.
   virtual void start(const Call& call) = 0;
   // The output that peers may store to in that call.

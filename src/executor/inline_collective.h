@@ -1,9 +1,9 @@
-// SlateRun: a collective on a few bytes, without a plan, messages and credits. Every rank writes what it contributes
-// into its slate (transport.h), which all others read in place; whoever has seen all that it needs is done. One cache
-// line each way where the value fits into one.
+// InlineCollective: a collective on a few bytes, without a plan, messages and credits. Every rank writes what it
+// contributes into its mailbox (transport.h), which all others read in place; whoever has seen all that it needs is
+// done. One cache line each way where the value fits into one.
 //
 // It stands for the one-shot and direct plans of the same collective and gives the same bits: sums in rank order, in
-// one go (tests/communicator/slates_test.cc compares the two).
+// one go (tests/communicator/inline_collective_test.cc compares the two).
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@
 #include <string>
 #include <vector>
 
-#include "executor/running.h"
-#include "executor/slate_marks.h"
+#include "executor/collective_task.h"
+#include "executor/mailbox_board.h"
 #include "kernels/cpu/reduce.h"
 #include "plan/plan.h"
 
 namespace tutti {
 
-// Up to here a value goes through slates where all ranks read all of them, or through as many bytes of one slate.
+// Up to here a value goes through mailboxes where all ranks read all of them, or through as many bytes of one mailbox.
 // Measured, see docs/decisions/0010.
-inline constexpr std::uint64_t kMostShownBytes = kSlateBytes;
+inline constexpr std::uint64_t kMostShownBytes = kMailboxBytes;
 
-class SlateRun final : public Running {
+class InlineCollective final : public CollectiveTask {
  public:
   // `marks` outlives it.
-  explicit SlateRun(SlateMarks& marks);
+  explicit InlineCollective(MailboxBoard& marks);
 
   // Whether a call goes this way: the same on all ranks that agree about the call. `bytes`: of one block.
   static bool takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes);
@@ -45,7 +45,7 @@ class SlateRun final : public Running {
   std::uint32_t rank() const { return marks_.rank(); }
   std::uint32_t ranks() const { return marks_.ranks(); }
   std::byte* payload_of(std::uint32_t who) const {
-    return shown_bytes_ <= sizeof(SlateMark::payload) ? marks_.mark(who).payload.data() : marks_.room(who);
+    return shown_bytes_ <= sizeof(MailboxMark::payload) ? marks_.mark(who).payload.data() : marks_.room(who);
   }
   const std::byte* shown_by(std::uint32_t who) const;
   bool needs(std::uint32_t peer) const;
@@ -56,7 +56,7 @@ class SlateRun final : public Running {
   void gather(std::uint64_t first_byte);
   void copy(const std::byte* from, std::byte* to) const;
 
-  SlateMarks& marks_;
+  MailboxBoard& marks_;
   Call call_;
   CollectiveKind kind_ = CollectiveKind::kBarrier;
   std::uint64_t bytes_ = 0;        // of one block

@@ -1,7 +1,7 @@
-// SlateMarks: whose turn it is with the slates of transport.h. Shared by the runs that use them (slate.h, direct.h),
-// one call after another; belongs to the driver.
+// MailboxBoard: whose turn it is with the mailboxes of transport.h. Shared by the runs that use them (mailbox.h,
+// direct.h), one call after another; belongs to the driver.
 //
-// Calls take the slates in turn, by sequence number. A slate's owner may write it again only when all others have
+// Calls take the mailboxes in turn, by sequence number. A mailbox's owner may write it again only when all others have
 // finished the call that it was written for before: they have if they have come to a later one. Whoever has finished a
 // call in which all ranks wait for all has seen that; otherwise (a broadcast's root) it looks before it writes. The
 // same holds for the long rooms, of which there are fewer.
@@ -18,14 +18,14 @@
 
 namespace tutti {
 
-class SlateMarks {
+class MailboxBoard {
  public:
-  // transport.slates() is not null. `transport` outlives it.
-  SlateMarks(std::uint32_t rank, Transport& transport);
+  // transport.mailboxes() is not null. `transport` outlives it.
+  MailboxBoard(std::uint32_t rank, Transport& transport);
 
   std::uint32_t rank() const { return rank_; }
-  std::uint32_t ranks() const { return slates_.ranks; }
-  // The next call that uses slates.
+  std::uint32_t ranks() const { return mailboxes_.ranks; }
+  // The next call that uses mailboxes.
   void begin(const CallTag& tag);
   // All ranks have entered that call.
   void note_all_entered(std::uint64_t sequence) { all_entered_ = sequence; }
@@ -39,9 +39,9 @@ class SlateMarks {
   // The mark of that call, if it was written. Whoever looks from now on sees nothing; seq_cst, so a peer that has not
   // seen it stored its `entered` before.
   void take_back(std::uint64_t sequence);
-  std::byte* room(std::uint32_t of) const { return slates_.rooms[turn_][of]; }
-  std::byte* long_room(std::uint32_t of) const { return slates_.long_rooms[sequence_ % kLongRooms][of]; }
-  SlateMark& mark(std::uint32_t of) const { return slates_.marks[turn_][of]; }
+  std::byte* room(std::uint32_t of) const { return mailboxes_.rooms[turn_][of]; }
+  std::byte* long_room(std::uint32_t of) const { return mailboxes_.long_rooms[sequence_ % kLongRooms][of]; }
+  MailboxMark& mark(std::uint32_t of) const { return mailboxes_.marks[turn_][of]; }
 
   // After a call: the lines of the next one, with a value as long, are fetched for writing while nobody waits for
   // them. The others have read what stands there.
@@ -69,9 +69,9 @@ class SlateMarks {
   void note_step(std::uint32_t part_of);
   std::uint64_t steps_of(std::uint32_t part_of) const;
 
-  // Whom this rank waits for: nobody else's slate wakes it.
+  // Whom this rank waits for: nobody else's mailbox wakes it.
   void await(std::uint32_t peer) {
-    if (peer != awaited_) transport_.await_slate(awaited_ = peer);
+    if (peer != awaited_) transport_.await_mailbox(awaited_ = peer);
   }
 
  private:
@@ -80,11 +80,11 @@ class SlateMarks {
 
   const std::uint32_t rank_;
   Transport& transport_;
-  const Slates& slates_;
+  const ShmMailboxes& mailboxes_;
   std::uint64_t sequence_ = 0;
   std::uint64_t digest_ = 0;                           // of the call's tag
-  std::size_t turn_ = 0;                               // which of the slates
-  std::array<std::uint64_t, kSlates> used_{};          // by slate: the call that it was written for last
+  std::size_t turn_ = 0;                               // which of the mailboxes
+  std::array<std::uint64_t, kMailboxes> used_{};       // by mailbox: the call that it was written for last
   std::array<std::uint64_t, kLongRooms> long_used_{};  // likewise
   std::vector<std::uint64_t> seen_;                    // by rank: the last call that it is known to have come to
   std::uint64_t all_entered_ = 0;                      // the last call that all ranks are known to have entered

@@ -1,4 +1,4 @@
-#include "executor/bytes.h"
+#include "executor/plan_execution.h"
 
 #include <fmt/format.h>
 
@@ -22,44 +22,44 @@ kernels::Reduction copying() {
 }  // namespace
 
 // The evaluator's domain of bytes, for one channel of this rank.
-class Execution::Domain {
+class PlanExecution::Domain {
  public:
-  Domain(Execution& execution, std::size_t channel)
-      : execution_(execution),
+  Domain(PlanExecution& execution, std::size_t channel)
+      : plan_execution_(execution),
         program_(execution.plan_.program.channels[channel]),
         bound_(execution.plan_.channels[channel]),
         cursor_(execution.cursors_[channel]) {}
 
   bool receive_ready(std::uint16_t port) {
-    if (execution_.bad_) return false;  // the step before this one failed: nothing runs after it
+    if (plan_execution_.bad_) return false;  // the step before this one failed: nothing runs after it
     const BoundPort& from = bound_.ports[port];
     const Arrival arrival =
-        from.receive->arrival(execution_.call_.tag, from.by_memory ? place() : std::span<std::byte>());
+        from.receive->arrival(plan_execution_.call_.tag, from.by_memory ? place() : std::span<std::byte>());
     if (arrival == Arrival::kMessage) return true;
     if (arrival != Arrival::kNothing) report(port, arrival);
     return false;
   }
-  bool send_ready(std::uint16_t port) { return !execution_.bad_ && bound_.ports[port].send->ready(); }
+  bool send_ready(std::uint16_t port) { return !plan_execution_.bad_ && bound_.ports[port].send->ready(); }
   bool reached(std::uint16_t channel, std::uint32_t step, std::uint64_t tile) {
-    const Cursor& cursor = execution_.cursors_[channel];
+    const Cursor& cursor = plan_execution_.cursors_[channel];
     return cursor.tile > tile || (cursor.tile == tile && cursor.step > step);
   }
   void apply(const Channel& channel, const Step& step, std::uint64_t tile);
 
  private:
   void report(std::uint16_t port, Arrival kind) {
-    if (execution_.bad_) return;  // the first is the cause
+    if (plan_execution_.bad_) return;  // the first is the cause
     ReceiveConnection& connection = *bound_.ports[port].receive;
-    execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer,
-                                 .kind = kind,
-                                 .tag = connection.mismatched_tag(),
-                                 .damage = connection.damage(),
-                                 .loss = connection.loss()};
+    plan_execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer,
+                                      .kind = kind,
+                                      .tag = connection.mismatched_tag(),
+                                      .damage = connection.damage(),
+                                      .loss = connection.loss()};
   }
-  std::size_t element_bytes() const { return execution_.call_.element_bytes; }
+  std::size_t element_bytes() const { return plan_execution_.call_.element_bytes; }
   Extent extent(const Slice& slice, std::uint64_t tile) const {
-    return slice.space == Space::kInput ? execution_.layout_->input(tile, slice.chunk)
-                                        : execution_.layout_->output(tile, slice.chunk);
+    return slice.space == Space::kInput ? plan_execution_.layout_->input(tile, slice.chunk)
+                                        : plan_execution_.layout_->output(tile, slice.chunk);
   }
   std::span<std::byte> place();
   std::uint64_t bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const;
@@ -78,67 +78,69 @@ class Execution::Domain {
   void aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const;
   void post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile, std::uint64_t bytes);
 
-  Execution& execution_;
+  PlanExecution& plan_execution_;
   const Channel& program_;
   const BoundChannel& bound_;
   const Cursor& cursor_;
 };
 
 // Where the step at hand would store its one received value; nothing when it does more than that, or may not do it yet.
-std::span<std::byte> Execution::Domain::place() {
+std::span<std::byte> PlanExecution::Domain::place() {
   const Step& step = program_.steps[cursor_.step];
   if (!can_push(step)) return {};
   for (const std::uint16_t port : program_.sends(step)) {
     if (!send_ready(port)) return {};
   }
-  const std::uint64_t most = step.sink.space == Space::kScratch ? execution_.layout_->max_chunk_count()
+  const std::uint64_t most = step.sink.space == Space::kScratch ? plan_execution_.layout_->max_chunk_count()
                                                                 : extent(step.sink, cursor_.tile).count;
   return {address(step.sink, cursor_.tile), most * element_bytes()};
 }
 
-std::byte* Execution::Domain::address(const Slice& slice, std::uint64_t tile) const {
+std::byte* PlanExecution::Domain::address(const Slice& slice, std::uint64_t tile) const {
   if (slice.space == Space::kScratch) {
-    return execution_.scratch_.data() + slice.chunk * execution_.layout_->max_chunk_count() * element_bytes();
+    return plan_execution_.scratch_.data() + slice.chunk * plan_execution_.layout_->max_chunk_count() * element_bytes();
   }
   const std::uint64_t offset = extent(slice, tile).offset * element_bytes();
   // Inputs are only ever read; the cast spares a second path for sources.
-  return (slice.space == Space::kInput ? const_cast<std::byte*>(execution_.call_.input) : execution_.call_.output) +
+  return (slice.space == Space::kInput ? const_cast<std::byte*>(plan_execution_.call_.input)
+                                       : plan_execution_.call_.output) +
          offset;
 }
 
-WindowRef Execution::Domain::window(const Slice& slice, std::uint64_t tile) const {
+WindowRef PlanExecution::Domain::window(const Slice& slice, std::uint64_t tile) const {
   if (slice.space == Space::kScratch) return {};
-  WindowRef place = slice.space == Space::kInput ? execution_.call_.input_window : execution_.call_.output_window;
+  WindowRef place =
+      slice.space == Space::kInput ? plan_execution_.call_.input_window : plan_execution_.call_.output_window;
   place.offset += extent(slice, tile).offset * element_bytes();
   return place;
 }
 
 // The length of the step's value: that of its slice of input or output, else of the value in scratch, else of the
 // message that it passes on.
-std::uint64_t Execution::Domain::bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const {
-  if (step.source.space == Space::kScratch) return execution_.scratch_bytes_[step.source.chunk];
+std::uint64_t PlanExecution::Domain::bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const {
+  if (step.source.space == Space::kScratch) return plan_execution_.scratch_bytes_[step.source.chunk];
   if (step.source.space != Space::kNone) return extent(step.source, tile).count * element_bytes();
   if (step.sink.space == Space::kOutput) return extent(step.sink, tile).count * element_bytes();
   return bound_.ports[channel.receives(step)[0]].receive->front().bytes;
 }
 
-kernels::Reduction Execution::Domain::reduction(const Step& step) const {
-  const Call& call = execution_.call_;
+kernels::Reduction PlanExecution::Domain::reduction(const Step& step) const {
+  const Call& call = plan_execution_.call_;
   if (call.user.combine != nullptr) return copying();
   kernels::Reduction reduction{
       .type = call.type, .op = call.op, .scaled_source = -1, .scale = call.scale, .divisor = 1};
   if (call.op == ReduceOp::kPreMulSum && step.source.space == Space::kInput)
     reduction.scaled_source = step.source_position;
   if (call.op == ReduceOp::kAvg && step.completes != 0) {
-    reduction.divisor = execution_.plan_.shape.collective.ranks;
+    reduction.divisor = plan_execution_.plan_.shape.collective.ranks;
   }
   return reduction;
 }
 
 // Fills sources_ in the stated order. False on a message that does not fit the step.
-bool Execution::Domain::gather_operands(const Channel& channel, const Step& step, std::uint64_t tile,
-                                        std::uint64_t bytes) {
-  auto& sources = execution_.sources_;
+bool PlanExecution::Domain::gather_operands(const Channel& channel, const Step& step, std::uint64_t tile,
+                                            std::uint64_t bytes) {
+  auto& sources = plan_execution_.sources_;
   sources.clear();
   const auto receives = channel.receives(step);
   for (std::size_t i = 0; i <= receives.size(); ++i) {
@@ -149,7 +151,7 @@ bool Execution::Domain::gather_operands(const Channel& channel, const Step& step
     const bool may_be_delivered =
         receives.size() == 1 && step.source.space == Space::kNone && step.sink.space != Space::kNone;
     const bool fits =
-        step.sink.space != Space::kScratch || bytes <= execution_.layout_->max_chunk_count() * element_bytes();
+        step.sink.space != Space::kScratch || bytes <= plan_execution_.layout_->max_chunk_count() * element_bytes();
     const bool elsewhere = message.landing && (step.sink.space != Space::kOutput ||
                                                *message.landing != extent(step.sink, tile).offset * element_bytes());
     if (message.bytes != bytes || !fits || (delivered && !may_be_delivered) || elsewhere) {
@@ -161,14 +163,15 @@ bool Execution::Domain::gather_operands(const Channel& channel, const Step& step
   return true;
 }
 
-bool Execution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const {
+bool PlanExecution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction,
+                                        std::uint64_t bytes) const {
   const bool modified = reduction.scaled_source >= 0 || reduction.divisor != 1;
   return step.receive_count == 0 && !modified && bytes >= kLeastPublished &&
-         (!execution_.call_.in_place || execution_.plan_.shape.windows_in_place);
+         (!plan_execution_.call_.in_place || plan_execution_.plan_.shape.windows_in_place);
 }
 
 // Whether the peer means the same call: its output is as long as it says, whatever else lies in that memory.
-bool Execution::agrees_with(std::uint32_t peer) {
+bool PlanExecution::agrees_with(std::uint32_t peer) {
   std::uint64_t& agreed = agreed_[peer];
   if (agreed == call_.tag.sequence) return true;
   if (transport_.peer_call(peer, call_.tag.sequence) != call_.tag) return false;
@@ -176,19 +179,20 @@ bool Execution::agrees_with(std::uint32_t peer) {
   return true;
 }
 
-Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,
-                                      const Value& value) const {
+PlanExecution::Way PlanExecution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step,
+                                              std::uint64_t tile, const Value& value) const {
   if (rule.carry == Carry::kPublish && value.may_publish && window(step.source, tile).window != 0) {
     return {.carrier = Carrier::kPublished};
   }
   if (rule.unpublished == Carry::kPush && rule.peer_sink.space == Space::kOutput) {
-    const Layout& layout = *execution_.layout_;
+    const Layout& layout = *plan_execution_.layout_;
     const std::uint64_t whole_bytes =
-        layout.length(output_blocks(execution_.plan_.shape.collective, port.peer)) * element_bytes();
+        layout.length(output_blocks(plan_execution_.plan_.shape.collective, port.peer)) * element_bytes();
     // Not offered, or not known yet: a slot will do.
     std::byte* output =
-        execution_.transport_.peer_output(port.peer, execution_.call_.tag.sequence, whole_bytes).value_or(nullptr);
-    if (output != nullptr && execution_.agrees_with(port.peer)) {
+        plan_execution_.transport_.peer_output(port.peer, plan_execution_.call_.tag.sequence, whole_bytes)
+            .value_or(nullptr);
+    if (output != nullptr && plan_execution_.agrees_with(port.peer)) {
       const std::uint64_t offset = layout.output_of(port.peer, tile, rule.peer_sink.chunk).offset * element_bytes();
       return {.carrier = Carrier::kDelivered, .from_memory = false, .destination = output + offset};
     }
@@ -204,37 +208,38 @@ Execution::Way Execution::Domain::way(const BoundPort& port, const SendRule& rul
 }
 
 // What a peer would store to its output unchanged is written there by the network, if the peer has shown it.
-void Execution::Domain::aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const {
+void PlanExecution::Domain::aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const {
   if (rule.unpublished != Carry::kPush || rule.peer_sink.space != Space::kOutput) return;
-  if (execution_.transport_.peer_has_left(port.peer, execution_.call_.tag.sequence)) return;  // it has given up
-  const Layout& layout = *execution_.layout_;
-  const Blocks blocks = output_blocks(execution_.plan_.shape.collective, port.peer);
-  port.send->aim(execution_.call_.tag, layout.length(blocks) * element_bytes(),
+  if (plan_execution_.transport_.peer_has_left(port.peer, plan_execution_.call_.tag.sequence))
+    return;  // it has given up
+  const Layout& layout = *plan_execution_.layout_;
+  const Blocks blocks = output_blocks(plan_execution_.plan_.shape.collective, port.peer);
+  port.send->aim(plan_execution_.call_.tag, layout.length(blocks) * element_bytes(),
                  layout.output_of(port.peer, tile, rule.peer_sink.chunk).offset * element_bytes());
 }
 
-void Execution::Domain::post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile,
-                             std::uint64_t bytes) {
+void PlanExecution::Domain::post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile,
+                                 std::uint64_t bytes) {
   switch (way.carrier) {
     case Carrier::kSlot:
-      if (!way.from_memory) return port.send->send_slot(bytes, execution_.call_.tag);
+      if (!way.from_memory) return port.send->send_slot(bytes, plan_execution_.call_.tag);
       return port.send->send_from(address(step.sink.space != Space::kNone ? step.sink : step.source, tile), bytes,
-                                  execution_.call_.tag);
-    case Carrier::kDelivered: return port.send->send_delivered(bytes, execution_.call_.tag);
-    case Carrier::kReplied: return port.send->send_reply(way.over, execution_.call_.tag);
+                                  plan_execution_.call_.tag);
+    case Carrier::kDelivered: return port.send->send_delivered(bytes, plan_execution_.call_.tag);
+    case Carrier::kReplied: return port.send->send_reply(way.over, plan_execution_.call_.tag);
     case Carrier::kPublished: break;
   }
-  port.send->send_published(window(step.source, tile), bytes, execution_.call_.tag);
-  auto& drains = execution_.published_to_;
+  port.send->send_published(window(step.source, tile), bytes, plan_execution_.call_.tag);
+  auto& drains = plan_execution_.published_to_;
   if (std::find(drains.begin(), drains.end(), port.send) == drains.end()) drains.push_back(port.send);
 }
 
 // Looked at after the reads. False (and reported) when a peer gave the call up meanwhile.
-bool Execution::Domain::published_operands_hold(const Channel& channel, const Step& step) {
+bool PlanExecution::Domain::published_operands_hold(const Channel& channel, const Step& step) {
   for (const std::uint16_t port : channel.receives(step)) {
     const BoundPort& from = bound_.ports[port];
     if (from.receive->front().carrier != Carrier::kPublished) continue;
-    if (!execution_.transport_.peer_has_left(from.peer, execution_.call_.tag.sequence)) continue;
+    if (!plan_execution_.transport_.peer_has_left(from.peer, plan_execution_.call_.tag.sequence)) continue;
     report(port, Arrival::kWithdrawn);
     return false;
   }
@@ -242,25 +247,25 @@ bool Execution::Domain::published_operands_hold(const Channel& channel, const St
 }
 
 // Sources to destinations: by the kernels, or by the caller's own function from left to right.
-void Execution::Domain::combine(const kernels::Reduction& how, std::uint64_t bytes) {
-  const auto& sources = execution_.sources_;
-  const auto& destinations = execution_.destinations_;
-  const UserReduction& user = execution_.call_.user;
+void PlanExecution::Domain::combine(const kernels::Reduction& how, std::uint64_t bytes) {
+  const auto& sources = plan_execution_.sources_;
+  const auto& destinations = plan_execution_.destinations_;
+  const UserReduction& user = plan_execution_.call_.user;
   if (user.combine == nullptr) return kernels::reduce(how, sources, destinations, bytes / element_bytes());
   const std::byte* sum = sources[0];
   for (std::size_t i = 1; i < sources.size(); ++i) {
-    user.combine(sum, sources[i], execution_.sum_.data(), bytes / element_bytes(), user.context);
-    sum = execution_.sum_.data();
+    user.combine(sum, sources[i], plan_execution_.sum_.data(), bytes / element_bytes(), user.context);
+    sum = plan_execution_.sum_.data();
   }
   kernels::reduce(how, std::span(&sum, 1), destinations, bytes);
 }
 
-void Execution::Domain::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
+void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
   const std::uint64_t bytes = bytes_of(channel, step, tile);
   if (!gather_operands(channel, step, tile, bytes)) return;
   kernels::Reduction how = reduction(step);
-  const auto& sources = execution_.sources_;
-  auto& destinations = execution_.destinations_;
+  const auto& sources = plan_execution_.sources_;
+  auto& destinations = plan_execution_.destinations_;
   destinations.clear();
   const bool already_there = step.sink.space != Space::kNone && sources.size() == 1 && step.receive_count == 1 &&
                              sources[0] == address(step.sink, tile);  // delivered
@@ -268,7 +273,7 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   const bool unmodified = sources.size() == 1 && how.scaled_source < 0 && how.divisor == 1;
   const Value value{.may_publish = may_publish(step, how, bytes),
                     .stands_in_memory = step.sink.space != Space::kNone || (unmodified && step.receive_count == 0)};
-  auto& ways = execution_.ways_;
+  auto& ways = plan_execution_.ways_;
   bool to_slots = false;
   ways.clear();
   const std::size_t first_send = step.list_begin + step.receive_count;
@@ -280,10 +285,11 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   }
   // A slot is read again at once; users' buffers when the rest of all ranks' messages has gone through the caches.
   if (!to_slots) {
-    how.bytes_until_reuse = execution_.call_.tag.count * element_bytes() * execution_.plan_.shape.collective.ranks;
+    how.bytes_until_reuse =
+        plan_execution_.call_.tag.count * element_bytes() * plan_execution_.plan_.shape.collective.ranks;
   }
   if (!destinations.empty() && bytes > 0) combine(how, bytes);
-  if (step.sink.space == Space::kScratch) execution_.scratch_bytes_[step.sink.chunk] = bytes;
+  if (step.sink.space == Space::kScratch) plan_execution_.scratch_bytes_[step.sink.chunk] = bytes;
   if (!published_operands_hold(channel, step)) return;
   // Released before the results go out, so that a peer which has the result also sees that its memory is free again.
   for (const std::uint16_t port : channel.receives(step)) bound_.ports[port].receive->release();
@@ -294,7 +300,7 @@ void Execution::Domain::apply(const Channel& channel, const Step& step, std::uin
   }
 }
 
-Execution::Execution(const BoundPlan& plan, Transport& transport) : plan_(plan), transport_(transport) {
+PlanExecution::PlanExecution(const BoundPlan& plan, Transport& transport) : plan_(plan), transport_(transport) {
   agreed_.resize(plan.shape.collective.ranks);
   cursors_.resize(plan.channels.size());
   published_to_.reserve(plan.most_sends * plan.channels.size());
@@ -303,9 +309,9 @@ Execution::Execution(const BoundPlan& plan, Transport& transport) : plan_(plan),
   ways_.reserve(plan.most_sends);
 }
 
-Execution::~Execution() = default;
+PlanExecution::~PlanExecution() = default;
 
-void Execution::start(const Call& call) {
+void PlanExecution::start(const Call& call) {
   call_ = call;
   layout_.emplace(plan_.shape, plan_.rank, call.lengths, call.element_bytes, call.tag.tile_bytes);
   std::fill(cursors_.begin(), cursors_.end(), Cursor{});
@@ -322,7 +328,7 @@ void Execution::start(const Call& call) {
 }
 
 // The rules of plan/windows.h are the same whoever writes there: the peer, or its network card.
-void Execution::show_output() {
+void PlanExecution::show_output() {
   if (call_.in_place && !plan_.shape.windows_in_place) return;
   if (!call_.lengths.displacements.empty()) return;  // of which peers do not know
   const std::uint64_t longest = layout_->max_chunk_count() * call_.element_bytes;
@@ -335,7 +341,7 @@ void Execution::show_output() {
   }
 }
 
-bool Execution::recall_output(std::uint32_t peer) {
+bool PlanExecution::recall_output(std::uint32_t peer) {
   bool recalled = true;
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
@@ -345,7 +351,7 @@ bool Execution::recall_output(std::uint32_t peer) {
   return recalled;
 }
 
-void Execution::hide_output(bool gave_up) {
+void PlanExecution::hide_output(bool gave_up) {
   if (!std::exchange(shown_, false)) return;
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
@@ -354,7 +360,7 @@ void Execution::hide_output(bool gave_up) {
   }
 }
 
-bool Execution::progress() {
+bool PlanExecution::progress() {
   bool moved = false;
   for (std::size_t c = 0; c < cursors_.size() && !bad_; ++c) {
     Domain domain(*this, c);
@@ -364,7 +370,7 @@ bool Execution::progress() {
   return moved;
 }
 
-bool Execution::done() {
+bool PlanExecution::done() {
   if (bad_) return false;
   for (const Cursor& cursor : cursors_) {
     if (!finished(cursor, layout_->tiles())) return false;
@@ -378,7 +384,7 @@ bool Execution::done() {
   return std::all_of(published_to_.begin(), published_to_.end(), [](SendConnection* to) { return to->drained(); });
 }
 
-std::string Execution::waits_for() {
+std::string PlanExecution::waits_for() {
   std::string text;
   for (std::size_t c = 0; c < cursors_.size(); ++c) {
     const Cursor& cursor = cursors_[c];
@@ -400,7 +406,7 @@ std::string Execution::waits_for() {
   return text.empty() ? "peers have yet to read what this rank has for them" : text;
 }
 
-std::vector<std::uint32_t> Execution::waits_for_ranks() {
+std::vector<std::uint32_t> PlanExecution::waits_for_ranks() {
   std::set<std::uint32_t> ranks;
   for (std::size_t c = 0; c < cursors_.size(); ++c) {
     const Channel& channel = plan_.program.channels[c];

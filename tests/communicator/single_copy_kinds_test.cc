@@ -7,7 +7,7 @@
 #include <barrier>
 #include <random>
 
-#include "communicator/direct_support.h"
+#include "communicator/single_copy_support.h"
 
 namespace tutti::test {
 namespace {

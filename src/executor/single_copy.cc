@@ -1,4 +1,4 @@
-#include "executor/direct.h"
+#include "executor/single_copy.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -38,7 +38,7 @@ bool adds_up(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kRedu
 
 }  // namespace
 
-DirectRun::DirectRun(SlateMarks& marks, Transport& transport, std::uint32_t cores)
+SingleCopyCollective::SingleCopyCollective(MailboxBoard& marks, Transport& transport, std::uint32_t cores)
     : marks_(marks), transport_(transport), cores_(cores) {
   inputs_.resize(marks.ranks());
   outputs_.resize(marks.ranks());
@@ -46,14 +46,14 @@ DirectRun::DirectRun(SlateMarks& marks, Transport& transport, std::uint32_t core
   cpus_.resize(marks.ranks());
 }
 
-bool DirectRun::takes(const Collective& collective, Algorithm algorithm, ReduceOp op) {
+bool SingleCopyCollective::takes(const Collective& collective, Algorithm algorithm, ReduceOp op) {
   const Kind kind = collective.kind;
   if (kind == Kind::kBarrier || kind == Kind::kSendReceive || collective.ranks < 2) return false;
   if (algorithm != (kind == Kind::kAllReduce ? Algorithm::kTwoShot : Algorithm::kDirect)) return false;
   return !adds_up(kind) || (collective.ranks <= kernels::kMaxSources && op != ReduceOp::kPreMulSum);
 }
 
-void DirectRun::start(const Call& call) {
+void SingleCopyCollective::start(const Call& call) {
   call_ = call;
   kind_ = static_cast<Kind>(call.tag.kind);
   block_bytes_ = call.lengths.count * call.element_bytes;
@@ -67,28 +67,28 @@ void DirectRun::start(const Call& call) {
   phase_ = Phase::kBeforeWriting;
 }
 
-bool DirectRun::root_helps() const {
+bool SingleCopyCollective::root_helps() const {
   return kind_ == Kind::kBroadcast || kind_ == Kind::kScatter || kind_ == Kind::kGather;
 }
 
-bool DirectRun::input_is_used(std::uint32_t owner) const {
+bool SingleCopyCollective::input_is_used(std::uint32_t owner) const {
   const bool at_root = owner == call_.tag.root;
   if (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) return at_root;
   return kind_ != Kind::kGather || !at_root;
 }
 
-bool DirectRun::output_is_used(std::uint32_t owner) const {
+bool SingleCopyCollective::output_is_used(std::uint32_t owner) const {
   const bool at_root = owner == call_.tag.root;
   if (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) return !at_root;
   return kind_ == Kind::kAllReduce || ((kind_ == Kind::kReduce || kind_ == Kind::kGather) && at_root);
 }
 
-bool DirectRun::uses(std::uint32_t peer) const {
+bool SingleCopyCollective::uses(std::uint32_t peer) const {
   if (peer == rank()) return false;
   return !root_helps() || rank() == call_.tag.root || peer == call_.tag.root;
 }
 
-bool DirectRun::progress() {
+bool SingleCopyCollective::progress() {
   if (phase_ == Phase::kPlan) return plan_->progress();
   const Phase phase = phase_;
   const std::uint32_t next = next_;
@@ -101,7 +101,7 @@ bool DirectRun::progress() {
   return seen != seen_steps_;
 }
 
-void DirectRun::advance() {
+void SingleCopyCollective::advance() {
   if (phase_ == Phase::kBeforeWriting) {
     if (!marks_.may_write(by_rooms())) return marks_.await(Transport::kAnyRank);
     if (!write()) return run_plan();
@@ -127,7 +127,7 @@ void DirectRun::advance() {
 }
 
 // Shows this rank's memory; false where the others need it and cannot use it, and the mark says so.
-bool DirectRun::write() {
+bool SingleCopyCollective::write() {
   Shown shown{};
   const bool possible = block_bytes_ > 0 && !(kind_ == Kind::kAllToAll && call_.in_place);
   const bool usable =
@@ -140,7 +140,7 @@ bool DirectRun::write() {
   fetches_ = to_rooms_ = usable && shown.output_window == kInRoom;
   shown.by_plan = direct ? 0 : 1;
   shown.cpu = cpus_[rank()] = shares_out() ? sched_getcpu() : 0;
-  static_assert(sizeof(Shown) <= sizeof(SlateMark::payload));
+  static_assert(sizeof(Shown) <= sizeof(MailboxMark::payload));
   marks_.open(by_rooms());
   std::memcpy(marks_.mark(rank()).payload.data(), &shown, sizeof shown);
   if (usable && shown.input_window == kInRoom) {
@@ -150,19 +150,19 @@ bool DirectRun::write() {
   return direct;
 }
 
-void DirectRun::run_plan() {
+void SingleCopyCollective::run_plan() {
   plan_->start(call_);
   phase_ = Phase::kPlan;
 }
 
 // Messages move long values quicker, but there are ranks squared of them.
-bool DirectRun::by_rooms() const {
+bool SingleCopyCollective::by_rooms() const {
   const std::uint64_t bytes = block_bytes_ * blocks_in(kind_, ranks());
   return adds_up(kind_) && bytes <= kLongRoomBytes && bytes <= kRoomBytesPerMessage * ranks() * ranks();
 }
 
-bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
-                     std::uint64_t& shown_offset) const {
+bool SingleCopyCollective::show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
+                                std::uint64_t& shown_offset) const {
   if (window.window != 0) {
     shown_window = window.window;
     shown_offset = window.offset;
@@ -178,14 +178,14 @@ bool DirectRun::show(const WindowRef& window, const std::byte* data, std::uint32
 }
 
 // What those show whose memory this rank uses; the plan as soon as one of them runs that.
-bool DirectRun::read() {
+bool SingleCopyCollective::read() {
   for (; next_ < ranks(); ++next_) {
     if (!uses(next_)) continue;
     if (!read_of(next_)) {
       if (!bad_ && others_did_all()) return true;
       note_loss(next_);
       // Of one whose memory has not been found yet nothing more comes.
-      marks_.await(marks_.look(next_) == SlateMarks::Sight::kNothing ? next_ : Transport::kAnyRank);
+      marks_.await(marks_.look(next_) == MailboxBoard::Sight::kNothing ? next_ : Transport::kAnyRank);
       return false;
     }
     if (phase_ == Phase::kPlan) return true;
@@ -197,13 +197,13 @@ bool DirectRun::read() {
   return true;
 }
 
-void DirectRun::note_loss(std::uint32_t peer) {
+void SingleCopyCollective::note_loss(std::uint32_t peer) {
   auto loss = bad_ || missing_ == 0 ? std::nullopt : transport_.take_memory_loss(peer, missing_);
   if (loss) bad_ = BadMessage{.peer = peer, .kind = Arrival::kUnmapped, .tag = {}, .loss = *std::move(loss)};
 }
 
 // Whoever has done all shares may have left and freed its memory before this rank has found it.
-bool DirectRun::others_did_all() {
+bool SingleCopyCollective::others_did_all() {
   if (!shares_out()) return false;
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     if (!marks_.has_finished(peer)) return false;
@@ -214,7 +214,7 @@ bool DirectRun::others_did_all() {
   return true;
 }
 
-void DirectRun::begin_moving() {
+void SingleCopyCollective::begin_moving() {
   phase_ = Phase::kMoving;
   part_of_ = rank();
   if (!shares_out()) return plan_pieces();
@@ -230,7 +230,7 @@ void DirectRun::begin_moving() {
 }
 
 // Of an all-reduce or a reduce; false where another rank has it.
-bool DirectRun::take_share(std::uint32_t of) {
+bool SingleCopyCollective::take_share(std::uint32_t of) {
   if (crowded_ && !marks_.claim(of)) return false;
   const auto [begin, end] = share_of(of);
   const std::uint32_t to = kind_ == Kind::kReduce ? call_.tag.root : kAll;
@@ -243,7 +243,7 @@ bool DirectRun::take_share(std::uint32_t of) {
 }
 
 // Takes the share of a rank that cannot run because this one does, or, where that has lasted, of any.
-bool DirectRun::help(bool on_other_cores) {
+bool SingleCopyCollective::help(bool on_other_cores) {
   if (!crowded_) return false;
   for (std::uint32_t i = 1; i < ranks(); ++i) {
     const std::uint32_t other = (rank() + i) % ranks();
@@ -252,11 +252,11 @@ bool DirectRun::help(bool on_other_cores) {
   return false;
 }
 
-bool DirectRun::read_of(std::uint32_t peer) {
+bool SingleCopyCollective::read_of(std::uint32_t peer) {
   missing_ = 0;
-  const SlateMarks::Sight sight = marks_.look(peer);
-  if (sight == SlateMarks::Sight::kOther) bad_ = BadMessage{.peer = peer, .tag = {}};
-  if (sight != SlateMarks::Sight::kThere) return false;
+  const MailboxBoard::Sight sight = marks_.look(peer);
+  if (sight == MailboxBoard::Sight::kOther) bad_ = BadMessage{.peer = peer, .tag = {}};
+  if (sight != MailboxBoard::Sight::kThere) return false;
   Shown shown;
   std::memcpy(&shown, marks_.mark(peer).payload.data(), sizeof shown);
   if (!marks_.holds(peer)) return false;
@@ -274,7 +274,8 @@ bool DirectRun::read_of(std::uint32_t peer) {
 }
 
 // What a peer says of its memory is not trusted further than that memory.
-bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& shown, std::uint64_t bytes, Place& place) {
+bool SingleCopyCollective::find(std::uint32_t peer, std::size_t which, const WindowRef& shown, std::uint64_t bytes,
+                                Place& place) {
   const auto corrupt = [&] {
     bad_ = BadMessage{.peer = peer, .kind = Arrival::kCorrupt, .tag = {}};
     return false;
@@ -303,14 +304,14 @@ bool DirectRun::find(std::uint32_t peer, std::size_t which, const WindowRef& sho
 }
 
 // Of whole lines, so that no line is written by two ranks.
-std::pair<std::uint64_t, std::uint64_t> DirectRun::share_of(std::uint32_t who) const {
+std::pair<std::uint64_t, std::uint64_t> SingleCopyCollective::share_of(std::uint32_t who) const {
   const std::uint64_t line = std::max<std::uint64_t>(kLineBytes, call_.element_bytes);
   const std::uint64_t lines = (block_bytes_ + line - 1) / line;
   return {std::min(lines * who / ranks() * line, block_bytes_),
           std::min(lines * (who + 1) / ranks() * line, block_bytes_)};
 }
 
-void DirectRun::plan_pieces() {
+void SingleCopyCollective::plan_pieces() {
   const std::uint64_t bytes = block_bytes_;
   const std::uint64_t own = rank() * bytes;
   switch (kind_) {
@@ -333,7 +334,7 @@ void DirectRun::plan_pieces() {
 }
 
 // The root's part of every other rank's block is its end.
-void DirectRun::plan_rooted_pieces() {
+void SingleCopyCollective::plan_rooted_pieces() {
   const std::uint32_t root = call_.tag.root;
   const std::uint64_t bytes = block_bytes_;
   const std::uint64_t shared = bytes / ranks() * (ranks() - 1) / kPageBytes * kPageBytes;
@@ -355,7 +356,7 @@ void DirectRun::plan_rooted_pieces() {
   }
 }
 
-bool DirectRun::all_hold() {
+bool SingleCopyCollective::all_hold() {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     if (!uses(peer) || marks_.holds(peer)) continue;
     bad_ = BadMessage{.peer = peer, .kind = Arrival::kWithdrawn, .tag = {}};
@@ -364,7 +365,7 @@ bool DirectRun::all_hold() {
   return true;
 }
 
-bool DirectRun::move_a_part() {
+bool SingleCopyCollective::move_a_part() {
   if (gone_ || !all_hold()) return false;
   const Piece& piece = pieces_[piece_];
   const bool sum = piece.from == kAll;
@@ -383,7 +384,7 @@ bool DirectRun::move_a_part() {
   return all_hold();
 }
 
-bool DirectRun::copy_part(const Piece& part) {
+bool SingleCopyCollective::copy_part(const Piece& part) {
   const std::byte* from = inputs_[part.from].data;
   std::byte* to = outputs_[part.to].data;
   if (from == nullptr) return fetch(part.from, part.from_offset, to + part.to_offset, part.bytes);
@@ -398,7 +399,7 @@ bool DirectRun::copy_part(const Piece& part) {
   return true;
 }
 
-bool DirectRun::add_part(const Piece& part) {
+bool SingleCopyCollective::add_part(const Piece& part) {
   const std::uint64_t bytes = part.bytes;
   for (std::uint32_t who = 0; who < ranks(); ++who) {
     sources_[who] = inputs_[who].data == nullptr ? scratch(who) : inputs_[who].data + part.from_offset;
@@ -429,16 +430,16 @@ bool DirectRun::add_part(const Piece& part) {
   return true;
 }
 
-bool DirectRun::fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
+bool SingleCopyCollective::fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
   return judge(peer, transport_.read_memory(peer, inputs_[peer].address + offset, to, bytes));
 }
 
-bool DirectRun::store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
+bool SingleCopyCollective::store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
   return judge(peer, transport_.write_memory(peer, outputs_[peer].address + offset, from, bytes));
 }
 
 // Of a peer whose process has ended its board will tell.
-bool DirectRun::judge(std::uint32_t peer, MemoryAccess access) {
+bool SingleCopyCollective::judge(std::uint32_t peer, MemoryAccess access) {
   switch (access) {
     case MemoryAccess::kDone: return true;
     case MemoryAccess::kGone: gone_ = true; break;
@@ -452,7 +453,7 @@ bool DirectRun::judge(std::uint32_t peer, MemoryAccess access) {
   return false;
 }
 
-void DirectRun::prepare_scratch() {
+void SingleCopyCollective::prepare_scratch() {
   const std::uint64_t wanted = std::clamp(kScratchBytes / (ranks() + 1), kShortestTile, kLongestTile);
   tile_bytes_ = wanted / kPageBytes * kPageBytes;
   scratch_.resize((ranks() + 1) * tile_bytes_ + kPageBytes);
@@ -461,7 +462,7 @@ void DirectRun::prepare_scratch() {
 }
 
 // What this rank has not summed itself.
-void DirectRun::fetch_output() {
+void SingleCopyCollective::fetch_output() {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     const auto [begin, end] = share_of(peer);
     if (!summed_[peer] && begin < end) std::memcpy(call_.output + begin, marks_.long_room(peer) + begin, end - begin);
@@ -469,7 +470,7 @@ void DirectRun::fetch_output() {
 }
 
 // Those that use this rank's memory, or have left results for it.
-bool DirectRun::all_finished() {
+bool SingleCopyCollective::all_finished() {
   for (; (offered_ || fetches_) && next_ < ranks(); ++next_) {
     if ((!uses(next_) && next_ != rank()) || marks_.has_finished(next_)) continue;
     marks_.await(next_);
@@ -478,7 +479,7 @@ bool DirectRun::all_finished() {
   return true;
 }
 
-std::string DirectRun::waits_for() {
+std::string SingleCopyCollective::waits_for() {
   switch (phase_) {
     case Phase::kBeforeWriting: return fmt::format("writing, rank {} may still read the last value", marks_.reader());
     case Phase::kReading: return fmt::format("reading, no place of memory from rank {}", next_);
@@ -490,7 +491,7 @@ std::string DirectRun::waits_for() {
   return "nothing";
 }
 
-std::vector<std::uint32_t> DirectRun::waits_for_ranks() {
+std::vector<std::uint32_t> SingleCopyCollective::waits_for_ranks() {
   if (phase_ == Phase::kBeforeWriting) return {marks_.reader()};
   if (phase_ == Phase::kReading) return {next_};
   if (phase_ == Phase::kAwaiting) return {marks_.claimer(next_)};

@@ -1,4 +1,4 @@
-#include "executor/slate.h"
+#include "executor/inline_collective.h"
 
 #include <fmt/format.h>
 
@@ -19,16 +19,16 @@ std::uint64_t blocks_shown(Kind kind, std::uint32_t ranks) {
 
 }  // namespace
 
-SlateRun::SlateRun(SlateMarks& marks) : marks_(marks) { sources_.reserve(marks.ranks()); }
+InlineCollective::InlineCollective(MailboxBoard& marks) : marks_(marks) { sources_.reserve(marks.ranks()); }
 
-bool SlateRun::takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes) {
+bool InlineCollective::takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes) {
   if (collective.kind == Kind::kSendReceive || collective.ranks > kernels::kMaxSources) return false;
   const bool all_reduce = collective.kind == Kind::kAllReduce || collective.kind == Kind::kBarrier;
   if (algorithm != (all_reduce ? Algorithm::kOneShot : Algorithm::kDirect)) return false;
   return bytes * blocks_shown(collective.kind, collective.ranks) <= kMostShownBytes;
 }
 
-void SlateRun::start(const Call& call) {
+void InlineCollective::start(const Call& call) {
   call_ = call;
   kind_ = static_cast<Kind>(call.tag.kind);
   bytes_ = call.lengths.count * call.element_bytes;
@@ -40,7 +40,7 @@ void SlateRun::start(const Call& call) {
   progress();
 }
 
-bool SlateRun::progress() {
+bool InlineCollective::progress() {
   if (phase_ == Phase::kBeforeWriting) {
     if (!marks_.may_write()) {
       marks_.await(Transport::kAnyRank);
@@ -58,7 +58,7 @@ bool SlateRun::progress() {
   return phase_ == Phase::kDone || next_ != before;
 }
 
-void SlateRun::write() {
+void InlineCollective::write() {
   marks_.open();
   const bool rooted_elsewhere = (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) && rank() != call_.tag.root;
   if (shown_bytes_ > 0 && !rooted_elsewhere) {
@@ -73,7 +73,7 @@ void SlateRun::write() {
   marks_.close();
 }
 
-bool SlateRun::needs(std::uint32_t peer) const {
+bool InlineCollective::needs(std::uint32_t peer) const {
   switch (kind_) {
     case Kind::kBroadcast:
     case Kind::kScatter: return peer == call_.tag.root;
@@ -83,17 +83,17 @@ bool SlateRun::needs(std::uint32_t peer) const {
   }
 }
 
-bool SlateRun::all_there() {
+bool InlineCollective::all_there() {
   for (; next_ < ranks(); ++next_) {
     if (next_ == rank() || !needs(next_)) continue;
-    const SlateMarks::Sight sight = marks_.look(next_);
-    if (sight == SlateMarks::Sight::kOther) bad_ = BadMessage{.peer = next_, .tag = {}};
-    if (sight != SlateMarks::Sight::kThere) return false;
+    const MailboxBoard::Sight sight = marks_.look(next_);
+    if (sight == MailboxBoard::Sight::kOther) bad_ = BadMessage{.peer = next_, .tag = {}};
+    if (sight != MailboxBoard::Sight::kThere) return false;
   }
   return true;
 }
 
-bool SlateRun::finish() {
+bool InlineCollective::finish() {
   if (bytes_ > 0) {
     const bool at_root = rank() == call_.tag.root;
     const std::uint64_t own = rank() * bytes_;
@@ -121,14 +121,16 @@ bool SlateRun::finish() {
 }
 
 // What a rank has shown; this rank's own stands in its input, too.
-const std::byte* SlateRun::shown_by(std::uint32_t who) const { return who == rank() ? call_.input : payload_of(who); }
+const std::byte* InlineCollective::shown_by(std::uint32_t who) const {
+  return who == rank() ? call_.input : payload_of(who);
+}
 
-void SlateRun::copy(const std::byte* from, std::byte* to) const {
+void InlineCollective::copy(const std::byte* from, std::byte* to) const {
   if (from != to) std::memcpy(to, from, bytes_);
 }
 
 // Sums what all have shown from that byte on, in rank order.
-void SlateRun::reduce(std::uint64_t first_byte) {
+void InlineCollective::reduce(std::uint64_t first_byte) {
   const bool scaled = call_.op == ReduceOp::kPreMulSum;
   const kernels::Reduction reduction{.type = call_.type,
                                      .op = call_.op,
@@ -141,19 +143,19 @@ void SlateRun::reduce(std::uint64_t first_byte) {
 }
 
 // Copies one block of each rank, from that byte of what it has shown, to its place in the output.
-void SlateRun::gather(std::uint64_t first_byte) {
+void InlineCollective::gather(std::uint64_t first_byte) {
   for (std::uint32_t who = 0; who < ranks(); ++who) {
     copy(shown_by(who) + first_byte, call_.output + who * bytes_);
   }
 }
 
-std::string SlateRun::waits_for() {
+std::string InlineCollective::waits_for() {
   if (phase_ == Phase::kDone || (phase_ == Phase::kReading && next_ >= ranks())) return "nothing";
   return phase_ == Phase::kReading ? fmt::format("reading, no value from rank {}", next_)
                                    : fmt::format("writing, rank {} may still read the last value", marks_.reader());
 }
 
-std::vector<std::uint32_t> SlateRun::waits_for_ranks() {
+std::vector<std::uint32_t> InlineCollective::waits_for_ranks() {
   if (phase_ == Phase::kDone || (phase_ == Phase::kReading && next_ >= ranks())) return {};
   return {phase_ == Phase::kReading ? next_ : marks_.reader()};
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "executor/bind.h"
-#include "executor/running.h"
+#include "executor/collective_task.h"
 #include "plan/evaluate.h"
 #include "plan/layout.h"
 #include "transports/transport.h"
@@ -17,13 +17,13 @@
 
 namespace tutti {
 
-class Execution final : public Running {
+class PlanExecution final : public CollectiveTask {
  public:
   // `plan` and `transport` outlive it.
-  Execution(const BoundPlan& plan, Transport& transport);
-  ~Execution() override;
-  Execution(const Execution&) = delete;
-  Execution& operator=(const Execution&) = delete;
+  PlanExecution(const BoundPlan& plan, Transport& transport);
+  ~PlanExecution() override;
+  PlanExecution(const PlanExecution&) = delete;
+  PlanExecution& operator=(const PlanExecution&) = delete;
 
   void start(const Call& call) override;
   // None where the plan and the call's being in place forbid it.
