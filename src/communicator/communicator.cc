@@ -62,7 +62,7 @@ bool WorkImpl::test() {
 
 CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world,
                                    std::chrono::milliseconds timeout, std::shared_ptr<JobContext> job_context,
-                                   std::vector<std::uint32_t> members, std::unique_ptr<DeviceWorld> devices,
+                                   std::vector<std::uint32_t> members, std::unique_ptr<DeviceResources> devices,
                                    std::uint64_t id)
     : rank_(rank),
       ranks_(ranks),
@@ -83,10 +83,10 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
                  .slots = environment_.transport->slots(),
                  .slot_bytes = environment_.transport->slot_bytes()}),
       knows_driver_(cuda::Driver::loaded() != nullptr),
-      device_way_(devices == nullptr
-                      ? nullptr
-                      : std::make_unique<DeviceWay>(std::move(devices), rank, ranks, *environment_.plan_cache)),
-      segmentation_(job_context_ != nullptr && job_context_->devices && device_way_ == nullptr
+      device_executor_(devices == nullptr ? nullptr
+                                          : std::make_unique<DeviceExecutor>(std::move(devices), rank, ranks,
+                                                                             *environment_.plan_cache)),
+      segmentation_(job_context_ != nullptr && job_context_->devices && device_executor_ == nullptr
                         ? Segmentation::kLongCalls
                         : Segmentation::kNone),
       engine_(rank, ranks, environment_, connections_, segmentation_) {
@@ -100,7 +100,7 @@ Error CommunicatorImpl::end_by_exception() noexcept {
                                    "an internal failure of this rank");
   {
     const std::scoped_lock lock(device_mutex_);
-    if (device_way_ != nullptr) device_way_->fail(error);
+    if (device_executor_ != nullptr) device_executor_->fail(error);
   }
   engine_.fail(error);
   engine_.end_all();  // the caller gets an error, so nothing may use its buffers any more
@@ -247,8 +247,8 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   if (has_root(call.kind) && call.root != static_cast<std::int32_t>(root)) return std::nullopt;
   const std::size_t input_bytes = input_blocks(plan->shape.collective, rank_).count * bytes;
   const std::size_t output_bytes = output_blocks(plan->shape.collective, rank_).count * bytes;
-  if (options.stream || (knows_driver_ && (DeviceSide::is_device_memory(call.input, input_bytes) ||
-                                           DeviceSide::is_device_memory(call.output, output_bytes)))) {
+  if (options.stream || (knows_driver_ && (HostStaging::is_device_memory(call.input, input_bytes) ||
+                                           HostStaging::is_device_memory(call.output, output_bytes)))) {
     return std::nullopt;
   }
   const auto from = reinterpret_cast<std::uintptr_t>(call.input);
@@ -388,7 +388,7 @@ std::optional<double> CommunicatorImpl::predicted_us(CollectiveKind kind, std::s
     if (find_user_plan(collective, choice.bytes, Algorithm::kAuto) != nullptr) return std::nullopt;
     chosen = selector_.choose(collective, choice);
   }
-  if (device_way_ != nullptr || algorithm == Algorithm::kUser) return std::nullopt;
+  if (device_executor_ != nullptr || algorithm == Algorithm::kUser) return std::nullopt;
   return selector_.predict(collective, choice, chosen);
 }
 
@@ -403,7 +403,7 @@ Result<Memory> CommunicatorImpl::allocate(std::size_t bytes) {
 Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) {
   if (data == nullptr || bytes == 0)
     return invalid_argument("there is no memory to register: data is null or bytes is 0");
-  if (bytes <= kMaxBytes && DeviceSide::is_device_memory(data, bytes)) return register_on_device(data, bytes);
+  if (bytes <= kMaxBytes && HostStaging::is_device_memory(data, bytes)) return register_on_device(data, bytes);
   const std::size_t page = page_size();
   if (reinterpret_cast<std::uintptr_t>(data) % page != 0 || bytes % page != 0 || bytes > kMaxBytes) {
     return invalid_argument(

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "device/native/device_way.h"
+#include "device/native/device_executor.h"
 #include "device/native/device_windows.h"
-#include "device/staged/device_side.h"
+#include "device/staged/host_staging.h"
 #include "engine/arguments.h"
 #include "engine/engine.h"
 #include "executor/bind.h"
@@ -81,7 +81,7 @@ class CommunicatorImpl {
   // world) it can be neither split nor shrunk.
   CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world, std::chrono::milliseconds timeout,
                    std::shared_ptr<JobContext> job_context = nullptr, std::vector<std::uint32_t> members = {},
-                   std::unique_ptr<DeviceWorld> devices = nullptr, std::uint64_t id = 0);
+                   std::unique_ptr<DeviceResources> devices = nullptr, std::uint64_t id = 0);
   ~CommunicatorImpl();
 
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
@@ -103,7 +103,7 @@ class CommunicatorImpl {
   std::uint32_t nodes() const {  // they are numbered 0, 1, ...
     return environment_.nodes.empty() ? 1 : *std::max_element(environment_.nodes.begin(), environment_.nodes.end()) + 1;
   }
-  bool runs_on_devices() const { return device_way_ != nullptr; }
+  bool runs_on_devices() const { return device_executor_ != nullptr; }
   std::uint64_t calls_on_device() const { return calls_on_device_.load(std::memory_order_relaxed); }
   static const CommunicatorImpl& of(const Communicator& communicator) { return *communicator.impl_; }
   static CommunicatorImpl& of(Communicator& communicator) { return *communicator.impl_; }
@@ -260,10 +260,10 @@ class CommunicatorImpl {
   AlgorithmSelector selector_;
   std::vector<std::thread::id> group_threads_;  // guarded by mutex_
   const bool knows_driver_;                     // the CUDA driver was loaded when this was made
-  std::unique_ptr<DeviceSide> device_side_;     // once there was a driver; ends after the engine
-  // Taken after mutex_: held where device_way_ changes, and by those who use it without mutex_.
+  std::unique_ptr<HostStaging> host_staging_;   // once there was a driver; ends after the engine
+  // Taken after mutex_: held where device_executor_ changes, and by those who use it without mutex_.
   std::mutex device_mutex_;
-  std::unique_ptr<DeviceWay> device_way_;  // where the ranks' GPUs carry out calls; else null
+  std::unique_ptr<DeviceExecutor> device_executor_;  // where the ranks' GPUs carry out calls; else null
   std::atomic<std::uint64_t> calls_on_device_ = 0;
   bool suspended_ = false;  // it is null until resume()
   // The same on all ranks. Where the GPUs carry out the calls themselves, there is nothing to overlap.

@@ -39,9 +39,9 @@ Result<std::shared_ptr<StartCondition>> CommunicatorImpl::staged_for(Checked& ch
     if (!options.stream) return std::shared_ptr<StartCondition>();
     return invalid_argument("a stream was given, but this process has not loaded the CUDA driver: it cannot be one");
   }
-  if (device_side_ == nullptr)
-    device_side_ = std::make_unique<DeviceSide>(*driver, *environment_.transport, environment_.log);
-  auto staged = device_side_->stage(checked, options);
+  if (host_staging_ == nullptr)
+    host_staging_ = std::make_unique<HostStaging>(*driver, *environment_.transport, environment_.log);
+  auto staged = host_staging_->stage(checked, options);
   if (staged) return std::shared_ptr<StartCondition>(std::move(*staged));
   if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
   return staged.error();

@@ -28,7 +28,7 @@
 #include "bootstrap/job_key.h"
 #include "bootstrap/rendezvous.h"
 #include "communicator/communicator_impl.h"
-#include "device/native/device_world.h"
+#include "device/native/device_resources.h"
 #include "job/data_paths.h"
 #include "job/job_context.h"
 #include "selection/tuning.h"
@@ -121,7 +121,7 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
     for (int round = 0; round < detail::kDeviceRounds && job_context->devices; ++round) static_cast<void>(gather("!"));
     return world.error();
   }
-  auto devices = detail::make_device_world(*job_context, members, rank, *id, *world, gather);
+  auto devices = detail::make_device_resources(*job_context, members, rank, *id, *world, gather);
   if (!devices) return devices.error();
   return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
       rank, ranks, std::move(*world), job_context->config.timeout, job_context, members, std::move(*devices), *id));

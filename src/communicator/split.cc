@@ -9,7 +9,7 @@
 
 #include "base/assert.h"
 #include "communicator/communicator_impl.h"
-#include "device/native/device_world.h"
+#include "device/native/device_resources.h"
 #include "job/job_context.h"
 
 namespace tutti::detail {
@@ -151,7 +151,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
     for (int round = 0; round < kDeviceRounds && job_context_->devices; ++round) static_cast<void>(among("!"));
     return world.error();
   }
-  auto devices = make_device_world(*job_context_, members, rank, std::get<2>(chosen.front()), *world, among);
+  auto devices = make_device_resources(*job_context_, members, rank, std::get<2>(chosen.front()), *world, among);
   if (!devices) return devices.error();
   return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, job_context_, members,
                                                  std::move(*devices), std::get<2>(chosen.front())));

@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "communicator/communicator_impl.h"
-#include "device/native/device_world.h"
+#include "device/native/device_resources.h"
 
 namespace tutti::detail {
 
@@ -16,10 +16,10 @@ Status CommunicatorImpl::suspend() {
     TUTTI_TRY(refuse_in_group());
   }
   Result<std::string> ready = std::string();
-  if (device_way_ != nullptr && device_way_->world().windows()->used() > 0) {
+  if (device_executor_ != nullptr && device_executor_->resources().windows()->used() > 0) {
     ready = invalid_argument("device memory is registered with this communicator: release it on all ranks first");
-  } else if (device_way_ != nullptr) {
-    if (const Status finished = device_way_->finish(); !finished.ok()) ready = finished.error();
+  } else if (device_executor_ != nullptr) {
+    if (const Status finished = device_executor_->finish(); !finished.ok()) ready = finished.error();
   }
   // All ranks suspend, or none.
   const Gather gather = [this](const std::string& blob) { return all_gather_blobs(blob); };
@@ -28,10 +28,10 @@ Status CommunicatorImpl::suspend() {
     if (!engine_.broken()) error.scope = ErrorScope::kCall;
     return error;
   }
-  std::unique_ptr<DeviceWay> ended;
+  std::unique_ptr<DeviceExecutor> ended;
   {
     const std::scoped_lock lock(mutex_, device_mutex_);
-    ended = std::move(device_way_);
+    ended = std::move(device_executor_);
     listen_to_devices();
   }
   suspended_ = suspended_ || ended != nullptr;
@@ -56,13 +56,13 @@ Status CommunicatorImpl::resume() {
     return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 said something in resume() that cannot be read"};
   }
   std::memcpy(&id, ids->front().data(), sizeof(id));
-  auto devices = make_device_world(*job_context_, members_, rank_, id, environment_, gather);
+  auto devices = make_device_resources(*job_context_, members_, rank_, id, environment_, gather);
   if (!devices) return devices.error();
   auto way = *devices == nullptr
                  ? nullptr
-                 : std::make_unique<DeviceWay>(std::move(*devices), rank_, ranks_, *environment_.plan_cache);
+                 : std::make_unique<DeviceExecutor>(std::move(*devices), rank_, ranks_, *environment_.plan_cache);
   const std::scoped_lock lock(mutex_, device_mutex_);
-  device_way_ = std::move(way);
+  device_executor_ = std::move(way);
   listen_to_devices();
   suspended_ = false;
   return {};
@@ -70,8 +70,8 @@ Status CommunicatorImpl::resume() {
 
 DeviceMemoryUse CommunicatorImpl::device_memory_use() {
   const std::scoped_lock lock(device_mutex_);
-  if (device_way_ == nullptr) return {};
-  return {.suspendable = device_way_->world().memory_bytes(), .lasting = 0};
+  if (device_executor_ == nullptr) return {};
+  return {.suspendable = device_executor_->resources().memory_bytes(), .lasting = 0};
 }
 
 }  // namespace tutti::detail

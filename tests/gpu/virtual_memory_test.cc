@@ -1,4 +1,4 @@
-// What registering mapped memory takes for granted of a driver (runtime/device_piece.h), asked of the one that is
+// What registering mapped memory takes for granted of a driver (runtime/exported_memory.h), asked of the one that is
 // there: of a mapping its own range and allocation are found, a file stands for the allocation, and what is mapped
 // twice is one memory. In one process: between several a file is no other.
 #include "cuda/virtual_memory.h"

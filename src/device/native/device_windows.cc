@@ -12,7 +12,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
-#include "device/leave_for_good.h"
+#include "device/leak_until_exit.h"
 #include "engine/arguments.h"
 #include "kernels/device/call.h"
 
@@ -23,8 +23,8 @@ struct DeviceWindows::Offer {
   std::uint64_t taken = 0;  // bit n - 1: window n
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t offset = 0;   // from the start of what the handle stands for, or of the first part
-  PartRounds::Said mapped{};  // no parts: the handle counts
+  std::uint64_t offset = 0;     // from the start of what the handle stands for, or of the first part
+  ExportRounds::Said mapped{};  // no parts: the handle counts
   cuda::CUipcMemHandle handle{};
 };
 
@@ -73,13 +73,13 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   const cuda::Driver& driver = device_->driver();
   const Relaxed relaxed(driver);
   auto scope = cuda::ContextScope::enter(driver, device_->context());
-  DevicePiece piece;
+  ExportedMemory piece;
   auto blobs = gather_or_fail(gather, scope ? offer(data, bytes, piece) : scope.error());
   if (!blobs) return blobs.error();
   auto offers = read(*blobs);
   if (!offers) return offers.error();
   std::uint64_t taken = 0;
-  std::vector<PartRounds::Said> said;
+  std::vector<ExportRounds::Said> said;
   for (const Offer& theirs : *offers) {
     taken |= theirs.taken;
     said.push_back(theirs.mapped);
@@ -92,7 +92,7 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
                              kMostDeviceWindows)};
   }
   try {
-    PartRounds parts(*device_, peers_, piece, said);
+    ExportRounds parts(*device_, peers_, piece, said);
     TUTTI_TRY(exchange(number, *offers, parts, gather));
   } catch (...) {
     const std::scoped_lock lock(mutex_);
@@ -109,7 +109,7 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
 }
 
 // Opens the peers' memory as window `number`. If that fails anywhere, it is closed again.
-Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts,
+Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts,
                                const Gather& gather) {
   Status opened;
   TUTTI_TRY(parts.run(gather, opened));
@@ -122,7 +122,7 @@ Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& o
   return all.error();
 }
 
-Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes, DevicePiece& piece) const {
+Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes, ExportedMemory& piece) const {
   auto found = look_at_piece(*device_, data, bytes, *std::ranges::max_element(peers_.reach));
   if (!found) return found.error();
   piece = std::move(*found);
@@ -153,7 +153,7 @@ Result<std::vector<DeviceWindows::Offer>> DeviceWindows::read(const std::vector<
 }
 
 // Maps the peers' memory as window `number`, which is nobody's yet.
-Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts) {
+Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts) {
   std::vector<std::uint64_t> bases(offers.size(), device::kNoWindowBase);
   const std::scoped_lock lock(mutex_);
   for (std::uint32_t r = 0; r < offers.size(); ++r) {
@@ -170,7 +170,7 @@ Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offer
 }
 
 // Where the peer's piece begins, as this rank's GPU sees it.
-Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& offer, PartRounds& parts,
+Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& offer, ExportRounds& parts,
                                               Window& window) const {
   const Reach reach = peers_.reach[peer];
   const bool is_mapped = offer.mapped.parts > 0;
@@ -258,7 +258,7 @@ void DeviceWindows::end(bool idle) {
       window.opened.clear();
       window.mapped.clear();
     } else if (!window.opened.empty() || !window.mapped.empty()) {
-      leave_for_good(std::move(window));  // kernels may still use it
+      leak_until_exit(std::move(window));  // kernels may still use it
     }
   }
   last_ = 0;

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cuda/resources.h"
-#include "device/native/device_piece.h"
+#include "device/native/exported_memory.h"
 #include "device/rank_device.h"
 #include "executor/device_arena.h"
 #include "job/job_context.h"
@@ -71,17 +71,17 @@ class DeviceWindows {
   };
   DeviceWindows(std::shared_ptr<RankDevice> device, std::uint32_t rank, DevicePeers peers, cuda::CUdeviceptr arena)
       : device_(std::move(device)), rank_(rank), peers_(std::move(peers)), arena_(arena) {}
-  Result<std::string> offer(const void* data, std::size_t bytes, DevicePiece& piece) const;
+  Result<std::string> offer(const void* data, std::size_t bytes, ExportedMemory& piece) const;
   Result<std::vector<Offer>> read(const std::vector<std::string>& blobs) const;
-  Status open(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts);
-  Result<std::uint64_t> map_peer(std::uint32_t peer, const Offer& offer, PartRounds& parts, Window& window) const;
+  Status open(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts);
+  Result<std::uint64_t> map_peer(std::uint32_t peer, const Offer& offer, ExportRounds& parts, Window& window) const;
   void close(std::uint32_t number) noexcept;
   enum class Wanted : std::uint8_t { kAny, kEven };
   std::optional<Place> find_locked(const void* data, std::size_t bytes, Wanted wanted) const;
-  Status exchange(std::uint32_t number, const std::vector<Offer>& offers, PartRounds& parts, const Gather& gather);
+  Status exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts, const Gather& gather);
   Status write_bases(std::uint32_t number, std::span<const std::uint64_t> bases) const;
 
-  const std::shared_ptr<RankDevice> device_;  // shared with the world; ends last
+  const std::shared_ptr<RankDevice> device_;  // shared with the resources; ends last
   const std::uint32_t rank_;
   const DevicePeers peers_;
   const cuda::CUdeviceptr arena_;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/exceptions.h"
-#include "device/leave_for_good.h"
+#include "device/leak_until_exit.h"
 #include "device/staged/staging.h"
 
 namespace tutti::detail {
@@ -57,14 +57,14 @@ void StagingPool::give_back(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free[block.size_class].push_back(std::move(block));
-  leave_for_good(std::move(block));  // its transport has ended
+  leak_until_exit(std::move(block));  // its transport has ended
 }
 
 void StagingPool::retire(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.retired.push_back(std::move(block));
-  leave_for_good(std::move(block));
+  leak_until_exit(std::move(block));
 }
 
 // It waits for nothing that the caller's own default stream does: see StreamOptions.
@@ -97,13 +97,13 @@ Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
 void StagingPool::give_back(cuda::CUcontext context, cuda::Event event) {
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free_events[context].push_back(std::move(event));
-  leave_for_good(std::move(event));
+  leak_until_exit(std::move(event));
 }
 
 void StagingPool::retire(cuda::Event event) {
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.retired_events.push_back(std::move(event));
-  leave_for_good(std::move(event));
+  leak_until_exit(std::move(event));
 }
 
 StagingPool::Ticket& StagingPool::issue(std::shared_ptr<StagedCall> call, std::size_t part, Use use) {
@@ -150,7 +150,7 @@ bool StagingPool::cut(std::uint64_t number) {
   const auto found = out_.find(number);
   if (found == out_.end() || found->second->call == nullptr) return false;
   call = std::move(found->second->call);
-  leave_for_good(std::move(found->second));
+  leak_until_exit(std::move(found->second));
   out_.erase(found);
   if (out_.empty()) none_out_.notify_all();
   return true;
@@ -206,11 +206,11 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   lock.unlock();  // the driver may wait below for streams, and these for their callbacks
   for (const std::unique_ptr<Ticket>& ticket : graphs) ticket->call->forget();
   if (!all_back) {
-    leave_for_good(std::move(resources));  // to unpin would wait for the device's work
+    leak_until_exit(std::move(resources));  // to unpin would wait for the device's work
   } else if (!graphs.empty() && resources.context) {
-    leave_for_good(*std::move(resources.context));  // in whose name their blocks are pinned
+    leak_until_exit(*std::move(resources.context));  // in whose name their blocks are pinned
   }
-  if (!graphs.empty()) leave_for_good(std::move(graphs));
+  if (!graphs.empty()) leak_until_exit(std::move(graphs));
   return all_back;
 }
 

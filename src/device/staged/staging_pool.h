@@ -1,7 +1,7 @@
 // StagingPool: what the staged calls (staging.h) of one communicator share: pinned host memory, events, and the tickets
-// by which streams call back. Made by DeviceSide; kept by the calls and tickets, which streams may hold for longer than
-// the communicator lives. Thread-safe, but for take(), stream_for() and take_event(), which are for the callers
-// of collectives.
+// by which streams call back. Made by HostStaging; kept by the calls and tickets, which streams may hold for longer
+// than the communicator lives. Thread-safe, but for take(), stream_for() and take_event(), which are for the callers of
+// collectives.
 //
 // Blocks are windows of the transport, so that peers of the machine reach them in place, and are used again. Nothing
 // that a stream may still use is freed, and no callback that may still come finds its ticket gone.

@@ -1,4 +1,4 @@
-// The making of a DeviceWorld: what ranks say of their GPUs, and what they agree on.
+// The making of a DeviceResources: what ranks say of their GPUs, and what they agree on.
 #include <fmt/format.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
-#include "device/native/device_world.h"
+#include "device/native/device_resources.h"
 #include "engine/arguments.h"
 
 namespace tutti::detail {
@@ -58,7 +58,7 @@ struct Offer {
   std::uint64_t process = 0;
   std::uint64_t context = 0;  // compared within a process only
   std::uint32_t blocks_at_once = 0;
-  DeviceRoom::Left left;
+  BlockBudget::Left left;
   std::uint32_t blocks = 0;
   std::uint32_t slot_bytes = 0;
   std::uint32_t protocol = 0;
@@ -84,20 +84,20 @@ std::optional<T> unpack(std::string_view text) {
 }  // namespace
 
 // The making of one.
-class DeviceWorldMaker {
+class DeviceResourcesMaker {
  public:
-  DeviceWorldMaker(const JobContext& job_context, const std::vector<std::uint32_t>& members, std::uint32_t rank,
-                   std::uint64_t communicator, const Environment& world, const Gather& gather)
+  DeviceResourcesMaker(const JobContext& job_context, const std::vector<std::uint32_t>& members, std::uint32_t rank,
+                       std::uint64_t communicator, const Environment& resources, const Gather& gather)
       : job_context_(job_context),
         members_(members),
         ranks_(static_cast<std::uint32_t>(members.size())),
         rank_(rank),
         communicator_(communicator),
-        host_environment_(world),
+        host_environment_(resources),
         gather_(gather),
         log_(job_context.config.log_level, static_cast<std::int32_t>(rank)) {}
 
-  Result<std::unique_ptr<DeviceWorld>> make() {
+  Result<std::unique_ptr<DeviceResources>> make() {
     auto blobs = round(introduce());
     if (!blobs) return skip(2, blobs.error());
     if (const Status alike = agree(*blobs); !alike) return skip(2, alike.error());
@@ -122,10 +122,10 @@ class DeviceWorldMaker {
       has_nothing_open(r);
       everywhere = false;
     }
-    if (!everywhere) return std::unique_ptr<DeviceWorld>();
+    if (!everywhere) return std::unique_ptr<DeviceResources>();
     log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
-               job_context_.device->number(), world_->blocks_, world_->threads_);
-    return std::move(world_);
+               job_context_.device->number(), resources_->blocks_, resources_->threads_);
+    return std::move(resources_);
   }
 
  private:
@@ -136,19 +136,19 @@ class DeviceWorldMaker {
       const Status connected = connect(handles);
       if (connected.ok()) return std::string("1");
       log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
-      world_->opened_.clear();
+      resources_->opened_.clear();
       return std::string("0");
     } catch (...) {
-      world_->opened_.clear();
+      resources_->opened_.clear();
       return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_), "reaching the other GPUs");
     }
   }
 
-  // At its end this rank's world waits until no peer has its memory open. This peer will not say so, for it has not
+  // At its end this rank's resources waits until no peer has its memory open. This peer will not say so, for it has not
   // opened it.
   void has_nothing_open(std::uint32_t peer) {
-    if (world_ == nullptr) return;
-    std::erase_if(world_->elsewhere_, [peer](const DeviceWorld::Elsewhere& one) { return one.rank == peer; });
+    if (resources_ == nullptr) return;
+    std::erase_if(resources_->elsewhere_, [peer](const DeviceResources::Elsewhere& one) { return one.rank == peer; });
   }
 
   Result<std::vector<std::string>> round(const Result<std::string>& result) { return gather_or_fail(gather_, result); }
@@ -175,7 +175,7 @@ class DeviceWorldMaker {
                       .process = process_nonce(),
                       .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
                       .blocks_at_once = code_.blocks_at_once,
-                      .left = DeviceRoom::left(job_context_.device->uuid(), code_.blocks_at_once),
+                      .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once),
                       .blocks = config.device_blocks,
                       .slot_bytes = config.device_slot_bytes,
                       .protocol = static_cast<std::uint32_t>(config.device_protocol),
@@ -222,7 +222,7 @@ class DeviceWorldMaker {
       end = std::min(end, one.left.to_end / here);
     }
     if (offers_.front().copies > 0 && ranks_ > 1) {
-      copy_way_ = one_team ? CopyWay::kTeam : shared_ ? CopyWay::kNone : CopyWay::kWindows;
+      copy_way_ = one_team ? CopyMethod::kTeam : shared_ ? CopyMethod::kNone : CopyMethod::kWindows;
     }
     if (one_team) {
       launches_ = Launches::kEnd;
@@ -252,36 +252,36 @@ class DeviceWorldMaker {
     if (!scope) return scope.error();
     const DeviceArena arena(
         ranks_, device_connections(ranks_, blocks_, job_context_.config.device_slot_bytes, kMostArenaBytes));
-    world_.reset(new DeviceWorld(rank_, job_context_.device, arena, log_));  // private constructor
-    world_->code_ = code_;
-    world_->exchange_ = job_context_.exchange;
-    world_->blocks_ = blocks_;
-    world_->threads_ = job_context_.config.device_threads;
-    world_->protocol_ = job_context_.config.device_protocol;
-    world_->in_rounds_ = in_rounds_;
-    world_->copy_way_ = copy_way_;
-    world_->copies_from_ = job_context_.config.device_copies;
+    resources_.reset(new DeviceResources(rank_, job_context_.device, arena, log_));  // private constructor
+    resources_->code_ = code_;
+    resources_->exchange_ = job_context_.exchange;
+    resources_->blocks_ = blocks_;
+    resources_->threads_ = job_context_.config.device_threads;
+    resources_->protocol_ = job_context_.config.device_protocol;
+    resources_->in_rounds_ = in_rounds_;
+    resources_->copy_way_ = copy_way_;
+    resources_->copies_from_ = job_context_.config.device_copies;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
-    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankWords));
+    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankFlags));
     if (!pinned) return pinned.error();
-    world_->words_ = new (pinned->bytes().data()) RankWords;  // placed in it
-    world_->pinned_.emplace(std::move(*pinned));
+    resources_->words_ = new (pinned->bytes().data()) RankFlags;  // placed in it
+    resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
-    world_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
-    world_->process_ = DeviceProcess::of(communicator_);
-    world_->process_->give(rank_, {.device = job_context_.device, .arena = world_->own_arena_});
+    resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
+    resources_->process_ = DeviceProcess::of(communicator_);
+    resources_->process_->give(rank_, {.device = job_context_.device, .arena = resources_->own_arena_});
     if (launches_) {
       const std::uint32_t blocks = blocks_ * (launches_ == Launches::kEnd ? ranks_ : 1);
-      has_room_ = world_->room_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
+      has_room_ = resources_->room_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
     }
     bool alone = true;
     for (const Offer& other : offers_) {
       alone &= other.same_process(offers_[rank_]);
-      world_->one_device_ &= other.same_device(offers_[rank_]);
+      resources_->one_device_ &= other.same_device(offers_[rank_]);
     }
     if (alone) return {};
-    auto handle = world_->own_arena_->share();
+    auto handle = resources_->own_arena_->share();
     if (!handle) return handle.error();
     handle_ = pack(*handle);
     return {};
@@ -312,8 +312,8 @@ class DeviceWorldMaker {
     const auto has_room = [](const std::string& blob) { return blob.starts_with(kHasRoom); };
     if (std::all_of(handles.begin(), handles.end(), has_room)) return {};
     if (!can_do_without_room()) return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, kNoRoom};
-    world_->room_ = {};
-    world_->in_rounds_ = true;
+    resources_->room_ = {};
+    resources_->in_rounds_ = true;
     return {};
   }
 
@@ -324,8 +324,8 @@ class DeviceWorldMaker {
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
     std::vector<DeviceArena::Peer> peers(ranks_);
-    world_->elsewhere_.reserve(ranks_);
-    world_->opened_.reserve(ranks_);
+    resources_->elsewhere_.reserve(ranks_);
+    resources_->opened_.reserve(ranks_);
     DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = job_context_.exchange};
     std::vector<std::uint32_t> team;
     for (std::uint32_t r = 0; r < ranks_; ++r) {
@@ -340,24 +340,26 @@ class DeviceWorldMaker {
       auto opened = cuda::PeerMemory::open(driver, *handle);
       if (!opened) return opened.error();
       peers[r].arena = opened->address();
-      world_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
-      world_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
+      resources_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
+      resources_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
-    auto windows = DeviceWindows::make(job_context_.device, rank_, std::move(others), world_->own_arena_->address());
+    auto windows =
+        DeviceWindows::make(job_context_.device, rank_, std::move(others), resources_->own_arena_->address());
     if (!windows) return windows.error();
-    world_->windows_ = std::move(*windows);
-    world_->team_ = world_->process_->team(world_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
-    const bool meets = in_rounds_ || copy_way_ == CopyWay::kWindows;
+    resources_->windows_ = std::move(*windows);
+    resources_->team_ =
+        resources_->process_->team(resources_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
+    const bool meets = in_rounds_ || copy_way_ == CopyMethod::kWindows;
     if (meets) {
-      world_->meeting_.rank = rank_;
-      for (const DeviceArena::Peer& peer : peers) world_->meeting_.arenas.push_back(peer.arena);
+      resources_->meeting_.rank = rank_;
+      for (const DeviceArena::Peer& peer : peers) resources_->meeting_.arenas.push_back(peer.arena);
     }
-    TUTTI_TRY(world_->team_->take_seat({.rank = rank_,
-                                        .ranks = ranks_,
-                                        .life = life_of_peers(),
-                                        .meeting = meets ? &world_->meeting_ : nullptr,
-                                        .words = world_->words_,
-                                        .words_on_device = world_->pinned_->device_address()}));
+    TUTTI_TRY(resources_->team_->take_seat({.rank = rank_,
+                                            .ranks = ranks_,
+                                            .life = life_of_peers(),
+                                            .meeting = meets ? &resources_->meeting_ : nullptr,
+                                            .words = resources_->words_,
+                                            .words_on_device = resources_->pinned_->device_address()}));
     return write_links(peers);
   }
 
@@ -375,7 +377,7 @@ class DeviceWorldMaker {
   }
 
   Status reach_here(std::uint32_t peer, DeviceArena::Peer& found) {
-    const DeviceProcess::Share share = world_->process_->of_rank(peer);
+    const DeviceProcess::Share share = resources_->process_->of_rank(peer);
     if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
     found = {.arena = share.arena->address(), .all_of_memory = true};
     if (offers_[peer].same_device(offers_[rank_])) return {};
@@ -390,8 +392,8 @@ class DeviceWorldMaker {
     const cuda::Driver& driver = job_context_.device->driver();
     std::vector<device::Link> all;
     for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
-      world_->links_at_[p] = all.size() * sizeof(device::Link);
-      const auto links = world_->arena_.links(static_cast<device::Protocol>(p), rank_, peers);
+      resources_->links_at_[p] = all.size() * sizeof(device::Link);
+      const auto links = resources_->arena_.links(static_cast<device::Protocol>(p), rank_, peers);
       all.insert(all.end(), links.begin(), links.end());
     }
     auto memory = cuda::DeviceMemory::allocate(driver, all.size() * sizeof(device::Link));
@@ -402,7 +404,7 @@ class DeviceWorldMaker {
         driver.check(driver.api().memcpy_htod_async(memory->address(), all.data(), memory->bytes(), stream->handle()),
                      "writing a rank's connections"));
     TUTTI_TRY(stream->synchronize());
-    world_->links_.emplace(std::move(*memory));
+    resources_->links_.emplace(std::move(*memory));
     return {};
   }
 
@@ -421,18 +423,18 @@ class DeviceWorldMaker {
   bool in_rounds_ = false;  // some GPU has ranks of several processes, or no room for kernels that wait for others
   std::optional<Launches> launches_{};  // nothing: in rounds, which need no room
   bool has_room_ = true;
-  CopyWay copy_way_ = CopyWay::kNone;
+  CopyMethod copy_way_ = CopyMethod::kNone;
   std::uint32_t blocks_ = 1;
   std::string handle_;
-  std::unique_ptr<DeviceWorld> world_;
+  std::unique_ptr<DeviceResources> resources_;
 };
 
-Result<std::unique_ptr<DeviceWorld>> make_device_world(const JobContext& job_context,
-                                                       const std::vector<std::uint32_t>& members, std::uint32_t rank,
-                                                       std::uint64_t communicator, const Environment& world,
-                                                       const Gather& gather) {
-  if (!job_context.devices) return std::unique_ptr<DeviceWorld>();
-  return DeviceWorldMaker(job_context, members, rank, communicator, world, gather).make();
+Result<std::unique_ptr<DeviceResources>> make_device_resources(const JobContext& job_context,
+                                                               const std::vector<std::uint32_t>& members,
+                                                               std::uint32_t rank, std::uint64_t communicator,
+                                                               const Environment& resources, const Gather& gather) {
+  if (!job_context.devices) return std::unique_ptr<DeviceResources>();
+  return DeviceResourcesMaker(job_context, members, rank, communicator, resources, gather).make();
 }
 
 }  // namespace tutti::detail

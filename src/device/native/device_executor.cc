@@ -1,4 +1,4 @@
-#include "device/native/device_way.h"
+#include "device/native/device_executor.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
-#include "device/leave_for_good.h"
+#include "device/leak_until_exit.h"
 #include "device/native/device_failure.h"
 #include "plan/layout.h"
 
@@ -56,16 +56,16 @@ std::uint64_t to_units(std::uint64_t bytes) {
 
 }  // namespace
 
-DeviceWay::DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks,
-                     VerifiedPlanCache& plan_cache)
-    : world_(std::move(world)), rank_(rank), ranks_(ranks), plan_cache_(plan_cache) {}
+DeviceExecutor::DeviceExecutor(std::unique_ptr<DeviceResources> resources, std::uint32_t rank, std::uint32_t ranks,
+                               VerifiedPlanCache& plan_cache)
+    : resources_(std::move(resources)), rank_(rank), ranks_(ranks), plan_cache_(plan_cache) {}
 
-DeviceWay::~DeviceWay() {
-  if (world_->end()) return;
-  leave_for_good(std::move(plans_));  // kernels may still use them
+DeviceExecutor::~DeviceExecutor() {
+  if (resources_->end()) return;
+  leak_until_exit(std::move(plans_));  // kernels may still use them
 }
 
-Result<bool> DeviceWay::takes(const CheckedCall& checked) {
+Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
   struct Used {
     const char* name;
     const void* data;
@@ -78,26 +78,26 @@ Result<bool> DeviceWay::takes(const CheckedCall& checked) {
   windows_ = true;
   for (const Used& buffer : buffers) {
     if (buffer.bytes == 0) continue;
-    auto where = cuda::classify(world_->device().driver(), buffer.data);
+    auto where = cuda::classify(resources_->device().driver(), buffer.data);
     if (!where) return where.error();
     if (!is_device(where->kind)) {
       on_host = buffer.name;
       continue;
     }
     on_device = buffer.name;
-    const int device = world_->device().number();
+    const int device = resources_->device().number();
     if (where->kind == cuda::MemoryKind::kDevice && where->device != device) {
       return invalid_argument(fmt::format("{} is memory of GPU {}, but this communicator's rank has GPU {}",
                                           buffer.name, where->device, device));
     }
-    if (where->context != nullptr && where->context != world_->device().context()) {
+    if (where->context != nullptr && where->context != resources_->device().context()) {
       return invalid_argument(
           fmt::format("{} is memory of another context of GPU {} than this communicator's: make the communicator where "
                       "that is current",
                       buffer.name, device));
     }
-    if (world_->one_device()) continue;
-    auto plain = cuda::is_plain_device_memory(world_->device().driver(), buffer.data);
+    if (resources_->one_device()) continue;
+    auto plain = cuda::is_plain_device_memory(resources_->device().driver(), buffer.data);
     if (!plain) return plain.error();
     windows_ &= *plain;
   }
@@ -105,12 +105,13 @@ Result<bool> DeviceWay::takes(const CheckedCall& checked) {
   if (on_host == nullptr) return true;
   return invalid_argument(
       fmt::format("{} is memory of GPU {}, but {} is host memory: give all buffers of a call in one place", on_device,
-                  world_->device().number(), on_host));
+                  resources_->device().number(), on_host));
 }
 
-Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& generator, device::Protocol protocol) {
+Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Generator& generator,
+                                                                        device::Protocol protocol) {
   TUTTI_TRY(plan_cache_.prove(generator));
-  const std::uint32_t connections = world_->arena().connections(protocol).count;
+  const std::uint32_t connections = resources_->arena().connections(protocol).count;
   const PlanShape& shape = generator.shape;
   std::uint32_t channels = 1;
   std::optional<DeviceProgram> own;
@@ -121,17 +122,17 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
     if (r == rank_) own.emplace(std::move(*packed));
   }
   const device::Protocol p = protocol;
-  const bool fits =
-      channels <= world_->blocks() && shape.lanes <= connections && shape.slots <= world_->arena().connections(p).slots;
+  const bool fits = channels <= resources_->blocks() && shape.lanes <= connections &&
+                    shape.slots <= resources_->arena().connections(p).slots;
   if (!fits) return std::unique_ptr<Plan>();
-  const cuda::Driver& driver = world_->device().driver();
-  auto scope = cuda::ContextScope::enter(driver, world_->device().context());
+  const cuda::Driver& driver = resources_->device().driver();
+  auto scope = cuda::ContextScope::enter(driver, resources_->device().context());
   if (!scope) return scope.error();
   const cuda::RelaxedCapture relaxed(driver);
   auto stream = cuda::Stream::create(driver);
   if (!stream) return stream.error();
   const auto allocate = [&](std::uint64_t bytes) { return cuda::DeviceMemory::allocate(driver, bytes); };
-  const std::uint32_t slices = std::max(1u, world_->blocks());
+  const std::uint32_t slices = std::max(1u, resources_->blocks());
   auto program = allocate(own->bytes().size());
   if (!program) return program.error();
   auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
@@ -148,7 +149,7 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
                                           .scratch = std::nullopt,
                                           .scratch_bytes = std::nullopt});
   if (shape.scratch_chunks > 0) {
-    const std::uint64_t payload = device::payload_bytes(p, world_->arena().connections(p).slot_bytes);
+    const std::uint64_t payload = device::payload_bytes(p, resources_->arena().connections(p).slot_bytes);
     const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;
     plan->scratch_room =
         std::min(payload, kMostScratchBytes / chunks / device::kChunkUnitBytes * device::kChunkUnitBytes);
@@ -160,13 +161,13 @@ Result<std::unique_ptr<DeviceWay::Plan>> DeviceWay::make_plan(const Generator& g
     plan->scratch.emplace(std::move(*scratch));
     plan->scratch_bytes.emplace(std::move(*bytes));
   }
-  if (world_->in_rounds()) plan->rounds.emplace(generator, world_->arena().connections(p).slots);
+  if (resources_->in_rounds()) plan->rounds.emplace(generator, resources_->arena().connections(p).slots);
   TUTTI_TRY(stream->synchronize());
   return plan;
 }
 
-Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::uint32_t digest,
-                                             device::Protocol protocol) {
+Result<DeviceExecutor::Plan*> DeviceExecutor::plan_for(const Generator& generator, std::uint32_t digest,
+                                                       device::Protocol protocol) {
   const PlanShape& shape = generator.shape;
   const PlanKey key{shape.collective.kind, shape.algorithm, shape.collective.root, digest, protocol};
   const auto found = plans_.find(key);
@@ -177,17 +178,17 @@ Result<DeviceWay::Plan*> DeviceWay::plan_for(const Generator& generator, std::ui
   return plans_.emplace(key, std::move(*made)).first->second.get();
 }
 
-std::uint64_t DeviceWay::rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const {
+std::uint64_t DeviceExecutor::rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const {
   if (!plan.rounds) return 0;
   // One more than is needed: a launch may see late what was posted before the meeting in front of it.
   return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), Draining::kPublished) + 1;
 }
 
-std::uint64_t DeviceWay::most_rounds() const { return kMostStreamOperations / (3 * (ranks_ - 1) + 1); }
+std::uint64_t DeviceExecutor::most_rounds() const { return kMostStreamOperations / (3 * (ranks_ - 1) + 1); }
 
-device::Protocol DeviceWay::choose_protocol(std::uint64_t bytes) const {
-  if (world_->in_rounds()) return device::Protocol::kSimple;  // the others wait for data in the middle of a step
-  switch (world_->protocol()) {
+device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
+  if (resources_->in_rounds()) return device::Protocol::kSimple;  // the others wait for data in the middle of a step
+  switch (resources_->protocol()) {
     case DeviceProtocol::kSimple: return device::Protocol::kSimple;
     case DeviceProtocol::kLl: return device::Protocol::kLl;
     case DeviceProtocol::kLl128: return device::Protocol::kLl128;
@@ -197,12 +198,13 @@ device::Protocol DeviceWay::choose_protocol(std::uint64_t bytes) const {
 }
 
 // As many slices as blocks and connections allow and the length is worth; every slice gets as many tiles as the others.
-DeviceWay::Segmentation DeviceWay::cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const {
-  const DeviceConnections& connections = world_->arena().connections(protocol);
+DeviceExecutor::Segmentation DeviceExecutor::cut(const Plan& plan, device::Protocol protocol,
+                                                 std::uint64_t bytes) const {
+  const DeviceConnections& connections = resources_->arena().connections(protocol);
   std::uint64_t room = device::payload_bytes(protocol, connections.slot_bytes);
   if (plan.scratch) room = std::min(room, plan.scratch_room);
   const std::uint64_t chunks = plan.shape.chunks;
-  const std::uint64_t most = std::min(world_->blocks() / plan.channels, connections.count / plan.shape.lanes);
+  const std::uint64_t most = std::min(resources_->blocks() / plan.channels, connections.count / plan.shape.lanes);
   const std::uint64_t worth = bytes / (chunks * kLeastSliceBytes);
   const std::uint64_t slices = std::clamp<std::uint64_t>(worth, 1, most);
   const std::uint64_t rounds = std::max<std::uint64_t>(1, device::divide_up(bytes, slices * chunks * room));
@@ -210,25 +212,25 @@ DeviceWay::Segmentation DeviceWay::cut(const Plan& plan, device::Protocol protoc
           .max_chunk_bytes = std::min(room, to_units(device::divide_up(bytes, slices * chunks * rounds)))};
 }
 
-Status DeviceWay::check_stream(cuda::CUstream stream) {
+Status DeviceExecutor::check_stream(cuda::CUstream stream) {
   const auto number = reinterpret_cast<std::uintptr_t>(stream);
   if (number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream) return {};
-  const cuda::Driver& driver = world_->device().driver();
+  const cuda::Driver& driver = resources_->device().driver();
   cuda::CUcontext its = nullptr;
   TUTTI_TRY(driver.check(driver.api().stream_get_ctx(stream, &its), "looking at the stream of a call"));
-  if (its != world_->device().context()) {
+  if (its != resources_->device().context()) {
     return invalid_argument(
         fmt::format("the stream belongs to another context than the buffers, which are memory of GPU {}: make it there",
-                    world_->device().number()));
+                    resources_->device().number()));
   }
   return {};
 }
 
 // A buffer that ranks of this process may read or write in place is a window of them all, the one that begins at
 // address 0; one that is registered is a window of all ranks.
-void DeviceWay::place_windows(const CheckedCall& checked, device::Call& call) const {
+void DeviceExecutor::place_windows(const CheckedCall& checked, device::Call& call) const {
   const auto place = [&](const void* data, std::size_t bytes) -> DeviceWindows::Place {
-    if (const auto found = world_->windows()->find(data, bytes)) return *found;
+    if (const auto found = resources_->windows()->find(data, bytes)) return *found;
     return {windows_ ? 0 : device::kNoWindow, reinterpret_cast<std::uintptr_t>(data)};
   };
   const DeviceWindows::Place input = place(call.input, checked.input_bytes);
@@ -239,8 +241,8 @@ void DeviceWay::place_windows(const CheckedCall& checked, device::Call& call) co
   call.output_offset = output.offset;
 }
 
-Result<std::shared_ptr<DeviceCall>> DeviceWay::begin_call(const CheckedCall& checked, const CallOptions& options,
-                                                          std::int64_t timeout_ns) {
+Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const CheckedCall& checked, const CallOptions& options,
+                                                               std::int64_t timeout_ns) {
   if (auto failed = failure(false)) return *std::move(failed);
   auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
   made->tag = checked.call.tag;
@@ -255,11 +257,11 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::begin_call(const CheckedCall& che
   return made;
 }
 
-Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checked, const Generator& generator,
-                                                       std::uint32_t digest, const CallOptions& options,
-                                                       std::int64_t timeout_ns) {
+Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& checked, const Generator& generator,
+                                                            std::uint32_t digest, const CallOptions& options,
+                                                            std::int64_t timeout_ns) {
   const bool by_copies = may_copy(checked, options);
-  if (by_copies && world_->copy_way() == CopyWay::kWindows) {
+  if (by_copies && resources_->copy_way() == CopyMethod::kWindows) {
     auto copied = prepare_copies(checked, options, timeout_ns);
     if (!copied || *copied != nullptr) return copied;
   }
@@ -274,18 +276,18 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   if (!plan) return plan.error();
   if (*plan == nullptr) return std::shared_ptr<DeviceCall>();
   const Segmentation segmentation = cut(**plan, protocol, bytes);
-  made->launch = {.kernel = world_->evaluator(protocol),
+  made->launch = {.kernel = resources_->evaluator(protocol),
                   .protocol = protocol,
                   .channels = (*plan)->channels,
                   .slices = segmentation.slices,
-                  .threads = protocol == device::Protocol::kSimple ? world_->threads()
-                                                                   : std::min(world_->threads(), kShortThreads)};
+                  .threads = protocol == device::Protocol::kSimple ? resources_->threads()
+                                                                   : std::min(resources_->threads(), kShortThreads)};
   device::Call& to = made->call;
   to.program = at<const device::ProgramHeader>((*plan)->program);
   to.program_bytes = (*plan)->program.bytes();
   to.channels = at<device::ChannelState>((*plan)->states);
-  to.links = world_->links(protocol);
-  to.status = world_->status();
+  to.links = resources_->links(protocol);
+  to.status = resources_->status();
   if ((*plan)->scratch) {
     to.scratch = at<std::byte>(*(*plan)->scratch);
     to.scratch_bytes = at<std::uint64_t>(*(*plan)->scratch_bytes);
@@ -299,19 +301,21 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare(const CheckedCall& checke
   if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers take it for contiguous
   to.in_place = call.in_place ? 1 : 0;
   made->launch.rounds = rounds_of(**plan, to, segmentation.slices);
-  if (world_->in_rounds()) to.patience_ns = 0;
+  if (resources_->in_rounds()) to.patience_ns = 0;
   if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
-  if (by_copies && world_->copy_way() == CopyWay::kTeam) {
+  if (by_copies && resources_->copy_way() == CopyMethod::kTeam) {
     made->copies.emplace(DeviceCopies{.copies = block_copies(checked.collective, rank_, bytes), .inputs = {}});
   }
   return made;
 }
 
-Status DeviceWay::submit(const std::shared_ptr<DeviceCall>& call) { return world_->team().submit(rank_, call); }
+Status DeviceExecutor::submit(const std::shared_ptr<DeviceCall>& call) {
+  return resources_->team().submit(rank_, call);
+}
 
-Status DeviceWay::finish() {
+Status DeviceExecutor::finish() {
   const auto limit = std::chrono::milliseconds(longest_ns_.load() / 1'000'000 + 1000);
-  const bool ended = world_->team().drain(rank_, limit);
+  const bool ended = resources_->team().drain(rank_, limit);
   if (auto failed = failure(true)) return *std::move(failed);
   if (ended) return {};
   return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
@@ -319,10 +323,10 @@ Status DeviceWay::finish() {
                            rank_, limit.count())};
 }
 
-void DeviceWay::abort() {
-  std::atomic_ref<std::uint64_t>(world_->words().status.abort).store(1, std::memory_order_release);
-  world_->team().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); }, ErrorCode::kAborted,
-                                 ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
+void DeviceExecutor::abort() {
+  std::atomic_ref<std::uint64_t>(resources_->words().status.abort).store(1, std::memory_order_release);
+  resources_->team().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); }, ErrorCode::kAborted,
+                                     ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
 }
 
 }  // namespace tutti::detail

@@ -18,7 +18,7 @@ union NeverDestroyed {
 };
 
 template <class T>
-void leave_for_good(T what) noexcept {
+void leak_until_exit(T what) noexcept {
   static std::mutex mutex;
   static NeverDestroyed<std::deque<T>*> kept(nullptr);
   const bool noted = runs_through([&] {

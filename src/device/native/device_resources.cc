@@ -1,4 +1,4 @@
-#include "device/native/device_world.h"
+#include "device/native/device_resources.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/exceptions.h"
-#include "device/leave_for_good.h"
+#include "device/leak_until_exit.h"
 
 namespace tutti::detail {
 namespace {
@@ -44,24 +44,24 @@ DeviceProcess::Share DeviceProcess::of_rank(std::uint32_t rank) {
   return found == shares_.end() ? Share{} : found->second;
 }
 
-std::shared_ptr<DeviceTeam> DeviceProcess::team(const std::shared_ptr<RankDevice>& device,
-                                                const std::vector<std::uint32_t>& ranks, bool whole) {
+std::shared_ptr<LaunchGroup> DeviceProcess::team(const std::shared_ptr<RankDevice>& device,
+                                                 const std::vector<std::uint32_t>& ranks, bool whole) {
   const std::scoped_lock lock(mutex_);
-  std::shared_ptr<DeviceTeam>& team = teams_[ranks.front()];
-  if (team == nullptr) team = std::make_shared<DeviceTeam>(device, ranks, whole);
+  std::shared_ptr<LaunchGroup>& team = teams_[ranks.front()];
+  if (team == nullptr) team = std::make_shared<LaunchGroup>(device, ranks, whole);
   return team;
 }
 
-device::Link* DeviceWorld::links(device::Protocol protocol) const {
+device::Link* DeviceResources::links(device::Protocol protocol) const {
   const std::uint64_t at = links_->address() + links_at_[static_cast<std::size_t>(protocol)];
   return reinterpret_cast<device::Link*>(at);  // NOLINT: a device's address
 }
 
-device::RankStatus* DeviceWorld::status() const {
-  return reinterpret_cast<device::RankStatus*>(pinned_->device_address() + offsetof(RankWords, status));  // NOLINT
+device::RankStatus* DeviceResources::status() const {
+  return reinterpret_cast<device::RankStatus*>(pinned_->device_address() + offsetof(RankFlags, status));  // NOLINT
 }
 
-bool DeviceWorld::end() {
+bool DeviceResources::end() {
   if (std::exchange(ended_, true) || team_ == nullptr) return idle_;
   team_->leave(rank_);
   idle_ = team_->drain(rank_, kDraining);
@@ -75,7 +75,7 @@ bool DeviceWorld::end() {
   return idle_;
 }
 
-DeviceWorld::~DeviceWorld() {
+DeviceResources::~DeviceResources() {
   const bool idle = end();
   const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
   if (windows_ != nullptr) windows_->end(idle);  // before peers are told that nothing of theirs is used any more
@@ -87,17 +87,17 @@ DeviceWorld::~DeviceWorld() {
   if (closed) return;
   log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is not given back",
              idle ? "before its peers" : "while calls of it still run", device_->number());
-  leave_for_good(std::move(own_arena_));  // peers may write in it
+  leak_until_exit(std::move(own_arena_));  // peers may write in it
   if (idle) return;
-  leave_for_good(std::move(opened_));  // kernels may still use these
-  leave_for_good(std::move(links_));
-  leave_for_good(std::move(room_));
-  leave_for_good(std::move(process_));  // the peers' arenas, and what the team's launches read in host memory
-  leave_for_good(std::move(pinned_));
+  leak_until_exit(std::move(opened_));  // kernels may still use these
+  leak_until_exit(std::move(links_));
+  leak_until_exit(std::move(room_));
+  leak_until_exit(std::move(process_));  // the peers' arenas, and what the team's launches read in host memory
+  leak_until_exit(std::move(pinned_));
 }
 
 // Tells every peer elsewhere that its memory is not used from here any more.
-void DeviceWorld::close_peers() {
+void DeviceResources::close_peers() {
   if (opened_.empty()) return;
   const cuda::Driver& driver = device_->driver();
   auto stream = cuda::Stream::create(driver);
@@ -111,7 +111,7 @@ void DeviceWorld::close_peers() {
   opened_.clear();
 }
 
-bool DeviceWorld::peers_have_closed(std::chrono::milliseconds limit) {
+bool DeviceResources::peers_have_closed(std::chrono::milliseconds limit) {
   if (elsewhere_.empty()) return true;
   const cuda::Driver& driver = device_->driver();
   auto stream = cuda::Stream::create(driver);

@@ -1,4 +1,4 @@
-// DeviceTeam: the ranks of one communicator that share a GPU and a process. Their calls run in one launch, so that no
+// LaunchGroup: the ranks of one communicator that share a GPU and a process. Their calls run in one launch, so that no
 // kernel of one waits for a kernel of another that finds no room: the last rank to call launches for all. A rank that
 // is alone is a team, too; it launches in its caller's stream, and nothing is waited for.
 //
@@ -38,7 +38,7 @@
 namespace tutti::detail {
 
 // What a rank shares with its device, in pinned memory.
-struct RankWords {
+struct RankFlags {
   device::RankStatus status;
   // Of call n the word n % kWords: n once its stream need not wait for it any more.
   static constexpr std::uint32_t kWords = 2048;
@@ -46,7 +46,7 @@ struct RankWords {
 };
 
 // Where the streams of all ranks meet: each sets its word in every arena and waits for all words in its own.
-struct DeviceMeeting {
+struct StreamBarrier {
   std::uint32_t rank = 0;
   std::vector<std::uint64_t> arenas;  // by rank, as this one's device sees them
 };
@@ -95,12 +95,12 @@ class DeviceCall final : public StartCondition {
   std::optional<Error> lost() override { return std::nullopt; }
   bool finished() override;
   Status outcome() override;
-  // Makes the stream wait for the call, once it is submitted; see DeviceTeam::settle().
+  // Makes the stream wait for the call, once it is submitted; see LaunchGroup::settle().
   Status settle();
 
  private:
-  friend class DeviceTeam;
-  std::shared_ptr<class DeviceTeam> team_;  // shared with the ranks; null: it was never submitted
+  friend class LaunchGroup;
+  std::shared_ptr<class LaunchGroup> team_;  // shared with the ranks; null: it was never submitted
   std::size_t seat_ = 0;
   std::uint32_t number_ = 0;            // of the rank's calls, as its word counts them
   std::uint64_t capture_ = 0;           // id of the capture that its stream is in; 0: none
@@ -114,21 +114,21 @@ class DeviceCall final : public StartCondition {
   std::optional<Status> outcome_;  // once it is known
 };
 
-class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
+class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
  public:
   struct Seat {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
     std::function<PeerLife(std::uint32_t rank)> life{};  // of a peer, asked by any thread; empty: not known
-    const DeviceMeeting* meeting = nullptr;              // where calls go in rounds, or by copies between meetings
-    RankWords* words = nullptr;
+    const StreamBarrier* meeting = nullptr;              // where calls go in rounds, or by copies between meetings
+    RankFlags* words = nullptr;
     cuda::CUdeviceptr words_on_device = 0;
   };
   // `whole`: these are all ranks of the communicator.
-  DeviceTeam(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole);
-  ~DeviceTeam();
-  DeviceTeam(const DeviceTeam&) = delete;
-  DeviceTeam& operator=(const DeviceTeam&) = delete;
+  LaunchGroup(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole);
+  ~LaunchGroup();
+  LaunchGroup(const LaunchGroup&) = delete;
+  LaunchGroup& operator=(const LaunchGroup&) = delete;
 
   // Before the rank's first call. The words live until forget(). Errors: the driver's.
   Status take_seat(const Seat& seat);
@@ -174,7 +174,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   // their own, and the driver may be slow under this one.
   class Hold {
    public:
-    explicit Hold(DeviceTeam& team) : lock(team.mutex_), team_(team) {}
+    explicit Hold(LaunchGroup& team) : lock(team.mutex_), team_(team) {}
     ~Hold() { team_.tell_others(lock); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
@@ -182,7 +182,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
     std::unique_lock<std::mutex> lock;
 
    private:
-    DeviceTeam& team_;
+    LaunchGroup& team_;
   };
   // Events that are free; outlives the team where calls still hold some. `free` has room for all that were made, so
   // that giving one back needs no memory.
@@ -220,7 +220,7 @@ class DeviceTeam : public std::enable_shared_from_this<DeviceTeam> {
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
   Status put_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
   Status copy_blocks(const DeviceCall& call, const std::vector<std::uint64_t>& inputs, cuda::CUstream stream);
-  Status meet(const DeviceMeeting& meeting, std::uint32_t parity, std::uint32_t word, cuda::CUstream stream);
+  Status meet(const StreamBarrier& meeting, std::uint32_t parity, std::uint32_t word, cuda::CUstream stream);
   Error not_met(const DeviceCall& call);
   void say_given_up();
   void look_at_underway();

@@ -30,16 +30,16 @@ enum class DeviceReach : std::uint8_t {
 };
 
 // One allocation of mapped memory, all of which is mapped.
-struct DevicePart {
+struct ExportedPart {
   cuda::PhysicalMemory memory;
   std::uint64_t bytes = 0;
 };
 
-struct DevicePiece {
+struct ExportedMemory {
   std::uint64_t offset = 0;  // of its first byte in what it lies in
   // Either of both: what CUDA IPC calls the allocation, where a rank elsewhere needs it, or the allocations.
   std::optional<cuda::CUipcMemHandle> handle;
-  std::vector<DevicePart> parts;
+  std::vector<ExportedPart> parts;
   std::uint64_t mapped_bytes = 0;  // of all parts
 };
 
@@ -49,7 +49,8 @@ inline constexpr std::size_t kMostDeviceParts = 4096;
 // What [data, data + bytes) lies in. `farthest`: of the ranks that are to reach it. Errors: kInvalidArgument (not all
 // of it is memory of this GPU and context), kUnsupported (managed memory, of a pool, or made without a handle that can
 // be shared; too many parts), the driver's.
-Result<DevicePiece> look_at_piece(const RankDevice& device, const void* data, std::size_t bytes, DeviceReach farthest);
+Result<ExportedMemory> look_at_piece(const RankDevice& device, const void* data, std::size_t bytes,
+                                     DeviceReach farthest);
 
 // The parts of that piece of this process's, mapped once more for `device`.
 Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes);
@@ -63,7 +64,7 @@ struct DevicePeers {
 
 // The parts of all ranks' pieces on their way to ranks of other processes, in rounds: each rank shows a few of its own,
 // and takes its peers'. What it has shown it takes back one round later, or when this ends: then all have it.
-class PartRounds {
+class ExportRounds {
  public:
   // What a rank said of its piece.
   struct Said {
@@ -71,7 +72,8 @@ class PartRounds {
     std::uint64_t mapped_bytes = 0;
   };
   // `said`: by rank. All of these outlive it.
-  PartRounds(const RankDevice& device, const DevicePeers& peers, const DevicePiece& own, std::span<const Said> said)
+  ExportRounds(const RankDevice& device, const DevicePeers& peers, const ExportedMemory& own,
+               std::span<const Said> said)
       : device_(device), peers_(peers), own_(own), said_(said) {}
 
   // Errors: those of a round, known to all ranks, which ends the rounds on all of them. What fails here after the last
@@ -98,7 +100,7 @@ class PartRounds {
 
   const RankDevice& device_;
   const DevicePeers& peers_;
-  const DevicePiece& own_;
+  const ExportedMemory& own_;
   const std::span<const Said> said_;
   std::vector<Arriving> arriving_;
   std::shared_ptr<Shown> last_shown_;

@@ -1,4 +1,4 @@
-// DeviceRoom: which share of a GPU's blocks each communicator of this process may launch at once, so that several on
+// BlockBudget: which share of a GPU's blocks each communicator of this process may launch at once, so that several on
 // one GPU never keep each other from running for good (docs/decisions/0013, "Several communicators on one GPU").
 //
 // Kernels that wait for a kernel of another GPU *stay* until that has run; kernels whose ranks are all in their own
@@ -19,7 +19,7 @@ enum class Launches : std::uint8_t { kStay, kEnd };
 
 // What one communicator's ranks of this process have on one GPU, or one of these ranks. Given back at its end.
 // Different ones by different threads.
-class DeviceRoom {
+class BlockBudget {
  public:
   // How much is left on a GPU on which `capacity` blocks of our kernels run at once.
   struct Left {
@@ -28,10 +28,10 @@ class DeviceRoom {
   };
   static Left left(const cuda::CUuuid& device, std::uint32_t capacity);
 
-  DeviceRoom() = default;
-  DeviceRoom(DeviceRoom&& other) noexcept;
-  DeviceRoom& operator=(DeviceRoom&& other) noexcept;
-  ~DeviceRoom();
+  BlockBudget() = default;
+  BlockBudget(BlockBudget&& other) noexcept;
+  BlockBudget& operator=(BlockBudget&& other) noexcept;
+  ~BlockBudget();
 
   // False, and nothing is taken: there is less, since others have taken some meanwhile.
   bool take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks);

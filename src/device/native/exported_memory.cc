@@ -1,4 +1,4 @@
-#include "device/native/device_piece.h"
+#include "device/native/exported_memory.h"
 
 #include <fmt/format.h>
 
@@ -51,14 +51,14 @@ Status check_end(const RankDevice& device, const void* data, std::size_t bytes, 
 }
 
 // The piece in the one allocation of cuMemAlloc's that it begins in.
-Result<DevicePiece> plain_piece(const RankDevice& device, const void* data, std::size_t bytes) {
+Result<ExportedMemory> plain_piece(const RankDevice& device, const void* data, std::size_t bytes) {
   const cuda::Driver& driver = device.driver();
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   cuda::CUdeviceptr base = 0;
   std::size_t length = 0;
   TUTTI_TRY(driver.check(driver.api().mem_get_address_range(&base, &length, address),
                          "finding the allocation that registered memory lies in"));
-  DevicePiece piece{.offset = address - base, .handle = cuda::CUipcMemHandle{}, .parts = {}};
+  ExportedMemory piece{.offset = address - base, .handle = cuda::CUipcMemHandle{}, .parts = {}};
   if (bytes > length - piece.offset) {
     return invalid_argument(fmt::format("{} bytes at {} reach past the end of their allocation", bytes, data));
   }
@@ -67,19 +67,19 @@ Result<DevicePiece> plain_piece(const RankDevice& device, const void* data, std:
 }
 
 // Nothing where other memory begins there.
-Result<std::optional<DevicePart>> part_at(const cuda::Driver& driver, cuda::CUdeviceptr at, cuda::CUdeviceptr& base) {
+Result<std::optional<ExportedPart>> part_at(const cuda::Driver& driver, cuda::CUdeviceptr at, cuda::CUdeviceptr& base) {
   auto memory = cuda::PhysicalMemory::behind(driver, at);
   if (!memory) return memory.error();
-  if (!*memory) return std::optional<DevicePart>();
+  if (!*memory) return std::optional<ExportedPart>();
   std::size_t length = 0;
   TUTTI_TRY(driver.check(driver.api().mem_get_address_range(&base, &length, at),
                          "finding the allocation that registered memory lies in"));
-  return std::optional<DevicePart>(DevicePart{.memory = std::move(**memory), .bytes = length});
+  return std::optional<ExportedPart>(ExportedPart{.memory = std::move(**memory), .bytes = length});
 }
 
 // The piece in mapped memory; no parts: it begins in other memory.
-Result<DevicePiece> mapped_piece(const cuda::Driver& driver, std::uint64_t address, std::uint64_t bytes) {
-  DevicePiece piece;
+Result<ExportedMemory> mapped_piece(const cuda::Driver& driver, std::uint64_t address, std::uint64_t bytes) {
+  ExportedMemory piece;
   for (std::uint64_t at = address; at < address + bytes;) {
     cuda::CUdeviceptr base = 0;
     auto part = part_at(driver, at, base);
@@ -105,9 +105,9 @@ Result<DevicePiece> mapped_piece(const cuda::Driver& driver, std::uint64_t addre
   return piece;
 }
 
-Status check_parts(const RankDevice& device, const void* data, std::size_t bytes, const DevicePiece& piece,
+Status check_parts(const RankDevice& device, const void* data, std::size_t bytes, const ExportedMemory& piece,
                    DeviceReach farthest) {
-  for (const DevicePart& part : piece.parts) {
+  for (const ExportedPart& part : piece.parts) {
     const auto its = part.memory.properties();
     if (!its) return its.error();
     if (its->device != device.number()) {
@@ -138,14 +138,15 @@ Error of_other_kind(const cuda::Driver& driver, const void* data, std::size_t by
 
 }  // namespace
 
-Result<DevicePiece> look_at_piece(const RankDevice& device, const void* data, std::size_t bytes, DeviceReach farthest) {
+Result<ExportedMemory> look_at_piece(const RankDevice& device, const void* data, std::size_t bytes,
+                                     DeviceReach farthest) {
   const auto* begin = static_cast<const std::byte*>(data);
   TUTTI_TRY(check_end(device, data, bytes, begin));
   TUTTI_TRY(check_end(device, data, bytes, begin + (bytes - 1)));
-  if (farthest == DeviceReach::kSameDevice) return DevicePiece{};
+  if (farthest == DeviceReach::kSameDevice) return ExportedMemory{};
   auto plain = cuda::is_plain_device_memory(device.driver(), data);
   if (!plain) return plain.error();
-  if (*plain) return farthest == DeviceReach::kElsewhere ? plain_piece(device, data, bytes) : DevicePiece{};
+  if (*plain) return farthest == DeviceReach::kElsewhere ? plain_piece(device, data, bytes) : ExportedMemory{};
   auto piece = mapped_piece(device.driver(), reinterpret_cast<std::uintptr_t>(data), bytes);
   if (!piece) return piece.error();
   if (piece->parts.empty()) return of_other_kind(device.driver(), data, bytes);
@@ -158,20 +159,20 @@ Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t add
   if (!piece) return piece.error();
   auto mapped = cuda::MappedMemory::reserve(device.driver(), piece->mapped_bytes);
   if (!mapped) return mapped.error();
-  for (const DevicePart& part : piece->parts) TUTTI_TRY(mapped->map(part.memory, part.bytes));
+  for (const ExportedPart& part : piece->parts) TUTTI_TRY(mapped->map(part.memory, part.bytes));
   const std::array own = {device.number()};
   TUTTI_TRY(mapped->allow(own));
   return mapped;
 }
 
 // Of one part, in a round's blob. Ranks of one job run the same build.
-struct PartRounds::Entry {
+struct ExportRounds::Entry {
   std::uint64_t bytes = 0;
   std::uint32_t id = 0;
   std::uint32_t reserved = 0;
 };
 
-class PartRounds::Shown {
+class ExportRounds::Shown {
  public:
   explicit Shown(const DevicePeers& peers) : exchange_(*peers.exchange) {
     for (std::size_t r = 0; r < peers.reach.size(); ++r) {
@@ -196,11 +197,11 @@ class PartRounds::Shown {
   std::vector<std::uint32_t> ids_;
 };
 
-std::uint64_t PartRounds::parts_of(std::uint32_t rank) const {
+std::uint64_t ExportRounds::parts_of(std::uint32_t rank) const {
   return peers_.reach[rank] == DeviceReach::kElsewhere ? said_[rank].parts : 0;
 }
 
-Status PartRounds::run(const Gather& gather, Status& own) {
+Status ExportRounds::run(const Gather& gather, Status& own) {
   std::uint64_t most = 0;
   for (const Said& said : said_) most = std::max(most, said.parts);
   // Every communicator of several processes has ranks elsewhere for all of its ranks, so all count the same rounds.
@@ -218,7 +219,7 @@ Status PartRounds::run(const Gather& gather, Status& own) {
   return {};
 }
 
-Status PartRounds::reserve() {
+Status ExportRounds::reserve() {
   for (std::uint32_t r = 0; r < said_.size(); ++r) {
     if (parts_of(r) == 0) continue;
     auto memory = cuda::MappedMemory::reserve(device_.driver(), said_[r].mapped_bytes);
@@ -228,7 +229,7 @@ Status PartRounds::reserve() {
   return {};
 }
 
-Result<std::string> PartRounds::show(std::uint64_t first, std::uint64_t count, std::shared_ptr<Shown>& shown) const {
+Result<std::string> ExportRounds::show(std::uint64_t first, std::uint64_t count, std::shared_ptr<Shown>& shown) const {
   std::string blob;
   shown = std::make_shared<Shown>(peers_);
   for (std::uint64_t i = first; i < std::min<std::uint64_t>(first + count, own_.parts.size()); ++i) {
@@ -240,7 +241,7 @@ Result<std::string> PartRounds::show(std::uint64_t first, std::uint64_t count, s
   return blob;
 }
 
-Status PartRounds::map(std::uint64_t first, std::uint64_t count, const std::vector<std::string>& blobs) {
+Status ExportRounds::map(std::uint64_t first, std::uint64_t count, const std::vector<std::string>& blobs) {
   for (Arriving& from : arriving_) {
     const std::uint64_t parts = said_[from.rank].parts;
     const std::uint64_t expected = first < parts ? std::min(count, parts - first) : 0;
@@ -258,7 +259,7 @@ Status PartRounds::map(std::uint64_t first, std::uint64_t count, const std::vect
   return {};
 }
 
-Status PartRounds::map_part(Arriving& from, const Entry& part) const {
+Status ExportRounds::map_part(Arriving& from, const Entry& part) const {
   if (part.bytes == 0 || part.bytes > from.memory.bytes() - from.memory.mapped()) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(from.rank),
                  "its parts are longer than it said"};
@@ -270,7 +271,7 @@ Status PartRounds::map_part(Arriving& from, const Entry& part) const {
   return from.memory.map(*memory, part.bytes);
 }
 
-Result<cuda::File> PartRounds::receive(std::uint32_t rank, std::uint32_t id) const {
+Result<cuda::File> ExportRounds::receive(std::uint32_t rank, std::uint32_t id) const {
   const std::uint32_t peer = peers_.job_ranks[rank];
   const auto deadline = std::chrono::steady_clock::now() + kArrival;
   for (;;) {
@@ -295,7 +296,7 @@ Result<cuda::File> PartRounds::receive(std::uint32_t rank, std::uint32_t id) con
   }
 }
 
-Status PartRounds::allow() const {
+Status ExportRounds::allow() const {
   const std::array own = {device_.number()};
   for (const Arriving& from : arriving_) {
     if (from.memory.mapped() != from.memory.bytes()) {
@@ -307,7 +308,7 @@ Status PartRounds::allow() const {
   return {};
 }
 
-std::optional<cuda::MappedMemory> PartRounds::take(std::uint32_t rank) {
+std::optional<cuda::MappedMemory> ExportRounds::take(std::uint32_t rank) {
   for (Arriving& from : arriving_) {
     if (from.rank == rank) return std::move(from.memory);
   }

@@ -1,5 +1,5 @@
 // Several communicators on the same GPUs, whose calls come to each GPU in another order.
-#include "device/native/device_room.h"
+#include "device/native/block_budget.h"
 
 #include <chrono>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace tutti::testing {
 namespace {
 
-using detail::DeviceRoom;
+using detail::BlockBudget;
 using detail::Launches;
 
 cuda::CUuuid uuid_of(char first) {
@@ -20,33 +20,33 @@ cuda::CUuuid uuid_of(char first) {
 
 TEST(DeviceRooms, LeaveRoomForWhatEnds) {
   const cuda::CUuuid device = uuid_of(1);
-  DeviceRoom ends;
+  BlockBudget ends;
   ASSERT_TRUE(ends.take(device, 32, Launches::kEnd, 24));
-  EXPECT_EQ(DeviceRoom::left(device, 32).to_end, 32u) << "what ends waits for what ends";
-  EXPECT_EQ(DeviceRoom::left(device, 32).to_stay, 4u) << "half of 8";
-  DeviceRoom stays;
+  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 32u) << "what ends waits for what ends";
+  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 4u) << "half of 8";
+  BlockBudget stays;
   EXPECT_FALSE(stays.take(device, 32, Launches::kStay, 9));
   ASSERT_TRUE(stays.take(device, 32, Launches::kStay, 8));
-  EXPECT_EQ(DeviceRoom::left(device, 32).to_stay, 0u);
-  EXPECT_EQ(DeviceRoom::left(device, 32).to_end, 24u);
-  EXPECT_EQ(DeviceRoom::left(uuid_of(2), 32).to_end, 32u) << "another device";
-  DeviceRoom smaller;
+  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 0u);
+  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 24u);
+  EXPECT_EQ(BlockBudget::left(uuid_of(2), 32).to_end, 32u) << "another device";
+  BlockBudget smaller;
   EXPECT_FALSE(smaller.take(device, 32, Launches::kEnd, 25));
   ASSERT_TRUE(smaller.take(device, 32, Launches::kEnd, 2));
   ends = {};
-  EXPECT_EQ(DeviceRoom::left(device, 32).to_stay, 11u) << "half of 32 - 8 - 2";
-  DeviceRoom moved = std::move(stays);
+  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 11u) << "half of 32 - 8 - 2";
+  BlockBudget moved = std::move(stays);
   stays = {};
-  EXPECT_EQ(DeviceRoom::left(device, 32).to_end, 24u);
+  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 24u);
   moved = {};
-  EXPECT_EQ(DeviceRoom::left(device, 32).to_end, 32u);
+  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 32u);
 }
 
 TEST(DeviceRooms, KeepOneBlockForWhatNeedsNone) {
   const cuda::CUuuid device = uuid_of(3);
-  std::vector<DeviceRoom> all;
+  std::vector<BlockBudget> all;
   std::uint32_t taken = 0;
-  while (const std::uint32_t left = DeviceRoom::left(device, 33).to_stay) {
+  while (const std::uint32_t left = BlockBudget::left(device, 33).to_stay) {
     all.emplace_back();
     ASSERT_TRUE(all.back().take(device, 33, Launches::kStay, left));
     taken += left;

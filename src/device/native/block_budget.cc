@@ -1,4 +1,4 @@
-#include "device/native/device_room.h"
+#include "device/native/block_budget.h"
 
 #include <algorithm>
 #include <cstring>
@@ -40,13 +40,13 @@ Device& find(const cuda::CUuuid& uuid) {
 
 }  // namespace
 
-DeviceRoom::Left DeviceRoom::left(const cuda::CUuuid& device, std::uint32_t capacity) {
+BlockBudget::Left BlockBudget::left(const cuda::CUuuid& device, std::uint32_t capacity) {
   const std::scoped_lock lock(mutex);
   const Device& found = find(device);
   return {.to_stay = (found.left_to_stay(capacity) + 1) / 2, .to_end = found.left_to_end(capacity)};
 }
 
-bool DeviceRoom::take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks) {
+bool BlockBudget::take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks) {
   TUTTI_ASSERT(blocks > 0 && blocks_ == 0);
   const std::scoped_lock lock(mutex);
   Device& found = find(device);
@@ -60,7 +60,7 @@ bool DeviceRoom::take(const cuda::CUuuid& device, std::uint32_t capacity, Launch
   return true;
 }
 
-void DeviceRoom::give_back() {
+void BlockBudget::give_back() {
   if (blocks_ == 0) return;
   const std::scoped_lock lock(mutex);
   Device& found = find(device_);
@@ -69,10 +69,10 @@ void DeviceRoom::give_back() {
   blocks_ = 0;
 }
 
-DeviceRoom::DeviceRoom(DeviceRoom&& other) noexcept
+BlockBudget::BlockBudget(BlockBudget&& other) noexcept
     : device_(other.device_), launches_(other.launches_), blocks_(std::exchange(other.blocks_, 0)) {}
 
-DeviceRoom& DeviceRoom::operator=(DeviceRoom&& other) noexcept {
+BlockBudget& BlockBudget::operator=(BlockBudget&& other) noexcept {
   if (this == &other) return *this;
   give_back();
   device_ = other.device_;
@@ -81,6 +81,6 @@ DeviceRoom& DeviceRoom::operator=(DeviceRoom&& other) noexcept {
   return *this;
 }
 
-DeviceRoom::~DeviceRoom() { give_back(); }
+BlockBudget::~BlockBudget() { give_back(); }
 
 }  // namespace tutti::detail

@@ -1,4 +1,4 @@
-#include "device/native/device_team.h"
+#include "device/native/launch_group.h"
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ Status DeviceCall::settle() {
   return team_->settle(*this);
 }
 
-DeviceTeam::DeviceTeam(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole)
+LaunchGroup::LaunchGroup(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole)
     : device_(std::move(device)), whole_(whole) {
   for (const std::uint32_t rank : ranks) {
     members_.emplace_back();
@@ -44,16 +44,16 @@ DeviceTeam::DeviceTeam(std::shared_ptr<RankDevice> device, const std::vector<std
   }
 }
 
-DeviceTeam::~DeviceTeam() { TUTTI_ASSERT(!watchdog_.joinable(), "ranks have not left"); }
+LaunchGroup::~LaunchGroup() { TUTTI_ASSERT(!watchdog_.joinable(), "ranks have not left"); }
 
-DeviceTeam::Member& DeviceTeam::member(std::uint32_t rank) {
+LaunchGroup::Member& LaunchGroup::member(std::uint32_t rank) {
   const auto found =
       std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.seat.rank == rank; });
   TUTTI_ASSERT(found != members_.end(), "rank {} has no seat", rank);
   return *found;
 }
 
-Status DeviceTeam::take_seat(const Seat& seat) {
+Status LaunchGroup::take_seat(const Seat& seat) {
   const std::scoped_lock lock(mutex_);
   Member& taken = member(seat.rank);
   taken.seat = seat;
@@ -61,7 +61,7 @@ Status DeviceTeam::take_seat(const Seat& seat) {
   return lend_first(seat.ranks);
 }
 
-Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
+Result<std::shared_ptr<cuda::Event>> LaunchGroup::take_event() {
   std::unique_ptr<cuda::Event> event;
   {
     const std::scoped_lock lock(pool_->mutex);
@@ -86,7 +86,7 @@ Result<std::shared_ptr<cuda::Event>> DeviceTeam::take_event() {
   return std::shared_ptr<cuda::Event>(event.release(), give_back);
 }
 
-Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
+Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const Hold hold(*this);
   if (broken_) return copy_of(*broken_);
@@ -101,13 +101,13 @@ Status DeviceTeam::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>&
 }
 
 // Called in a catch block. A call may have been taken or launched in part, so the team cannot go on.
-Status DeviceTeam::fail_by_exception(std::uint32_t rank) noexcept {
+Status LaunchGroup::fail_by_exception(std::uint32_t rank) noexcept {
   const auto culprit = static_cast<std::int32_t>(rank);
   fail_locked(error_of_exception(ErrorScope::kCommunicator, culprit, "a call on device memory"));
   return copy_of(*broken_);
 }
 
-Status DeviceTeam::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
+Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   if (!scope) return scope.error();
   if (caller.waiting.size() >= kMostWaiting) {
@@ -143,7 +143,7 @@ Status DeviceTeam::take_call(Member& caller, const std::shared_ptr<DeviceCall>& 
   return {};
 }
 
-Status DeviceTeam::look_at_stream(DeviceCall& call) {
+Status LaunchGroup::look_at_stream(DeviceCall& call) {
   const cuda::Driver& driver = device_->driver();
   const cuda::DriverApi& api = driver.api();
   auto status = cuda::CaptureStatus::kNone;
@@ -160,7 +160,7 @@ Status DeviceTeam::look_at_stream(DeviceCall& call) {
 
 // Where another rank's call waits in the same stream, the two would wait for each other. (Of the caller's own calls the
 // later ones may stand behind.)
-Status DeviceTeam::check_word_waits(const Member& caller, const DeviceCall& call) {
+Status LaunchGroup::check_word_waits(const Member& caller, const DeviceCall& call) {
   for (const Member& other : members_) {
     if (&other == &caller) continue;
     for (const auto& waiting : other.waiting) {
@@ -178,18 +178,18 @@ Status DeviceTeam::check_word_waits(const Member& caller, const DeviceCall& call
   return {};
 }
 
-cuda::CUdeviceptr DeviceTeam::word_on_device(const DeviceCall& call) const {
-  const std::size_t at = offsetof(RankWords, passed) + call.number_ % RankWords::kWords * sizeof(std::uint32_t);
+cuda::CUdeviceptr LaunchGroup::word_on_device(const DeviceCall& call) const {
+  const std::size_t at = offsetof(RankFlags, passed) + call.number_ % RankFlags::kWords * sizeof(std::uint32_t);
   return members_[call.seat_].seat.words_on_device + at;
 }
 
-void DeviceTeam::let_go(const DeviceCall& call) {
-  std::uint32_t& word = members_[call.seat_].seat.words->passed[call.number_ % RankWords::kWords];
+void LaunchGroup::let_go(const DeviceCall& call) {
+  std::uint32_t& word = members_[call.seat_].seat.words->passed[call.number_ % RankFlags::kWords];
   std::atomic_ref<std::uint32_t>(word).store(call.number_, std::memory_order_release);
 }
 
 // The first that differs from the first rank's.
-Status DeviceTeam::check_front() const {
+Status LaunchGroup::check_front() const {
   const DeviceCall& first = *members_.front().waiting.front();
   for (const Member& other : members_) {
     const DeviceCall& call = *other.waiting.front();
@@ -206,7 +206,7 @@ Status DeviceTeam::check_front() const {
   return {};
 }
 
-Status DeviceTeam::launch_front(const Member& caller) {
+Status LaunchGroup::launch_front(const Member& caller) {
   const Status alike = check_front();
   std::vector<std::shared_ptr<DeviceCall>> calls;
   calls.reserve(members_.size());
@@ -236,14 +236,14 @@ Status DeviceTeam::launch_front(const Member& caller) {
   return error;
 }
 
-bool DeviceTeam::others_serve_the_rest() const {
+bool LaunchGroup::others_serve_the_rest() const {
   return std::none_of(members_.begin(), members_.end(),
                       [](const Member& m) { return m.waiting.empty() && m.caller == std::this_thread::get_id(); });
 }
 
 // A stream that other streams of the caller's wait for, or that stands for several, may not wait for a word: the launch
 // that writes it could stand behind. Then the host waits, as long as the call may take.
-bool DeviceTeam::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
+bool LaunchGroup::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const auto over = [&] { return call.launched_ || call.outcome_; };
   if (over() || call.capture_ != 0) return true;
   const bool served_elsewhere = others_serve_the_rest();
@@ -254,7 +254,7 @@ bool DeviceTeam::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall&
   return served_elsewhere && launched_.wait_until(lock, call.deadline_, over);
 }
 
-Status DeviceTeam::settle(DeviceCall& call) {
+Status LaunchGroup::settle(DeviceCall& call) {
   Hold hold(*this);
   try {
     Status waits = make_wait(hold.lock, call);
@@ -267,7 +267,7 @@ Status DeviceTeam::settle(DeviceCall& call) {
 }
 
 // Errors: the call's outcome; those after which the team cannot go on.
-Status DeviceTeam::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
+Status LaunchGroup::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const bool may_wait = wait_for_others(lock, call);
   if (call.outcome_) return *call.outcome_;
   const cuda::Driver& driver = device_->driver();

@@ -1,6 +1,6 @@
-// DeviceWay: calls of one rank that its GPU carries out (docs/decisions/0013): the same plans as on the host, packed
-// and kept in device memory, one launch of the evaluator for each call. Used under the communicator's submission mutex,
-// but for failure() and abort().
+// DeviceExecutor: calls of one rank that its GPU carries out (docs/decisions/0013): the same plans as on the host,
+// packed and kept in device memory, one launch of the evaluator for each call. Used under the communicator's submission
+// mutex, but for failure() and abort().
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "cuda/pointer.h"
-#include "device/native/device_world.h"
+#include "device/native/device_resources.h"
 #include "engine/arguments.h"
 #include "executor/device_program.h"
 #include "executor/device_rounds.h"
@@ -22,14 +22,15 @@
 
 namespace tutti::detail {
 
-class DeviceWay {
+class DeviceExecutor {
  public:
   // `plan_cache` outlives it.
-  DeviceWay(std::unique_ptr<DeviceWorld> world, std::uint32_t rank, std::uint32_t ranks, VerifiedPlanCache& plan_cache);
+  DeviceExecutor(std::unique_ptr<DeviceResources> resources, std::uint32_t rank, std::uint32_t ranks,
+                 VerifiedPlanCache& plan_cache);
 
-  ~DeviceWay();
-  DeviceWay(const DeviceWay&) = delete;
-  DeviceWay& operator=(const DeviceWay&) = delete;
+  ~DeviceExecutor();
+  DeviceExecutor(const DeviceExecutor&) = delete;
+  DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
   // Whether the call's buffers are memory of this rank's GPU; false: host memory, or nothing. Errors: kInvalidArgument
   // (of another GPU or context, or some here and some there).
@@ -41,13 +42,13 @@ class DeviceWay {
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
   Status submit(const std::shared_ptr<DeviceCall>& call);
-  DeviceWorld& world() const { return *world_; }
+  DeviceResources& resources() const { return *resources_; }
 
-  std::optional<Error> failure(bool asks_driver) { return world_->team().failure(rank_, asks_driver); }
+  std::optional<Error> failure(bool asks_driver) { return resources_->team().failure(rank_, asks_driver); }
   void abort();
   // This rank takes part no more: ends what waits for it in this process, and tells those that tell() named.
-  void fail(const Error& error) noexcept { world_->team().fail(error); }
-  void tell(DeviceTeam::Tell tell) { world_->team().tell(rank_, std::move(tell)); }
+  void fail(const Error& error) noexcept { resources_->team().fail(error); }
+  void tell(LaunchGroup::Tell tell) { resources_->team().tell(rank_, std::move(tell)); }
   // Waits for what was launched, as long as a call may take. Errors: those that broke this way.
   Status finish();
 
@@ -88,7 +89,7 @@ class DeviceWay {
   Status check_stream(cuda::CUstream stream);
   void place_windows(const CheckedCall& checked, device::Call& call) const;
 
-  const std::unique_ptr<DeviceWorld> world_;
+  const std::unique_ptr<DeviceResources> resources_;
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;

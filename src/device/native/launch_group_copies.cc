@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "device/native/device_failure.h"
-#include "device/native/device_team.h"
+#include "device/native/launch_group.h"
 #include "executor/device_arena.h"
 
 namespace tutti::detail {
@@ -20,10 +20,10 @@ constexpr std::uint32_t kGivenUp = 4;  // no call's word
 // Else each rank for itself, between two meetings: from the first on all inputs are there, from the second on nobody
 // reads them any more. A call that is given up is let through: what it copies then goes nowhere but into its own
 // output.
-Status DeviceTeam::put_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream) {
+Status LaunchGroup::put_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();
   if (first.launch.rounds > 0) {
-    const DeviceMeeting& meeting = *members_[first.seat_].seat.meeting;
+    const StreamBarrier& meeting = *members_[first.seat_].seat.meeting;
     if (first.copies->own_bytes > 0) {
       TUTTI_TRY(device_->driver().check(
           device_->driver().api().memcpy_async(first.copies->inputs[meeting.rank],
@@ -41,8 +41,8 @@ Status DeviceTeam::put_copies(const std::vector<std::shared_ptr<DeviceCall>>& ca
   return {};
 }
 
-Status DeviceTeam::copy_blocks(const DeviceCall& call, const std::vector<std::uint64_t>& inputs,
-                               cuda::CUstream stream) {
+Status LaunchGroup::copy_blocks(const DeviceCall& call, const std::vector<std::uint64_t>& inputs,
+                                cuda::CUstream stream) {
   const cuda::Driver& driver = device_->driver();
   for (const BlockCopy& copy : call.copies->copies) {
     const std::uint64_t from = inputs[copy.peer] + copy.from;
@@ -57,11 +57,11 @@ Status DeviceTeam::copy_blocks(const DeviceCall& call, const std::vector<std::ui
 
 // In the peers' words, where this rank has given up a call by copies: who comes later does not meet it, though its own
 // stream, which is let through, says afterwards that it came. With a context.
-void DeviceTeam::say_given_up() {
+void LaunchGroup::say_given_up() {
   const bool by_copies = !captured_words_.empty() || (!underway_.empty() && underway_.front().call->copies);
   for (const Member& each : members_) {
     if (!by_copies || each.seat.meeting == nullptr) continue;
-    const DeviceMeeting& meeting = *each.seat.meeting;
+    const StreamBarrier& meeting = *each.seat.meeting;
     for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
       for (const std::uint32_t parity : {0u, 1u}) {
         if (peer == meeting.rank) continue;
@@ -74,7 +74,7 @@ void DeviceTeam::say_given_up() {
 }
 
 // What the peers have set so far tells who came, who makes another call, and who has not come. With a context.
-Error DeviceTeam::not_met(const DeviceCall& call) {
+Error LaunchGroup::not_met(const DeviceCall& call) {
   const Seat& seat = members_[call.seat_].seat;
   const std::string waited =
       fmt::format("{}: rank {} waited {} ms in its stream", describe(call.tag), seat.rank, call.timeout_ns / 1'000'000);

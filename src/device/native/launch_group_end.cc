@@ -7,7 +7,7 @@
 
 #include "base/exceptions.h"
 #include "device/native/device_failure.h"
-#include "device/native/device_team.h"
+#include "device/native/launch_group.h"
 
 namespace tutti::detail {
 namespace {
@@ -18,13 +18,13 @@ constexpr std::chrono::microseconds kPoll{50};
 
 }  // namespace
 
-void DeviceTeam::tell(std::uint32_t rank, Tell tell) {
+void LaunchGroup::tell(std::uint32_t rank, Tell tell) {
   auto shared = std::make_shared<const Tell>(std::move(tell));  // shared with a thread that calls it
   const std::scoped_lock lock(mutex_);
   member(rank).tell = std::move(shared);
 }
 
-void DeviceTeam::tell_others(std::unique_lock<std::mutex>& lock) noexcept {
+void LaunchGroup::tell_others(std::unique_lock<std::mutex>& lock) noexcept {
   for (Member& each : members_) {
     if (!std::exchange(each.untold, false) || each.tell == nullptr) continue;
     const std::shared_ptr<const Tell> tell = each.tell;
@@ -35,13 +35,13 @@ void DeviceTeam::tell_others(std::unique_lock<std::mutex>& lock) noexcept {
   }
 }
 
-void DeviceTeam::fail(const Error& error) noexcept {
+void LaunchGroup::fail(const Error& error) noexcept {
   const Hold hold(*this);
   fail_locked(error);
 }
 
 // Needs no memory: it is the end of a call that had none.
-void DeviceTeam::fail_locked(const Error& error) noexcept {
+void LaunchGroup::fail_locked(const Error& error) noexcept {
   if (!broken_) {
     broken_ = copy_of(error);
     for (Member& each : members_) each.untold = !peers_see(error.code);
@@ -57,12 +57,12 @@ void DeviceTeam::fail_locked(const Error& error) noexcept {
   changed_.notify_all();  // the watchdog lets streams go
 }
 
-std::uint64_t DeviceTeam::failure_word(const Member& its) {
+std::uint64_t LaunchGroup::failure_word(const Member& its) {
   if (!its.here) return its.failure;
   return std::atomic_ref<const std::uint64_t>(its.seat.words->status.failure).load(std::memory_order_acquire);
 }
 
-std::optional<Status> DeviceTeam::look(DeviceCall& call) noexcept {
+std::optional<Status> LaunchGroup::look(DeviceCall& call) noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const Hold hold(*this);
   try {
@@ -74,7 +74,7 @@ std::optional<Status> DeviceTeam::look(DeviceCall& call) noexcept {
 }
 
 // Nothing, as long as the call has not ended.
-std::optional<Status> DeviceTeam::find_outcome(DeviceCall& call) {
+std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
   if (call.outcome_) return call.outcome_;
   if (!call.launched_) return std::nullopt;
   if (call.capture_ != 0) return Status();  // it runs when the graph does
@@ -94,7 +94,7 @@ std::optional<Status> DeviceTeam::find_outcome(DeviceCall& call) {
   return call.outcome_;
 }
 
-std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
+std::optional<Error> LaunchGroup::failure(std::uint32_t rank, bool asks_driver) {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const Hold hold(*this);
   if (broken_) return broken_;
@@ -111,7 +111,7 @@ std::optional<Error> DeviceTeam::failure(std::uint32_t rank, bool asks_driver) {
   return failed;
 }
 
-bool DeviceTeam::drain(std::uint32_t rank, std::chrono::milliseconds limit) noexcept {
+bool LaunchGroup::drain(std::uint32_t rank, std::chrono::milliseconds limit) noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
   const auto deadline = Clock::now() + limit;
   for (;;) {
@@ -129,7 +129,7 @@ bool DeviceTeam::drain(std::uint32_t rank, std::chrono::milliseconds limit) noex
   }
 }
 
-void DeviceTeam::leave(std::uint32_t rank) noexcept {
+void LaunchGroup::leave(std::uint32_t rank) noexcept {
   const Hold hold(*this);
   member(rank).left = true;
   if (std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting.empty(); })) return;
@@ -137,7 +137,7 @@ void DeviceTeam::leave(std::uint32_t rank) noexcept {
   fail_locked(error_with(text, ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank)));
 }
 
-void DeviceTeam::forget(std::uint32_t rank) {
+void LaunchGroup::forget(std::uint32_t rank) {
   {
     const std::scoped_lock lock(mutex_);
     Member& its = member(rank);

@@ -1,4 +1,4 @@
-#include "device/staged/device_side.h"
+#include "device/staged/host_staging.h"
 
 #include <fmt/format.h>
 
@@ -64,10 +64,10 @@ bool overlap(const Used& a, const Used& b) { return a.data < b.data + b.bytes &&
 
 }  // namespace
 
-DeviceSide::DeviceSide(const cuda::Driver& driver, Transport& transport, Log& log)
+HostStaging::HostStaging(const cuda::Driver& driver, Transport& transport, Log& log)
     : driver_(driver), log_(log), pool_(std::make_shared<StagingPool>(driver, transport)) {}
 
-DeviceSide::~DeviceSide() {
+HostStaging::~HostStaging() {
   if (pool_->close(kStreamsLimit)) return;
   log_.write(
       LogLevel::kWarn,
@@ -75,20 +75,20 @@ DeviceSide::~DeviceSide() {
       "is never freed; synchronize the streams before");
 }
 
-std::shared_ptr<StagedCall> DeviceSide::new_call() { return std::make_shared<StagedCall>(driver_, pool_); }
+std::shared_ptr<StagedCall> HostStaging::new_call() { return std::make_shared<StagedCall>(driver_, pool_); }
 
-bool DeviceSide::is_device_memory(const void* data, std::size_t bytes) {
+bool HostStaging::is_device_memory(const void* data, std::size_t bytes) {
   if (bytes == 0) return false;
   auto where = cuda::classify(data);
   return !where || is_device(where->kind);  // an error is told where the call is prepared
 }
 
-std::optional<Error> DeviceSide::take_error() {
+std::optional<Error> HostStaging::take_error() {
   pool_->look();
   return pool_->take_error();
 }
 
-Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedCall& checked, const CallOptions& options) {
+Result<std::shared_ptr<StagedCall>> HostStaging::stage(CheckedCall& checked, const CallOptions& options) {
   Call& call = checked.call;
   Used input{.name = "input", .data = call.input, .bytes = checked.input_bytes};
   Used output{.name = "output", .data = call.output, .bytes = checked.output_bytes};
@@ -122,7 +122,7 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedCall& checked, cons
 }
 
 // Displaced blocks of a v-variant's output leave gaps, which belong to the caller.
-Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange, const CallOptions& options) {
+Result<std::shared_ptr<StagedCall>> HostStaging::stage(CheckedExchange& exchange, const CallOptions& options) {
   std::vector<Used> used;
   std::vector<std::byte**> places;
   const auto use = [&](std::string name, std::byte*& data, std::size_t bytes) {
@@ -164,8 +164,8 @@ Result<std::shared_ptr<StagedCall>> DeviceSide::stage(CheckedExchange& exchange,
   return staged;
 }
 
-Status DeviceSide::submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation,
-                                Engine::Progress progress) {
+Status HostStaging::submit_piece(Engine& engine, const std::shared_ptr<Operation>& operation,
+                                 Engine::Progress progress) {
   if (operation->start_condition == nullptr) return engine.submit(operation, progress);
   auto& staged = static_cast<StagedCall&>(*operation->start_condition);
   const bool by_stream = staged.submits_itself();
@@ -186,7 +186,7 @@ Status DeviceSide::submit_piece(Engine& engine, const std::shared_ptr<Operation>
   }
 }
 
-Status DeviceSide::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
+Status HostStaging::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
   if (operation->rest.empty()) return submit_piece(engine, operation, progress);
   std::vector<std::shared_ptr<Operation>> pieces = {operation};
   pieces.insert(pieces.end(), operation->rest.begin(), operation->rest.end());

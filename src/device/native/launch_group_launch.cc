@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "device/native/device_failure.h"
-#include "device/native/device_team.h"
+#include "device/native/launch_group.h"
 
 namespace tutti::detail {
 namespace {
@@ -56,7 +56,7 @@ class Filling {
 
 }  // namespace
 
-Result<cuda::CUstream> DeviceTeam::choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
+Result<cuda::CUstream> LaunchGroup::choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
   const DeviceCall& first = *calls.front();
   bool one_stream = true;
   for (const auto& call : calls) {
@@ -80,7 +80,7 @@ Result<cuda::CUstream> DeviceTeam::choose_stream(const std::vector<std::shared_p
   return stream->handle();
 }
 
-Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
+Status LaunchGroup::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
   const cuda::Driver& driver = device_->driver();
   auto stream = choose_stream(calls);
   if (!stream) return stream.error();
@@ -148,7 +148,7 @@ Status DeviceTeam::launch(const std::vector<std::shared_ptr<DeviceCall>>& calls)
   return {};
 }
 
-Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream) {
+Status LaunchGroup::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream) {
   const DeviceLaunch& how = calls.front()->launch;
   lends_ = false;
   if (std::ranges::all_of(calls, [](const auto& call) { return call->copies.has_value(); })) {
@@ -178,14 +178,14 @@ Status DeviceTeam::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& ca
 }
 
 // Its text is made after a failure only: a launch that is running may not fail because there is no memory for a text.
-Error DeviceTeam::not_launched(cuda::CUresult result, const device::Launch& launch, std::uint32_t threads) const {
+Error LaunchGroup::not_launched(cuda::CUresult result, const device::Launch& launch, std::uint32_t threads) const {
   return device_->driver().error(result,
                                  fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), threads));
 }
 
 // Some to begin with, where others wait for what runs already: the driver may wait for the device when it is asked for
 // more.
-Status DeviceTeam::lend_first(std::uint32_t ranks) {
+Status LaunchGroup::lend_first(std::uint32_t ranks) {
   if (whole_ || !lent_.empty()) return {};
   const std::size_t tables = aligned(ranks * sizeof(device::Cut)) + 2 * aligned((ranks + 1) * sizeof(std::uint64_t));
   for (std::size_t i = 0; i < kFirstLent; ++i) {
@@ -194,7 +194,7 @@ Status DeviceTeam::lend_first(std::uint32_t ranks) {
   return {};
 }
 
-Status DeviceTeam::lend_more(std::size_t bytes) {
+Status LaunchGroup::lend_more(std::size_t bytes) {
   if (lent_.size() >= kMostLent) {
     return call_error(ErrorCode::kUnsupported,
                       "too many calls of more than 8 ranks on a GPU, or of blocks of several lengths, are captured in "
@@ -208,7 +208,7 @@ Status DeviceTeam::lend_more(std::size_t bytes) {
 
 // Puts where the device reads it what no kernel's parameters hold: many calls, tables of blocks that differ in length.
 // Null: the parameters hold all calls. Memory that a launch of before has been through with is used again.
-Result<const device::Call*> DeviceTeam::lend(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
+Result<const device::Call*> LaunchGroup::lend(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
   std::size_t bytes = calls_bytes(calls.size());
   for (const auto& call : calls) bytes += tables_bytes(call->tables);
   if (bytes == 0) return nullptr;

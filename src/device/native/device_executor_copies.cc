@@ -1,8 +1,8 @@
-// Of DeviceWay: which calls go by copy engines.
+// Of DeviceExecutor: which calls go by copy engines.
 #include <utility>
 #include <vector>
 
-#include "device/native/device_way.h"
+#include "device/native/device_executor.h"
 
 namespace tutti::detail {
 namespace {
@@ -20,19 +20,20 @@ std::uint32_t word_of(std::uint32_t digest, const DeviceWindows::Place& place, b
 
 }  // namespace
 
-bool DeviceWay::may_copy(const CheckedCall& checked, const CallOptions& options) const {
+bool DeviceExecutor::may_copy(const CheckedCall& checked, const CallOptions& options) const {
   const CollectiveKind kind = checked.collective.kind;
-  return world_->copy_way() != CopyWay::kNone && options.algorithm == Algorithm::kAuto && only_moves_blocks(kind) &&
-         checked.call.tag.algorithm != static_cast<std::uint8_t>(Algorithm::kUser) &&
+  return resources_->copy_way() != CopyMethod::kNone && options.algorithm == Algorithm::kAuto &&
+         only_moves_blocks(kind) && checked.call.tag.algorithm != static_cast<std::uint8_t>(Algorithm::kUser) &&
          checked.call.lengths.counts.empty() &&
-         checked.call.tag.count * checked.call.element_bytes >= world_->copies_from() &&
+         checked.call.tag.count * checked.call.element_bytes >= resources_->copies_from() &&
          !(kind == CollectiveKind::kAllToAll && checked.call.in_place);
 }
 
 // A rank whose input lies in no such memory takes the kernel, and the others wait for it at their meeting until the
 // deadline: the price, stated in docs/collectives.md.
-Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare_copies(const CheckedCall& checked, const CallOptions& options,
-                                                              std::int64_t timeout_ns) {
+Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare_copies(const CheckedCall& checked,
+                                                                   const CallOptions& options,
+                                                                   std::int64_t timeout_ns) {
   const Call& call = checked.call;
   const CollectiveKind kind = checked.collective.kind;
   const std::uint64_t block_bytes = call.tag.count * call.element_bytes;
@@ -40,8 +41,8 @@ Result<std::shared_ptr<DeviceCall>> DeviceWay::prepare_copies(const CheckedCall&
   if (kind == CollectiveKind::kScatter || kind == CollectiveKind::kGather) return std::shared_ptr<DeviceCall>();
   const bool broadcasts = kind == CollectiveKind::kBroadcast;
   const bool in_output = broadcasts || (kind == CollectiveKind::kAllGather && call.in_place);
-  auto found = in_output ? world_->windows()->find_even(call.output, checked.output_bytes)
-                         : world_->windows()->find_even(call.input, checked.input_bytes);
+  auto found = in_output ? resources_->windows()->find_even(call.output, checked.output_bytes)
+                         : resources_->windows()->find_even(call.input, checked.input_bytes);
   if (!found) return std::shared_ptr<DeviceCall>();
   std::vector<std::uint64_t>& inputs = found->addresses;
   for (std::uint32_t peer = 0; in_output && !broadcasts && peer < ranks_; ++peer) inputs[peer] += peer * block_bytes;

@@ -1,4 +1,4 @@
-// DeviceSide: what one communicator needs for calls on device memory; made at the first such call. Tells which calls
+// HostStaging: what one communicator needs for calls on device memory; made at the first such call. Tells which calls
 // those are and has them staged (staging.h). Used under the communicator's submission mutex.
 #pragma once
 
@@ -12,14 +12,14 @@
 
 namespace tutti::detail {
 
-class DeviceSide {
+class HostStaging {
  public:
   // Both outlive it, and no engine uses it any more when it ends. Waits then, within bounds, for streams that still
   // have calls.
-  DeviceSide(const cuda::Driver& driver, Transport& transport, Log& log);
-  ~DeviceSide();
-  DeviceSide(const DeviceSide&) = delete;
-  DeviceSide& operator=(const DeviceSide&) = delete;
+  HostStaging(const cuda::Driver& driver, Transport& transport, Log& log);
+  ~HostStaging();
+  HostStaging(const HostStaging&) = delete;
+  HostStaging& operator=(const HostStaging&) = delete;
 
   // Turns the buffers into their staged twins where they are device memory; null where they are the host's.
   // Errors: kInvalidArgument (some are the one, some the other; the stream does not fit), kUnsupported, kSystem.

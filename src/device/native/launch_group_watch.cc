@@ -13,7 +13,7 @@
 #include "base/system_error.h"
 #include "base/thread.h"
 #include "device/native/device_failure.h"
-#include "device/native/device_team.h"
+#include "device/native/launch_group.h"
 #include "executor/device_arena.h"
 
 namespace tutti::detail {
@@ -31,9 +31,9 @@ constexpr const char* kAborted = "called abort(), or can take part no more: then
 
 // Kernels that do not wait, and meetings between them. An even number of them, so that every call begins with the same
 // parity, and a captured one can be replayed.
-Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
+Status LaunchGroup::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   const cuda::Driver& driver = device_->driver();
-  const DeviceMeeting& meeting = *members_[call.seat_].seat.meeting;
+  const StreamBarrier& meeting = *members_[call.seat_].seat.meeting;
   const DeviceLaunch& how = call.launch;
   device::Launch launch;
   launch.call_count = 1;
@@ -55,7 +55,8 @@ Status DeviceTeam::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
 
 // A rank takes its words of one parity back before it sets those of the next, and no peer comes to the one after that
 // before: so nobody sets a word that is still to be taken back.
-Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, std::uint32_t word, cuda::CUstream stream) {
+Status LaunchGroup::meet(const StreamBarrier& meeting, std::uint32_t parity, std::uint32_t word,
+                         cuda::CUstream stream) {
   const cuda::Driver& driver = device_->driver();
   const cuda::DriverApi& api = driver.api();
   const auto for_each_peer = [&](auto visit) -> Status {
@@ -77,7 +78,7 @@ Status DeviceTeam::meet(const DeviceMeeting& meeting, std::uint32_t parity, std:
   });
 }
 
-Status DeviceTeam::start_watchdog() {
+Status LaunchGroup::start_watchdog() {
   changed_.notify_all();
   if (watchdog_.joinable()) return {};
   try {
@@ -90,7 +91,7 @@ Status DeviceTeam::start_watchdog() {
   }
 }
 
-Error DeviceTeam::missing(const DeviceCall& call) const {
+Error LaunchGroup::missing(const DeviceCall& call) const {
   std::string absent;
   std::int32_t first = -1;
   for (const Member& other : members_) {
@@ -106,13 +107,13 @@ Error DeviceTeam::missing(const DeviceCall& call) const {
       first));
 }
 
-Error DeviceTeam::lost(const DeviceCall& call, const Error& error) const {
+Error LaunchGroup::lost(const DeviceCall& call, const Error& error) const {
   return lost_error(error, members_[call.seat_].seat.rank, &call.tag);
 }
 
 // A peer that has called abort() ends the call; one that has left or died too, unless it had done its part before: then
 // the call ends by itself, soon.
-void DeviceTeam::look_at_peers(const DeviceCall& call) {
+void LaunchGroup::look_at_peers(const DeviceCall& call) {
   const Seat& seat = members_[call.seat_].seat;
   if (!seat.life) return;
   const auto ends = [&](ErrorCode code, std::uint32_t peer, const char* what) {
@@ -131,7 +132,7 @@ void DeviceTeam::look_at_peers(const DeviceCall& call) {
 }
 
 // Forgets launches that have ended. One that cannot end is ended.
-void DeviceTeam::look_at_underway() {
+void LaunchGroup::look_at_underway() {
   while (!underway_.empty()) {
     const auto finished = underway_.front().done->finished();
     if (finished.ok() && !*finished) break;
@@ -151,20 +152,20 @@ void DeviceTeam::look_at_underway() {
 
 // Ends kernels and meetings. Once in each look, because a stream must find the word of its meeting for a whole look.
 // The first call makes a stream. If that throws, the next look ends the meetings.
-void DeviceTeam::let_streams_go() noexcept {
+void LaunchGroup::let_streams_go() noexcept {
   if (!underway_.empty()) end_kernels();
   const bool in_rounds = !underway_.empty() && underway_.front().call->launch.rounds > 0;
   if (in_rounds || captured_rounds_) static_cast<void>(runs_through([&] { release_rounds(); }));
 }
 
-void DeviceTeam::end_kernels() noexcept {
+void LaunchGroup::end_kernels() noexcept {
   for (Member& each : members_) {
     if (each.here) std::atomic_ref<std::uint64_t>(each.seat.words->status.abort).store(1, std::memory_order_release);
   }
 }
 
 // Calls that wait for ranks of this process, in a context that is lost meanwhile: no stream tells.
-void DeviceTeam::look_at_waiting() {
+void LaunchGroup::look_at_waiting() {
   for (const Member& each : members_) {
     if (each.waiting.empty()) continue;
     const DeviceCall& call = *each.waiting.front();
@@ -175,14 +176,14 @@ void DeviceTeam::look_at_waiting() {
 }
 
 // Streams wait without an end: the time is taken here.
-void DeviceTeam::look_at_rounds(Underway& first) {
+void LaunchGroup::look_at_rounds(Underway& first) {
   const auto now = Clock::now();
   if (broken_ || !first.since || now - *first.since < std::chrono::nanoseconds(first.call->timeout_ns)) return;
   fail_locked(not_met(*first.call));
 }
 
 // Sets all words that the streams wait for: again and again, since each meeting takes them back.
-void DeviceTeam::release_rounds() {
+void LaunchGroup::release_rounds() {
   const cuda::DriverApi& api = device_->driver().api();
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   if (!scope) return underway_.clear();
@@ -201,7 +202,7 @@ void DeviceTeam::release_rounds() {
                                  : underway_.front().call->meeting_word;
   for (const Member& each : members_) {
     if (each.seat.meeting == nullptr) continue;
-    const DeviceMeeting& meeting = *each.seat.meeting;
+    const StreamBarrier& meeting = *each.seat.meeting;
     for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
       if (peer == meeting.rank) continue;
       for (const std::uint32_t parity : {0u, 1u}) {
@@ -214,7 +215,7 @@ void DeviceTeam::release_rounds() {
 }
 
 // Replays of graphs are not seen; where a peer has gone, or this rank gave up, their streams go on.
-void DeviceTeam::look_at_replays() {
+void LaunchGroup::look_at_replays() {
   const Seat& seat = members_.front().seat;
   for (std::uint32_t peer = 0; !broken_ && seat.life && peer < seat.ranks; ++peer) {
     const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
@@ -227,7 +228,7 @@ void DeviceTeam::look_at_replays() {
 }
 
 // The call that may wait for ranks of this process the shortest; null: none waits.
-const DeviceCall* DeviceTeam::first_to_expire() const {
+const DeviceCall* LaunchGroup::first_to_expire() const {
   const DeviceCall* first = nullptr;
   for (const Member& each : members_) {
     for (const auto& call : each.waiting) {
@@ -238,7 +239,7 @@ const DeviceCall* DeviceTeam::first_to_expire() const {
 }
 
 // Ends calls for which some rank does not come.
-void DeviceTeam::watch() noexcept {
+void LaunchGroup::watch() noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
   std::unique_lock lock(mutex_);
   while (!ending_) {
@@ -253,7 +254,7 @@ void DeviceTeam::watch() noexcept {
   }
 }
 
-void DeviceTeam::look_at_all() {
+void LaunchGroup::look_at_all() {
   look_at_waiting();
   const DeviceCall* first = first_to_expire();
   if (first != nullptr && Clock::now() >= first->deadline_) fail_locked(missing(*first));
@@ -262,7 +263,7 @@ void DeviceTeam::look_at_all() {
 }
 
 // Until something has changed, or may have.
-void DeviceTeam::wait_to_look(std::unique_lock<std::mutex>& lock) {
+void LaunchGroup::wait_to_look(std::unique_lock<std::mutex>& lock) {
   const DeviceCall* first = first_to_expire();
   if (!underway_.empty() || captured_rounds_) {
     const bool releasing = broken_ && !underway_.empty() && underway_.front().call->launch.rounds > 0;
