@@ -30,7 +30,8 @@ class Bootstrap {
   virtual bool server_is_here() const = 0;
   // Drawn for this meeting: all its ranks have it, and nobody else.
   virtual Key key() const = 0;
-  // This rank's set-up has succeeded. Then rank 0 need not wait until the others have heard why it has not.
+  // To be called once this rank's set-up has succeeded. Without it, rank 0 takes its set-up for failed, and its
+  // destructor waits for up to 2 s, so that the other ranks still hear the reason.
   virtual void set_succeeded() = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;

@@ -36,8 +36,8 @@ class RendezvousServer::Core {
   void run();
   int shortage() const { return starved_; }    // any thread
   void set_succeeded() { succeeded_ = true; }  // the owner's thread, before leave()
-  // Called by the owner's thread, one after the other: the owner leaves, and waits until run() has ended (true) or
-  // need not be waited for.
+  // Both are called by the owner's thread, first leave(). ended_after_leave() blocks until the owner may go on. True:
+  // run() has ended, so the thread can be joined. False: it still serves slow ranks.
   void leave() noexcept;
   bool ended_after_leave();
 

@@ -21,7 +21,7 @@ namespace tutti::cuda {
 class [[nodiscard]] ContextScope {
  public:
   static Result<ContextScope> enter(const Driver& driver, CUcontext context);
-  // The same for destructors, which cannot return an error: nothing if it fails. Allocates nothing.
+  // As enter(), for destructors: returns nothing if the driver refuses, and allocates no memory.
   static std::optional<ContextScope> try_enter(const Driver& driver, CUcontext context) noexcept;
   ContextScope(ContextScope&& other) noexcept : driver_(std::exchange(other.driver_, nullptr)) {}
   ContextScope& operator=(ContextScope&&) = delete;

@@ -344,7 +344,7 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const Whereabouts& 
   if (last.size() == 1) return static_cast<std::int32_t>(last.front());
   if (least % 2 != 0) return -1;
   if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
-  // In the first call they may still be in set-up, where all wait for the rank that leads it.
+  // In the first call several missing ranks may still be in set-up, because the process that serves it is stopped.
   if (call.tag.sequence == 1) return -1;
   // Of these some may only have had nothing to tell this rank.
   std::erase_if(last, [&](std::uint32_t peer) { return !is_waited(peer); });

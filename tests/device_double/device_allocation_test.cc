@@ -449,7 +449,7 @@ std::string name_of_life(const ::testing::TestParamInfo<GpuSetUpSweep::ParamType
   return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "Lasting" : "Once");
 }
 
-// Only the worlds of one process: between processes, a rank that ends waits for the other one.
+// Only those with both ranks in one process. With two processes, a rank that ends waits for the other rank.
 INSTANTIATE_TEST_SUITE_P(Worlds, GpuEndSweep,
                          ::testing::Combine(::testing::ValuesIn(kGpuWorlds, kGpuWorlds + 2), ::testing::Bool()),
                          name_of_life);

@@ -15,8 +15,8 @@
 //   nth-open          every function that makes a descriptor: EMFILE
 //   thread-exception  operator new in the threads of the library only, and the calls run in the background
 //
-// It says, a line each on stdout, beginning with the monotonic clock's ns: "begin", "made" (the communicator is),
-// "ready" (three calls have been made), "error CODE RANK MESSAGE"
+// It prints lines to stdout. Each begins with the time of the monotonic clock in ns, followed by one of: "begin", "made"
+// (the communicator has been created), "ready" (three calls have ended), "error CODE RANK MESSAGE"
 // (RANK -1: nobody is named), "shrunk SIZE", "wrong WHERE", "end CALLS FDS" (descriptors that are left when all is
 // destroyed, over those at the beginning), "counted N" (allocations or descriptors, if there is a FAULT). Status: 0
 // unless a result was wrong (1).
