@@ -72,7 +72,7 @@ Result<ConsensusDecision> CommunicatorImpl::confer(Matter matter, const Consensu
 Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
   if (job_context_ == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 "agree: the ranks of a simulated world cannot speak beside their communicator"};
+                 "agree: the ranks of a simulation cannot speak beside their communicator"};
   }
   if (options.patience.count() < 0) return invalid_argument("agree: the patience is negative");
   TUTTI_TRY(settle_before(options.patience));

@@ -60,7 +60,7 @@ bool WorkImpl::test() {
   return all;
 }
 
-CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world,
+CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment environment,
                                    std::chrono::milliseconds timeout, std::shared_ptr<JobContext> job_context,
                                    std::vector<std::uint32_t> members, std::unique_ptr<DeviceResources> devices,
                                    std::uint64_t id)
@@ -69,7 +69,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
       job_context_(std::move(job_context)),
       members_(std::move(members)),
       id_(id),
-      environment_(std::move(world)),
+      environment_(std::move(environment)),
       timeout_(timeout),
       connections_(*environment_.transport),
       uniform_(job_context_ != nullptr && job_context_->config.uniform && ranks > 1),

@@ -78,8 +78,8 @@ class MemoryImpl {
 class CommunicatorImpl {
  public:
   // `members`: the job ranks of all ranks. `id`: the number that its transport has. Without a job_context (a simulated
-  // world) it can be neither split nor shrunk.
-  CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment world, std::chrono::milliseconds timeout,
+  // environment) it can be neither split nor shrunk.
+  CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Environment environment, std::chrono::milliseconds timeout,
                    std::shared_ptr<JobContext> job_context = nullptr, std::vector<std::uint32_t> members = {},
                    std::unique_ptr<DeviceResources> devices = nullptr, std::uint64_t id = 0);
   ~CommunicatorImpl();

@@ -116,15 +116,16 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
   auto id = agree_on_id(*job_context, gather);
   if (!id) return id.error();
   const std::vector<std::uint32_t> members = everybody(ranks);
-  auto world = make_environment(job_context, members, rank, *id, gather);
-  if (!world) {  // the others count on the rounds that would follow
+  auto environment = make_environment(job_context, members, rank, *id, gather);
+  if (!environment) {  // the others count on the rounds that would follow
     for (int round = 0; round < detail::kDeviceRounds && job_context->devices; ++round) static_cast<void>(gather("!"));
-    return world.error();
+    return environment.error();
   }
-  auto devices = detail::make_device_resources(*job_context, members, rank, *id, *world, gather);
+  auto devices = detail::make_device_resources(*job_context, members, rank, *id, *environment, gather);
   if (!devices) return devices.error();
-  return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(
-      rank, ranks, std::move(*world), job_context->config.timeout, job_context, members, std::move(*devices), *id));
+  return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*environment),
+                                                                   job_context->config.timeout, job_context, members,
+                                                                   std::move(*devices), *id));
 }
 
 bool meets_by_id(const RendezvousOptions& rendezvous) {

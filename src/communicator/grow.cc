@@ -53,7 +53,7 @@ Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<Uniqu
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::grow(Communicator& self, std::int32_t size,
                                                              const std::optional<UniqueId>& id) {
   if (job_context_ == nullptr) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulated world cannot grow"};
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulation cannot grow"};
   }
   if (size <= static_cast<std::int32_t>(ranks_) || size > kMostRanks) {
     return invalid_argument(

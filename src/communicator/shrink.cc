@@ -42,8 +42,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink(std::span<const s
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_shrink(std::span<const std::int32_t> excluded) {
   if (job_context_ == nullptr) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 "a communicator of a simulated world cannot be shrunk"};
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulation cannot be shrunk"};
   }
   auto present = all_but(excluded);
   if (!present) return present.error();

@@ -88,7 +88,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colou
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t colour, std::int32_t key) {
   if (job_context_ == nullptr) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulated world cannot be split"};
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulation cannot be split"};
   }
   // Every rank comes to the first round, with its wish or with what is wrong, so that none is waited for in vain.
   const Gather parent = [this](const std::string& blob) { return all_gather_blobs(blob); };
@@ -127,7 +127,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t c
   return in_parent_ranks(chosen, std::move(child).error());
 }
 
-// The making of a world counts the ranks of the new communicator.
+// The making of a environment counts the ranks of the new communicator.
 Error CommunicatorImpl::in_parent_ranks(
     const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, Error error) {
   if (error.rank < 0 || static_cast<std::size_t>(error.rank) >= chosen.size()) return error;
@@ -145,15 +145,15 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
     if (parent_rank == rank_) rank = static_cast<std::uint32_t>(members.size());
     members.push_back(members_[parent_rank]);
   }
-  auto world = make_environment(job_context_, members, rank, std::get<2>(chosen.front()), among);
+  auto environment = make_environment(job_context_, members, rank, std::get<2>(chosen.front()), among);
   const auto ranks = static_cast<std::uint32_t>(members.size());
-  if (!world) {  // the other colours' ranks count on these rounds
+  if (!environment) {  // the other colours' ranks count on these rounds
     for (int round = 0; round < kDeviceRounds && job_context_->devices; ++round) static_cast<void>(among("!"));
-    return world.error();
+    return environment.error();
   }
-  auto devices = make_device_resources(*job_context_, members, rank, std::get<2>(chosen.front()), *world, among);
+  auto devices = make_device_resources(*job_context_, members, rank, std::get<2>(chosen.front()), *environment, among);
   if (!devices) return devices.error();
-  return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*world), timeout_, job_context_, members,
+  return wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*environment), timeout_, job_context_, members,
                                                  std::move(*devices), std::get<2>(chosen.front())));
 }
 

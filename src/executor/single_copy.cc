@@ -14,7 +14,6 @@ namespace tutti {
 namespace {
 
 using Kind = CollectiveKind;
-
 // Between two looks at the marks: short against the time that a rank which gives up waits for the others.
 constexpr std::uint64_t kPartBytes = 1 << 20;
 constexpr std::uint64_t kLineBytes = 64;

@@ -1,5 +1,5 @@
 // Environment: everything outside that a communicator is handed: time, waiting, the way to its peers, the log. The same
-// production code runs in the real world (make_environment), among threads of one process, and in a simulated world
+// production code runs in the real environment (make_environment), among threads of one process, and in a simulation
 // from one seed (tests/communicator).
 #pragma once
 

@@ -338,6 +338,25 @@ class TransportMaker {
   std::vector<std::vector<bool>> cpus_;    // by rank
 };
 
+// Opens this rank's TCP endpoint and, if the configuration wants one, the RDMA path. Returns what the other ranks need
+// to connect: the endpoint's address and, behind a '|', the offer of the RDMA path.
+Result<std::string> open_network(JobContext& job_context, const std::string& tcp_address, const Key& key) {
+  const Config& config = job_context.config;
+  auto endpoint = TcpEndpoint::listen({.address = tcp_address,
+                                       .first_port = config.port_range.first,
+                                       .last_port = config.port_range.last,
+                                       .key = key,
+                                       .encrypt = config.encrypt});
+  if (!endpoint) return endpoint.error();
+  job_context.endpoint = *endpoint;
+  std::string contact = job_context.endpoint->address();
+  auto maker = detail::find_data_path(config, Log(config.log_level, static_cast<std::int32_t>(job_context.job_rank)));
+  if (!maker) return maker.error();
+  job_context.path_maker = *maker;
+  if (job_context.path_maker != nullptr) contact += "|" + job_context.path_maker->offer();
+  return contact;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::uint32_t rank, std::uint32_t ranks,
@@ -384,21 +403,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
   const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();
-  if (contact.ok() && with_tcp) {
-    auto endpoint = TcpEndpoint::listen({.address = tcp_address,
-                                         .first_port = config.port_range.first,
-                                         .last_port = config.port_range.last,
-                                         .key = key,
-                                         .encrypt = config.encrypt});
-    if (endpoint) job_context->endpoint = *endpoint;
-    contact = endpoint ? Result<std::string>(job_context->endpoint->address()) : endpoint.error();
-  }
-  if (contact.ok() && with_tcp) {
-    auto maker = detail::find_data_path(config, Log(config.log_level, static_cast<std::int32_t>(rank)));
-    if (maker) job_context->path_maker = *maker;
-    if (!maker) contact = maker.error();
-    if (job_context->path_maker != nullptr) *contact += "|" + job_context->path_maker->offer();
-  }
+  if (contact.ok() && with_tcp) contact = open_network(*job_context, tcp_address, key);
   if (contact.ok()) contact = (*device != nullptr ? "d" : "-") + *contact;
   auto contacts = gather_or_fail(gather, contact);
   if (!contacts) return contacts.error();
@@ -415,7 +420,8 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
 namespace {
 
 std::unique_ptr<Recorder> make_recorder(JobContext& job_context, const std::vector<std::uint32_t>& members,
-                                        std::uint32_t rank, std::uint64_t communicator, const Environment& world) {
+                                        std::uint32_t rank, std::uint64_t communicator,
+                                        const Environment& environment) {
   if (job_context.first_communicator == 0) job_context.first_communicator = communicator;
   if (job_context.config.record == 0) return nullptr;
   if (job_context.recordings == nullptr)
@@ -425,7 +431,7 @@ std::unique_ptr<Recorder> make_recorder(JobContext& job_context, const std::vect
                                                    .rank = rank,
                                                    .ranks = static_cast<std::uint32_t>(members.size()),
                                                    .job_rank = job_context.job_rank,
-                                                   .transport = world.transport->name(),
+                                                   .transport = environment.transport->name(),
                                                    .capacity = job_context.config.record});
 }
 
@@ -442,34 +448,34 @@ Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_cont
   TransportMaker maker(job_context, members, rank, communicator, gather);
   auto transport = maker.make();
   if (!transport) return transport.error();
-  Environment world{.clock = job_context->clock,
-                    .waiter = nullptr,
-                    .transport = std::move(*transport),
-                    .plan_cache = job_context->plan_cache,
-                    .nodes = number_machines(job_context->machines, members),
-                    .log = Log(job_context->config.log_level, static_cast<std::int32_t>(rank))};
+  Environment environment{.clock = job_context->clock,
+                          .waiter = nullptr,
+                          .transport = std::move(*transport),
+                          .plan_cache = job_context->plan_cache,
+                          .nodes = number_machines(job_context->machines, members),
+                          .log = Log(job_context->config.log_level, static_cast<std::int32_t>(rank))};
   std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
   std::vector<std::vector<bool>> first;  // of rank 0's, which all ranks know alike
   for (std::uint32_t r = 0; r < members.size(); ++r) {
-    if (world.nodes[r] == world.nodes[rank]) cpus.push_back(maker.cpus()[r]);
-    if (world.nodes[r] == world.nodes[0]) first.push_back(maker.cpus()[r]);
+    if (environment.nodes[r] == environment.nodes[rank]) cpus.push_back(maker.cpus()[r]);
+    if (environment.nodes[r] == environment.nodes[0]) first.push_back(maker.cpus()[r]);
   }
-  world.cores = cores_of(first, 0);
+  environment.cores = cores_of(first, 0);
   const auto here = static_cast<std::uint32_t>(cpus.size());
   const std::uint32_t cores = cores_of(cpus, job_context->cpu_limit);
-  world.waiter = job_context->make_waiter ? job_context->make_waiter()
-                                          : std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
-  if (here == members.size()) world.nodes.clear();
-  world.recorder = make_recorder(*job_context, members, rank, communicator, world);
-  world.log.write(
+  environment.waiter = job_context->make_waiter ? job_context->make_waiter()
+                                                : std::make_unique<AdaptiveWaiter>(wait_limits(here, cores));
+  if (here == members.size()) environment.nodes.clear();
+  environment.recorder = make_recorder(*job_context, members, rank, communicator, environment);
+  environment.log.write(
       LogLevel::kInfo,
       "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
       "{} slots of {} "
       "bytes; {}",
-      rank, members.size(), world.transport->name(), here, members.size(), cores, world.transport->slots(),
-      world.transport->slot_bytes(),
-      job_context->config.checksum ? words_of_checksums() : std::string(words_of(world.transport->attachment())));
-  return world;
+      rank, members.size(), environment.transport->name(), here, members.size(), cores, environment.transport->slots(),
+      environment.transport->slot_bytes(),
+      job_context->config.checksum ? words_of_checksums() : std::string(words_of(environment.transport->attachment())));
+  return environment;
 }
 
 }  // namespace tutti

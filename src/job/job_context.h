@@ -76,8 +76,8 @@ std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint
 // Rounds that make_environment() takes, whatever happens in them.
 inline constexpr int kWorldRounds = 2;
 
-// The world of a communicator whose ranks are the job ranks `members`, in that order, this rank at `rank`. Rounds over
-// the members. `communicator`: an id that all members agree on and no other communicator of the job has.
+// The environment of a communicator whose ranks are the job ranks `members`, in that order, this rank at `rank`. Rounds
+// over the members. `communicator`: an id that all members agree on and no other communicator of the job has.
 Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_context,
                                      const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                      std::uint64_t communicator, const Gather& gather);

@@ -1,5 +1,4 @@
-// The server and its clients: all meet, strangers do not, and whoever is missing, dead or gives up is named to all
-// others.
+// Set-up through a rendezvous server: all ranks meet, strangers do not, and the others are told which rank is missing.
 #include "bootstrap/bootstrap.h"
 
 #include <gtest/gtest.h>
@@ -493,8 +492,7 @@ TEST(UniqueId, TheFirstToComeSaysHowManyThereAre) {
 
 TEST(UniqueId, EndsWhenNobodyComes) {
   const UniqueId id = UniqueId::create({.patience = milliseconds(50)}).value();
-  const std::uint16_t port = unpack_unique_id(id).value().port;
-  EXPECT_TRUE(eventually([&] { return !test::somebody_listens(port); }));
+  EXPECT_TRUE(eventually([&] { return !test::somebody_listens(unpack_unique_id(id)->port); }));
   expect_words(failure_of(by_id(0, 2, id)), "nobody serves the unique id");
 }
 

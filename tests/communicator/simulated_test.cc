@@ -29,14 +29,14 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
   outcome.errors.resize(options.ranks);
   const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);
   sim.run([&](std::uint32_t rank) {
-    Environment world{.clock = sim.clock(),
-                      .waiter = sim.waiter(rank),
-                      .transport = sim.transport(rank),
-                      .plan_cache = plan_cache,
-                      .log = Log(LogLevel::kOff, 0)};
-    const auto clock = world.clock;
+    Environment environment{.clock = sim.clock(),
+                            .waiter = sim.waiter(rank),
+                            .transport = sim.transport(rank),
+                            .plan_cache = plan_cache,
+                            .log = Log(LogLevel::kOff, 0)};
+    const auto clock = environment.clock;
     const auto waiter = sim.waiter(rank);
-    detail::CommunicatorImpl communicator(rank, options.ranks, std::move(world), std::chrono::seconds(10));
+    detail::CommunicatorImpl communicator(rank, options.ranks, std::move(environment), std::chrono::seconds(10));
     if (static_cast<std::int32_t>(rank) == absent) {
       Idle idle;
       const auto spare = sim.transport(rank);
@@ -72,13 +72,14 @@ TEST(Simulated, WhatIsWrittenIntoOutputsStandsWhereItIsWanted) {
     SimEnvironment sim({.seed = 7, .ranks = kRanks, .writes_outputs = true});
     const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);
     sim.run([&](std::uint32_t rank) {
-      Environment world{.clock = sim.clock(),
-                        .waiter = sim.waiter(rank),
-                        .transport = sim.transport(rank),
-                        .plan_cache = plan_cache,
-                        .log = Log(LogLevel::kOff, 0)};
-      auto communicator = detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
-          rank, kRanks, std::move(world), std::chrono::seconds(10), nullptr, std::vector<std::uint32_t>{}, nullptr, 0));
+      Environment environment{.clock = sim.clock(),
+                              .waiter = sim.waiter(rank),
+                              .transport = sim.transport(rank),
+                              .plan_cache = plan_cache,
+                              .log = Log(LogLevel::kOff, 0)};
+      auto communicator = detail::CommunicatorImpl::wrap(
+          std::make_unique<detail::CommunicatorImpl>(rank, kRanks, std::move(environment), std::chrono::seconds(10),
+                                                     nullptr, std::vector<std::uint32_t>{}, nullptr, 0));
       for (const std::size_t gap : {std::size_t{0}, std::size_t{11 + rank}}) {
         BlockCounts blocks{.counts = counts};
         std::vector<std::size_t> starts;
@@ -151,12 +152,12 @@ TEST(Simulated, RegisteredMemoryGivesTheSameBitsWhateverTheDelays) {
 TEST(Simulated, ExhaustedMemoryIsAnErrorOfTheCall) {
   SimEnvironment sim({.seed = 1, .ranks = 1, .memory_bytes = 10'000});
   sim.run([&](std::uint32_t rank) {
-    Environment world{.clock = sim.clock(),
-                      .waiter = sim.waiter(rank),
-                      .transport = sim.transport(rank),
-                      .plan_cache = std::make_shared<VerifiedPlanCache>(true),
-                      .log = Log(LogLevel::kOff, 0)};
-    detail::CommunicatorImpl communicator(rank, 1, std::move(world), std::chrono::seconds(10));
+    Environment environment{.clock = sim.clock(),
+                            .waiter = sim.waiter(rank),
+                            .transport = sim.transport(rank),
+                            .plan_cache = std::make_shared<VerifiedPlanCache>(true),
+                            .log = Log(LogLevel::kOff, 0)};
+    detail::CommunicatorImpl communicator(rank, 1, std::move(environment), std::chrono::seconds(10));
     auto first = communicator.allocate(8000);
     EXPECT_TRUE(first.ok());
     auto second = communicator.allocate(8000);
@@ -202,12 +203,12 @@ TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
         transport->announce_leave();
         return;
       }
-      Environment world{.clock = sim.clock(),
-                        .waiter = sim.waiter(rank),
-                        .transport = sim.transport(rank),
-                        .plan_cache = std::make_shared<VerifiedPlanCache>(true),
-                        .log = Log(LogLevel::kOff, 0)};
-      detail::CommunicatorImpl communicator(rank, 2, std::move(world), std::chrono::seconds(30));
+      Environment environment{.clock = sim.clock(),
+                              .waiter = sim.waiter(rank),
+                              .transport = sim.transport(rank),
+                              .plan_cache = std::make_shared<VerifiedPlanCache>(true),
+                              .log = Log(LogLevel::kOff, 0)};
+      detail::CommunicatorImpl communicator(rank, 2, std::move(environment), std::chrono::seconds(30));
       std::vector<float> data(5000);
       status =
           communicator.run({.input = data.data(), .output = data.data(), .count = 5000}, with(Algorithm::kTwoShot));
@@ -230,12 +231,12 @@ TEST(Simulated, RanksThatDisagreeStoreNothingBehindEachOthersOutputs) {
     SimEnvironment sim({.seed = seed, .ranks = 4});
     const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);
     sim.run([&](std::uint32_t rank) {
-      Environment world{.clock = sim.clock(),
-                        .waiter = sim.waiter(rank),
-                        .transport = sim.transport(rank),
-                        .plan_cache = plan_cache,
-                        .log = Log(LogLevel::kOff, 0)};
-      detail::CommunicatorImpl communicator(rank, 4, std::move(world), std::chrono::seconds(10));
+      Environment environment{.clock = sim.clock(),
+                              .waiter = sim.waiter(rank),
+                              .transport = sim.transport(rank),
+                              .plan_cache = plan_cache,
+                              .log = Log(LogLevel::kOff, 0)};
+      detail::CommunicatorImpl communicator(rank, 4, std::move(environment), std::chrono::seconds(10));
       const Memory memory = communicator.allocate(64 * sizeof(double)).value();
       auto* const data = reinterpret_cast<double*>(memory.data());
       std::fill_n(data, 64, -1.0);

@@ -114,7 +114,7 @@ TEST(Threads, TakeNoSignalsOfTheProgram) {
     RootAddresses root("localhost");
     root.look_up(patience());
   });
-  expect_threads_without_signals("a simulated world", [] {
+  expect_threads_without_signals("a simulation", [] {
     SimEnvironment world({.ranks = 2});
     world.run([](std::uint32_t) {});
   });

@@ -40,7 +40,7 @@ class Judge {
   }
 
   std::vector<std::string> judge() {
-    if (outcome_.overran) blame("some rank had not ended when the world's time was over");
+    if (outcome_.overran) blame("some rank had not ended when the environment's time was over");
     if (outcome_.open_windows > 0) blame(fmt::format("{} windows are left", outcome_.open_windows));
     if (outcome_.open_connections > 0) blame(fmt::format("{} connections are left", outcome_.open_connections));
     // A rank that is stopped in the middle of a step may finish it when it is continued (decision 0003).

@@ -30,7 +30,7 @@ class Actor {
         ending_step_(outcome.extent.ending_steps[rank]) {}
 
   void run() {
-    std::shared_ptr<Clock> clock = sim_.clock(rank_);  // shared with the world
+    std::shared_ptr<Clock> clock = sim_.clock(rank_);  // shared with the environment
     std::shared_ptr<TcpEndpoint> endpoint;             // shared as in a JobContext
     std::vector<std::string> addresses;
     std::shared_ptr<JobContext> job_context;  // likewise
@@ -47,14 +47,14 @@ class Actor {
                          ? sim_.transport(rank_)
                          : tcp_->transport(rank_, *clock, std::move(endpoint), std::move(addresses));
     end_.died = sim_.dead(rank_);
-    Environment world{.clock = clock,
-                      .waiter = sim_.waiter(rank_),
-                      .transport = std::move(transport),
-                      .plan_cache = plan_cache_,
-                      .log = Log(LogLevel::kOff, 0)};
-    communicator_ = detail::CommunicatorImpl::wrap(
-        std::make_unique<detail::CommunicatorImpl>(rank_, scenario_.sim.ranks, std::move(world), scenario_.timeout,
-                                                   std::move(job_context), std::move(members), nullptr, kCommunicator));
+    Environment environment{.clock = clock,
+                            .waiter = sim_.waiter(rank_),
+                            .transport = std::move(transport),
+                            .plan_cache = plan_cache_,
+                            .log = Log(LogLevel::kOff, 0)};
+    communicator_ = detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
+        rank_, scenario_.sim.ranks, std::move(environment), scenario_.timeout, std::move(job_context),
+        std::move(members), nullptr, kCommunicator));
     if (make_calls() && scenario_.ending) end_with_survivors();
     communicator_.reset();
     end_.died = sim_.dead(rank_);

@@ -1,4 +1,4 @@
-// The system calls that a rank of a simulated world makes on sockets, by the linker's --wrap (see CMakeLists.txt):
+// The system calls that a rank of a simulation makes on sockets, by the linker's --wrap (see CMakeLists.txt):
 // those of other threads and on other descriptors go to the system. The names are the linker's.
 #include <netinet/in.h>
 #include <poll.h>

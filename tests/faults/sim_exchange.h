@@ -1,6 +1,6 @@
 // SimExchange: the exchange between the ranks of one simulated machine, in place of UnixExchange: datagrams take the
-// world's latency, come in order, and come even where their sender dies then; a process' end is noticed after the last
-// of them. Memory is each rank's own: nobody reaches another's by it.
+// environment's latency, come in order, and come even where their sender dies then; a process' end is noticed after the
+// last of them. Memory is each rank's own: nobody reaches another's by it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tutti::faults {
 
-// What the exchanges of a world share. Belongs to the rank that has the turn.
+// What the exchanges of a environment share. Belongs to the rank that has the turn.
 struct SimOobDatagrams {
   struct Way {  // from one rank to another
     OobDatagramQueue box;
@@ -28,7 +28,7 @@ struct SimOobDatagrams {
 
 class SimExchange final : public SegmentExchange {
  public:
-  SimExchange(SimEnvironment& world, SimOobDatagrams& datagrams, std::uint32_t rank);
+  SimExchange(SimEnvironment& environment, SimOobDatagrams& datagrams, std::uint32_t rank);
   ~SimExchange() override;
 
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override {
@@ -50,7 +50,7 @@ class SimExchange final : public SegmentExchange {
  private:
   void arrive(std::uint32_t peer, std::function<void(SimOobDatagrams::Way&)> happen);
 
-  SimEnvironment& world_;
+  SimEnvironment& environment_;
   SimOobDatagrams& datagrams_;
   const std::uint32_t rank_;
   InProcessExchange own_;

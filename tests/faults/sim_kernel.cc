@@ -56,9 +56,9 @@ struct SimKernel::Object {
   std::map<int, Watch> watched{};  // by an epoll
 };
 
-SimKernel::SimKernel(SimEnvironment& world) : world_(world) {
-  world.on_kill([this](std::uint32_t rank) { end_of(rank); });
-  world.set_reset([this](std::uint32_t rank, std::uint32_t peer) { reset_between(rank, peer); });
+SimKernel::SimKernel(SimEnvironment& environment) : environment_(environment) {
+  environment.on_kill([this](std::uint32_t rank) { end_of(rank); });
+  environment.set_reset([this](std::uint32_t rank, std::uint32_t peer) { reset_between(rank, peer); });
 }
 
 SimKernel::~SimKernel() = default;
@@ -96,7 +96,7 @@ SimKernel::StreamPtr SimKernel::make_stream(std::uint32_t owner, std::uint32_t p
   auto stream = std::make_shared<Stream>();
   stream->owner = owner;
   stream->peer = peer;
-  stream->capacity = kLeastBuffer + world_.draw(kMostBuffer - kLeastBuffer);
+  stream->capacity = kLeastBuffer + environment_.draw(kMostBuffer - kLeastBuffer);
   std::erase_if(streams_, [](const std::weak_ptr<Stream>& each) { return each.expired(); });
   streams_.push_back(stream);
   return stream;
@@ -104,14 +104,14 @@ SimKernel::StreamPtr SimKernel::make_stream(std::uint32_t owner, std::uint32_t p
 
 // In the order in which it was sent.
 void SimKernel::arrive(const StreamPtr& from, std::function<void()> happen) {
-  from->last_arrival_ns = std::max(from->last_arrival_ns, world_.arrival_ns(from->owner, from->peer));
-  world_.at(from->last_arrival_ns, std::move(happen));
+  from->last_arrival_ns = std::max(from->last_arrival_ns, environment_.arrival_ns(from->owner, from->peer));
+  environment_.at(from->last_arrival_ns, std::move(happen));
 }
 
 int SimKernel::connect(int fd, std::uint16_t port) {
   Object& object = *find(fd);
   const std::uint32_t rank = object.owner;
-  world_.step(rank);
+  environment_.step(rank);
   const auto listener = listeners_.find(port);
   // Where nobody listens the machine answers, as fast as any; one port stands for one rank.
   const std::uint32_t peer = listener == listeners_.end() ? rank : find(listener->second)->owner;
@@ -120,12 +120,13 @@ int SimKernel::connect(int fd, std::uint16_t port) {
   near->remote_port = port;
   object.kind = Object::Kind::kStream;
   object.stream = near;
-  if (world_.dead(rank)) return fail(ENETUNREACH);
+  if (environment_.dead(rank)) return fail(ENETUNREACH);
   arrive(near, [this, near, port] {
     if (near->closed) return;
     const auto found = listeners_.find(port);
     if (found == listeners_.end()) {
-      world_.at(world_.arrival_ns(near->peer, near->owner), [this, near] { break_off(near, ECONNREFUSED); });
+      environment_.at(environment_.arrival_ns(near->peer, near->owner),
+                      [this, near] { break_off(near, ECONNREFUSED); });
       return;
     }
     Object& there = *find(found->second);
@@ -136,10 +137,10 @@ int SimKernel::connect(int fd, std::uint16_t port) {
     far->other = near;
     near->other = far;
     there.backlog.push_back(far);
-    world_.wake(far->owner);
+    environment_.wake(far->owner);
     arrive(far, [this, near] {
       near->connected = !near->broken;
-      world_.wake(near->owner);
+      environment_.wake(near->owner);
     });
   });
   return fail(EINPROGRESS);
@@ -148,8 +149,8 @@ int SimKernel::connect(int fd, std::uint16_t port) {
 int SimKernel::accept(int fd) {
   Object& listener = *find(fd);
   if (listener.backlog.empty()) return fail(EAGAIN);
-  world_.step(listener.owner);
-  if (world_.dead(listener.owner)) return fail(EAGAIN);
+  environment_.step(listener.owner);
+  if (environment_.dead(listener.owner)) return fail(EAGAIN);
   Object made{.kind = Object::Kind::kStream, .stream = listener.backlog.front()};
   listener.backlog.pop_front();
   return add(std::move(made));
@@ -158,16 +159,17 @@ int SimKernel::accept(int fd) {
 ssize_t SimKernel::send(int fd, const iovec* parts, std::size_t count) {
   const StreamPtr stream = stream_of(fd);
   const auto refused = [&]() -> ssize_t {
-    if (world_.dead(stream->owner)) return fail(EPIPE);
+    if (environment_.dead(stream->owner)) return fail(EPIPE);
     if (stream->error != 0) return fail(std::exchange(stream->error, 0));
     return stream->broken ? fail(EPIPE) : 0;
   };
   if (const ssize_t result = refused(); result != 0) return result;
   if (!stream->connected || stream->outstanding >= stream->capacity) return fail(EAGAIN);
-  world_.step(stream->owner);
+  environment_.step(stream->owner);
   if (const ssize_t result = refused(); result != 0) return result;
   std::size_t room = std::max(stream->capacity - stream->outstanding, kWholeBytes);
-  if (world_.draw(8) == 0) room = std::min<std::size_t>(room, kWholeBytes + world_.draw(64));  // a short write
+  if (environment_.draw(8) == 0)
+    room = std::min<std::size_t>(room, kWholeBytes + environment_.draw(64));  // a short write
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < count && bytes.size() < room; ++i) {
     const auto* data = static_cast<const std::byte*>(parts[i].iov_base);
@@ -186,7 +188,7 @@ void SimKernel::deliver(const StreamPtr& from, std::vector<std::byte> bytes) {
     if (to == nullptr || to->closed) return reset_peer_of(to == nullptr ? from : to);
     if (to->broken) return;
     to->received.insert(to->received.end(), bytes.begin(), bytes.end());
-    world_.wake(to->owner);
+    environment_.wake(to->owner);
   });
 }
 
@@ -200,20 +202,21 @@ void SimKernel::break_off(const StreamPtr& stream, int error) {
   if (stream->broken) return;
   stream->broken = true;
   stream->error = error;
-  world_.wake(stream->owner);
+  environment_.wake(stream->owner);
 }
 
 ssize_t SimKernel::receive(int fd, const iovec* parts, std::size_t count, bool peek) {
   const StreamPtr stream = stream_of(fd);
-  if (world_.dead(stream->owner)) return fail(ECONNRESET);
+  if (environment_.dead(stream->owner)) return fail(ECONNRESET);
   if (stream->received.empty()) {
     if (stream->error != 0) return fail(peek ? stream->error : std::exchange(stream->error, 0));
     return stream->broken || stream->finished ? 0 : fail(EAGAIN);
   }
-  if (!peek) world_.step(stream->owner);
-  if (world_.dead(stream->owner)) return fail(ECONNRESET);
+  if (!peek) environment_.step(stream->owner);
+  if (environment_.dead(stream->owner)) return fail(ECONNRESET);
   std::size_t room = stream->received.size();
-  if (!peek && world_.draw(8) == 0) room = std::min<std::size_t>(room, 1 + world_.draw(64));  // the rest comes later
+  if (!peek && environment_.draw(8) == 0)
+    room = std::min<std::size_t>(room, 1 + environment_.draw(64));  // the rest comes later
   std::size_t copied = 0;
   for (std::size_t i = 0; i < count && copied < room; ++i) {
     const std::size_t bytes = std::min(parts[i].iov_len, room - copied);
@@ -230,10 +233,10 @@ ssize_t SimKernel::receive(int fd, const iovec* parts, std::size_t count, bool p
 void SimKernel::acknowledge(const StreamPtr& reader, std::size_t bytes) {
   const StreamPtr writer = reader->other.lock();
   if (writer == nullptr) return;
-  world_.at(world_.arrival_ns(reader->owner, reader->peer), [this, writer, bytes] {
+  environment_.at(environment_.arrival_ns(reader->owner, reader->peer), [this, writer, bytes] {
     const bool full = writer->outstanding >= writer->capacity;
     writer->outstanding -= bytes;
-    if (full) world_.wake(writer->owner);
+    if (full) environment_.wake(writer->owner);
   });
 }
 
@@ -255,12 +258,12 @@ int SimKernel::poll(pollfd* descriptors, std::size_t count, int timeout_ms) {
       ready += each.revents != 0;
     }
     if (ready > 0 || last) return ready;
-    world_.pause(SimEnvironment::current_rank(), std::int64_t{timeout_ms} * 1'000'000);
+    environment_.pause(SimEnvironment::current_rank(), std::int64_t{timeout_ms} * 1'000'000);
   }
 }
 
 int SimKernel::sleep(std::int64_t ns) {
-  world_.pause(SimEnvironment::current_rank(), ns);
+  environment_.pause(SimEnvironment::current_rank(), ns);
   return 0;
 }
 
@@ -281,7 +284,7 @@ int SimKernel::epoll_control(int fd, int operation, int target, const epoll_even
 
 bool SimKernel::readable(int fd) {
   const Object& object = *find(fd);
-  if (world_.dead(object.owner)) return false;
+  if (environment_.dead(object.owner)) return false;
   if (object.kind == Object::Kind::kListener) return !object.backlog.empty();
   if (object.kind == Object::Kind::kStream) return (state_of(*object.stream) & POLLIN) != 0;
   const auto level = [](const auto& each) { return (each.second.events & EPOLLET) == 0; };
@@ -301,7 +304,7 @@ int SimKernel::epoll_wait(int fd, epoll_event* events, int most) {
 }
 
 ssize_t SimKernel::ring(int fd) {
-  world_.wake(find(fd)->owner);
+  environment_.wake(find(fd)->owner);
   return sizeof(std::uint64_t);
 }
 
@@ -310,7 +313,7 @@ int SimKernel::close(int fd) {
   table_.erase(fd);
   for (auto& [other, each] : table_) each.watched.erase(fd);
   if (object.port != 0) listeners_.erase(object.port);
-  if (object.stream != nullptr) world_.step(object.owner);
+  if (object.stream != nullptr) environment_.step(object.owner);
   if (object.stream != nullptr) close_stream(object.stream);
   for (const StreamPtr& stream : object.backlog) close_stream(stream);
   return 0;
@@ -324,11 +327,11 @@ void SimKernel::close_stream(const StreamPtr& stream) {
   const StreamPtr other = stream->other.lock();
   if (other == nullptr || stream->broken) return;
   const bool resets = !stream->received.empty();
-  if (resets) stream->lost = world_.draw(2) == 0;
+  if (resets) stream->lost = environment_.draw(2) == 0;
   arrive(stream, [this, other, resets] {
     if (resets) return break_off(other, ECONNRESET);
     other->finished = true;
-    world_.wake(other->owner);
+    environment_.wake(other->owner);
   });
 }
 
@@ -347,7 +350,8 @@ void SimKernel::reset_between(std::uint32_t a, std::uint32_t b) {
     if (stream == nullptr || stream->closed) continue;
     if ((stream->owner != a || stream->peer != b) && (stream->owner != b || stream->peer != a)) continue;
     stream->lost = true;
-    world_.at(world_.arrival_ns(stream->peer, stream->owner), [this, stream] { break_off(stream, ECONNRESET); });
+    environment_.at(environment_.arrival_ns(stream->peer, stream->owner),
+                    [this, stream] { break_off(stream, ECONNRESET); });
   }
 }
 

@@ -1,7 +1,7 @@
 // SimKernel: TCP sockets, epolls and eventfds of the ranks of a SimEnvironment, as Linux shows them to a program:
-// transfers are short now and then, buffers fill up, connections come about, end and break after the world's latencies,
-// and what a closed or reset connection carried may be lost. The system calls of the program come here (sim_calls.cc)
-// when they are made by a rank, or name a descriptor of it; so the production code runs on it as it is.
+// transfers are short now and then, buffers fill up, connections come about, end and break after the environment's
+// latencies, and what a closed or reset connection carried may be lost. The system calls of the program come here
+// (sim_calls.cc) when they are made by a rank, or name a descriptor of it; so the production code runs on it as it is.
 //
 // Belongs to the rank that has the turn.
 #pragma once
@@ -27,7 +27,7 @@ inline constexpr int kFirstDescriptor = 1 << 24;  // beyond any real one
 
 class SimKernel {
  public:
-  explicit SimKernel(SimEnvironment& world);
+  explicit SimKernel(SimEnvironment& environment);
   ~SimKernel();
   SimKernel(const SimKernel&) = delete;
   SimKernel& operator=(const SimKernel&) = delete;
@@ -76,7 +76,7 @@ class SimKernel {
   bool readable(int fd);
   static short state_of(const Stream& stream);
 
-  SimEnvironment& world_;
+  SimEnvironment& environment_;
   std::map<int, Object> table_;
   std::map<std::uint16_t, int> listeners_;  // by port
   std::vector<std::weak_ptr<Stream>> streams_;

@@ -19,16 +19,16 @@ std::shared_ptr<TcpEndpoint> TcpNetwork::listen(std::uint32_t rank, Clock& clock
   auto endpoint = TcpEndpoint::listen({.address = "127.0.0.1", .key = kKey, .clock = &clock});
   TUTTI_ASSERT(endpoint.ok(), "{}", to_string(endpoint.error()));
   addresses_[rank] = (*endpoint)->address();
-  world_.wake_all();
+  environment_.wake_all();
   return std::move(*endpoint);
 }
 
 std::vector<std::string> TcpNetwork::addresses(std::uint32_t rank) {
   const auto missing = [](const std::string& address) { return address.empty(); };
-  const std::int64_t latest_ns = world_.now_ns() + kSetUpNs;
-  while (std::any_of(addresses_.begin(), addresses_.end(), missing) && world_.now_ns() < latest_ns) {
-    if (world_.dead(rank)) break;
-    world_.pause(rank, 1'000'000'000);
+  const std::int64_t latest_ns = environment_.now_ns() + kSetUpNs;
+  while (std::any_of(addresses_.begin(), addresses_.end(), missing) && environment_.now_ns() < latest_ns) {
+    if (environment_.dead(rank)) break;
+    environment_.pause(rank, 1'000'000'000);
   }
   std::vector<std::string> addresses = addresses_;
   std::replace_if(addresses.begin(), addresses.end(), missing, std::string(kNobody));
@@ -39,7 +39,7 @@ std::unique_ptr<Transport> TcpNetwork::transport(std::uint32_t rank, Clock& cloc
                                                  std::shared_ptr<TcpEndpoint> endpoint,
                                                  std::vector<std::string> addresses) {
   addresses[rank].clear();
-  const SimOptions& sim = world_.options();
+  const SimOptions& sim = environment_.options();
   auto made = TcpTransport::create({.rank = rank,
                                     .ranks = sim.ranks,
                                     .communicator = kCommunicator,

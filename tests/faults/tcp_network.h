@@ -1,4 +1,4 @@
-// TcpNetwork: transports/tcp, as it is, for the ranks of a simulated world: each has a kernel, a listener and a clock
+// TcpNetwork: transports/tcp, as it is, for the ranks of a simulation: each has a kernel, a listener and a clock
 // like a process of its own.
 #pragma once
 
@@ -18,7 +18,8 @@ inline constexpr std::uint64_t kCommunicator = 1;  // the number of the first on
 
 class TcpNetwork {
  public:
-  explicit TcpNetwork(SimEnvironment& world) : world_(world), kernel_(world), addresses_(world.options().ranks) {}
+  explicit TcpNetwork(SimEnvironment& environment)
+      : environment_(environment), kernel_(environment), addresses_(environment.options().ranks) {}
   // In the thread of that rank. `clock` outlives the endpoint.
   std::shared_ptr<TcpEndpoint> listen(std::uint32_t rank, Clock& clock);
   // Likewise, after listen(): by rank, this one's too. Waits for the others', within bounds; nobody listens at what
@@ -29,7 +30,7 @@ class TcpNetwork {
   std::size_t open_descriptors() const { return kernel_.open_descriptors(); }
 
  private:
-  SimEnvironment& world_;
+  SimEnvironment& environment_;
   SimKernel kernel_;
   std::vector<std::string> addresses_;
 };

@@ -15,11 +15,18 @@
 //   nth-open          every function that makes a descriptor: EMFILE
 //   thread-exception  operator new in the threads of the library only, and the calls run in the background
 //
-// It prints lines to stdout. Each begins with the time of the monotonic clock in ns, followed by one of: "begin", "made"
-// (the communicator has been created), "ready" (three calls have ended), "error CODE RANK MESSAGE"
-// (RANK -1: nobody is named), "shrunk SIZE", "wrong WHERE", "end CALLS FDS" (descriptors that are left when all is
-// destroyed, over those at the beginning), "counted N" (allocations or descriptors, if there is a FAULT). Status: 0
-// unless a result was wrong (1).
+// It prints lines to stdout. Each begins with the time of the monotonic clock in ns, followed by one of:
+//
+//   begin
+//   made                     the communicator has been created
+//   ready                    three calls have ended
+//   error CODE RANK MESSAGE  RANK is -1 if the error names no rank
+//   shrunk SIZE
+//   wrong WHERE
+//   end CALLS FDS            FDS: how many more descriptors are open than at the beginning, after all is destroyed
+//   counted N                allocations or descriptors, if there is a FAULT
+//
+// The exit status is 0, or 1 if a result was wrong.
 #include <fcntl.h>
 #include <unistd.h>
 

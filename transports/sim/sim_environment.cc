@@ -50,27 +50,27 @@ std::string describe(const SimFault& fault) {
 
 class SimClock final : public Clock {
  public:
-  SimClock(SimEnvironment& world, std::uint32_t rank) : world_(world), rank_(rank) {}
-  std::int64_t now_ns() override { return world_.now_ns(rank_); }
+  SimClock(SimEnvironment& environment, std::uint32_t rank) : environment_(environment), rank_(rank) {}
+  std::int64_t now_ns() override { return environment_.now_ns(rank_); }
 
  private:
-  SimEnvironment& world_;
+  SimEnvironment& environment_;
   std::uint32_t rank_;
 };
 
 class SimWaiter final : public Waiter {
  public:
-  SimWaiter(SimEnvironment& world, std::uint32_t rank) : world_(world), rank_(rank) {}
+  SimWaiter(SimEnvironment& environment, std::uint32_t rank) : environment_(environment), rank_(rank) {}
   void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override {
     ++idle.rounds;
     ++idle.sleeps;
     doorbell.arm();
-    world_.pause(rank_, max_sleep_ns);
+    environment_.pause(rank_, max_sleep_ns);
     doorbell.sleep(0);
   }
 
  private:
-  SimEnvironment& world_;
+  SimEnvironment& environment_;
   std::uint32_t rank_;
 };
 

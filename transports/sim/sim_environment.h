@@ -1,6 +1,6 @@
 // SimEnvironment: a machine with several ranks in one process under a simulated clock, from one seed. Ranks are threads
-// of which exactly one runs at a time; the world hands the turn on when a rank pauses, so a run is a function of the
-// seed.
+// of which exactly one runs at a time; the environment hands the turn on when a rank pauses, so a run is a function of
+// the seed.
 //
 // Time passes only in events and sleeps: when no rank can go on the clock jumps to the next of them. For tests;
 // production code runs on it unchanged through Clock, Waiter and Transport (sim_transport.cc, or a real transport over
@@ -47,7 +47,7 @@ struct SimFault {
   std::uint32_t peer = 0;
   std::uint64_t at_step = 0;  // before this step of the rank, from 1; 0: at `at_ns`
   std::int64_t at_ns = 0;
-  std::int64_t lasts_ns = 0;  // kForeverNs: until the world ends
+  std::int64_t lasts_ns = 0;  // kForeverNs: until the environment ends
   std::int64_t amount_ns = 0;
 };
 std::string describe(const SimFault& fault);

@@ -1,6 +1,7 @@
 // The transport of a simulated machine with shared memory. Registered memory is reached in place: what a peer publishes
 // is read when the receiver gets to it, and what is pushed is there at once; so are the boards. Messages and their
-// credits take a random time, and longer where the world's faults say so; a dead process is noticed after a while.
+// credits take a random time, and longer where the environment's faults say so; a dead process is noticed after a
+// while.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -24,16 +25,16 @@ class SimDoorbell final : public Doorbell {
 
 // Where a transport's own rank, its peer and the way between them meet.
 struct SimEnd {
-  SimEnvironment& world;
+  SimEnvironment& environment;
   SimEnvironment::Network::Wire& wire;
   std::uint32_t rank;
   std::uint32_t peer;
 
   void after_latency(std::int64_t& last_ns, std::function<void()> happen) const {
-    last_ns = std::max(last_ns, world.arrival_ns(rank, peer));
-    world.at(last_ns, [world = &world, peer = peer, happen = std::move(happen)] {
+    last_ns = std::max(last_ns, environment.arrival_ns(rank, peer));
+    environment.at(last_ns, [environment = &environment, peer = peer, happen = std::move(happen)] {
       happen();
-      world->wake(peer);
+      environment->wake(peer);
     });
   }
 };
@@ -50,12 +51,12 @@ std::byte* memory_of(const WindowRef& place) {
 
 class SimSend final : public SendConnection {
  public:
-  explicit SimSend(const SimEnd& end) : end_(end), slot_(end.world.options().slot_bytes) {
-    ++end_.world.network_->connections;
+  explicit SimSend(const SimEnd& end) : end_(end), slot_(end.environment.options().slot_bytes) {
+    ++end_.environment.network_->connections;
   }
-  ~SimSend() override { --end_.world.network_->connections; }
+  ~SimSend() override { --end_.environment.network_->connections; }
   bool ready() override {
-    return !end_.world.dead(end_.rank) && end_.wire.sent - end_.wire.released < end_.world.options().slots;
+    return !end_.environment.dead(end_.rank) && end_.wire.sent - end_.wire.released < end_.environment.options().slots;
   }
   std::byte* slot() override { return slot_.data(); }
   void send_slot(std::uint64_t bytes, const CallTag& tag) override {
@@ -73,7 +74,7 @@ class SimSend final : public SendConnection {
     send({.tag = tag, .carrier = Carrier::kDelivered, .bytes = bytes, .slot = {}, .published = nullptr});
   }
   std::uint64_t least_aimed() const override {
-    return end_.world.options().writes_outputs ? 1 : SendConnection::least_aimed();
+    return end_.environment.options().writes_outputs ? 1 : SendConnection::least_aimed();
   }
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
     const SimEnvironment::Network::Shown& seen = end_.wire.seen;
@@ -84,8 +85,8 @@ class SimSend final : public SendConnection {
   // Of a length by chance: receivers take any.
   std::uint64_t send_aimed(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes,
                            const CallTag& tag) override {
-    const std::uint64_t least = std::min(bytes, end_.world.options().slot_bytes);
-    const std::uint64_t length = least + end_.world.draw(bytes - least + 1);
+    const std::uint64_t least = std::min(bytes, end_.environment.options().slot_bytes);
+    const std::uint64_t length = least + end_.environment.draw(bytes - least + 1);
     send({.tag = tag, .carrier = Carrier::kSlot, .bytes = length, .slot = {data, data + length}, .published = nullptr});
     return length;
   }
@@ -94,8 +95,8 @@ class SimSend final : public SendConnection {
 
  private:
   void send(SimEnvironment::Network::Packet packet) {
-    end_.world.step(end_.rank);
-    if (end_.world.dead(end_.rank)) return;
+    end_.environment.step(end_.rank);
+    if (end_.environment.dead(end_.rank)) return;
     TUTTI_ASSERT(ready());
     ++end_.wire.sent;
     if (const auto landing = std::exchange(landing_, std::nullopt); landing && packet.carrier != Carrier::kDelivered) {
@@ -115,16 +116,17 @@ class SimSend final : public SendConnection {
                                          .published = nullptr,
                                          .landing = landing};
     TUTTI_ASSERT(landing + packet.bytes <= seen.bytes);
-    const std::int64_t now_ns = end_.world.now_ns();
+    const std::int64_t now_ns = end_.environment.now_ns();
     end_.after_latency(end_.wire.last_arrival_ns, [wire = &end_.wire, told] { wire->arrived.push_back(told); });
     const std::int64_t arrives_ns = end_.wire.last_arrival_ns;
     if (arrives_ns == kForeverNs) return;
     const std::int64_t writes_ns =
         now_ns + static_cast<std::int64_t>(
-                     end_.world.draw(static_cast<std::uint64_t>(std::max<std::int64_t>(arrives_ns - now_ns, 1))));
-    end_.world.at(writes_ns, [end = end_, packet = std::move(packet), seen, landing] {
+                     end_.environment.draw(static_cast<std::uint64_t>(std::max<std::int64_t>(arrives_ns - now_ns, 1))));
+    end_.environment.at(writes_ns, [end = end_, packet = std::move(packet), seen, landing] {
       if (end.wire.shown.number != seen.number) {  // the card refuses
-        if (!end.world.dead(end.rank) && !end.world.dead(end.peer)) ++end.world.network_->refused_writes;
+        if (!end.environment.dead(end.rank) && !end.environment.dead(end.peer))
+          ++end.environment.network_->refused_writes;
         return;
       }
       if (packet.bytes == 0) return;
@@ -140,16 +142,16 @@ class SimSend final : public SendConnection {
 
 class SimReceive final : public ReceiveConnection {
  public:
-  explicit SimReceive(const SimEnd& end) : end_(end) { ++end_.world.network_->connections; }
+  explicit SimReceive(const SimEnd& end) : end_(end) { ++end_.environment.network_->connections; }
   ~SimReceive() override {
     end_.wire.shown = {};
-    --end_.world.network_->connections;
+    --end_.environment.network_->connections;
   }
   std::uint64_t least_aimed() const override {
-    return end_.world.options().writes_outputs ? 1 : ReceiveConnection::least_aimed();
+    return end_.environment.options().writes_outputs ? 1 : ReceiveConnection::least_aimed();
   }
   bool show_output(const CallTag& call, std::span<std::byte> output) override {
-    if (end_.world.dead(end_.rank)) return false;
+    if (end_.environment.dead(end_.rank)) return false;
     end_.wire.shown = {.call = call, .output = output.data(), .bytes = output.size(), .number = ++end_.wire.last_shown};
     end_.after_latency(end_.wire.last_credit_ns, [wire = &end_.wire, shown = end_.wire.shown] { wire->seen = shown; });
     return true;
@@ -157,19 +159,19 @@ class SimReceive final : public ReceiveConnection {
   bool recall_output() override {
     SimEnvironment::Network::Wire& wire = end_.wire;
     const std::uint64_t number = wire.shown.number;
-    if (number == 0 || end_.world.dead(end_.rank)) return true;
+    if (number == 0 || end_.environment.dead(end_.rank)) return true;
     if (std::exchange(wire.asked_back, number) == number) return wire.given_back == number;
     end_.after_latency(wire.last_credit_ns, [end = end_, number] {
       if (end.wire.seen.number == number) end.wire.seen = {};
-      if (end.world.dead(end.peer)) return;
-      const SimEnd back{.world = end.world, .wire = end.wire, .rank = end.peer, .peer = end.rank};
+      if (end.environment.dead(end.peer)) return;
+      const SimEnd back{.environment = end.environment, .wire = end.wire, .rank = end.peer, .peer = end.rank};
       back.after_latency(end.wire.last_arrival_ns, [wire = &end.wire, number] { wire->given_back = number; });
     });
     return false;
   }
   void hide_output(bool) override { end_.wire.shown = {}; }
   Arrival arrival(const CallTag& call, std::span<std::byte>) override {
-    if (end_.world.dead(end_.rank)) return Arrival::kNothing;
+    if (end_.environment.dead(end_.rank)) return Arrival::kNothing;
     std::deque<SimEnvironment::Network::Packet>& arrived = end_.wire.arrived;
     while (!arrived.empty() && arrived.front().tag.sequence < call.sequence) release();
     if (arrived.empty() || arrived.front().tag.sequence > call.sequence) return Arrival::kNothing;
@@ -184,9 +186,9 @@ class SimReceive final : public ReceiveConnection {
     return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes, .landing = packet.landing};
   }
   void release() override {
-    end_.world.step(end_.rank);
+    end_.environment.step(end_.rank);
     end_.wire.arrived.pop_front();
-    if (end_.world.dead(end_.rank)) return;
+    if (end_.environment.dead(end_.rank)) return;
     end_.after_latency(end_.wire.last_credit_ns, [wire = &end_.wire] { ++wire->released; });
   }
 
@@ -196,14 +198,14 @@ class SimReceive final : public ReceiveConnection {
 
 class SimWindow final : public Window {
  public:
-  SimWindow(SimEnvironment& world, std::uint32_t rank, std::size_t bytes)
-      : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), memory_(bytes) {
+  SimWindow(SimEnvironment& environment, std::uint32_t rank, std::size_t bytes)
+      : environment_(environment), network_(*environment.network_), rank_(rank), bytes_(bytes), memory_(bytes) {
     network_.memory_left -= bytes;
     network_.windows[data()] = bytes;
   }
   // Also memory of the caller's own: everything is in one process here.
-  SimWindow(SimEnvironment& world, std::uint32_t rank, std::byte* data, std::size_t bytes)
-      : world_(world), network_(*world.network_), rank_(rank), bytes_(bytes), adopted_(data) {
+  SimWindow(SimEnvironment& environment, std::uint32_t rank, std::byte* data, std::size_t bytes)
+      : environment_(environment), network_(*environment.network_), rank_(rank), bytes_(bytes), adopted_(data) {
     network_.windows[data] = bytes;
   }
   // Its memory stays, so that what peers do with it afterwards is seen; a dead process' is theirs as long as they map
@@ -212,7 +214,7 @@ class SimWindow final : public Window {
     network_.windows.erase(data());
     network_.memory_left += memory_.size();
     if (memory_.empty()) return;
-    const bool dead = world_.dead(rank_);
+    const bool dead = environment_.dead(rank_);
     if (!dead) std::fill(memory_.begin(), memory_.end(), kEndedMemory);
     network_.ended.push_back({.memory = std::move(memory_), .watched = !dead});
   }
@@ -220,7 +222,7 @@ class SimWindow final : public Window {
   std::size_t size() const override { return bytes_; }
 
  private:
-  SimEnvironment& world_;
+  SimEnvironment& environment_;
   SimEnvironment::Network& network_;
   std::uint32_t rank_;
   std::size_t bytes_;
@@ -230,22 +232,28 @@ class SimWindow final : public Window {
 
 class SimTransport final : public Transport {
  public:
-  SimTransport(SimEnvironment& world, std::uint32_t rank) : world_(world), rank_(rank) {}
+  SimTransport(SimEnvironment& environment, std::uint32_t rank) : environment_(environment), rank_(rank) {}
   ~SimTransport() override {
-    if (!world_.dead(rank_) && board().life == PeerLife::kLive) board().life = PeerLife::kLeft;
+    if (!environment_.dead(rank_) && board().life == PeerLife::kLive) board().life = PeerLife::kLeft;
   }
 
   std::string_view name() const override { return "sim"; }
-  std::uint32_t slots() const override { return world_.options().slots; }
-  std::uint64_t slot_bytes() const override { return world_.options().slot_bytes; }
+  std::uint32_t slots() const override { return environment_.options().slots; }
+  std::uint64_t slot_bytes() const override { return environment_.options().slot_bytes; }
   std::uint32_t lanes() const override { return 8; }
   Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override {
-    return std::unique_ptr<SendConnection>(std::make_unique<SimSend>(
-        SimEnd{.world = world_, .wire = world_.network_->wires[{rank_, peer, lane}], .rank = rank_, .peer = peer}));
+    return std::unique_ptr<SendConnection>(
+        std::make_unique<SimSend>(SimEnd{.environment = environment_,
+                                         .wire = environment_.network_->wires[{rank_, peer, lane}],
+                                         .rank = rank_,
+                                         .peer = peer}));
   }
   Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override {
-    return std::unique_ptr<ReceiveConnection>(std::make_unique<SimReceive>(
-        SimEnd{.world = world_, .wire = world_.network_->wires[{peer, rank_, lane}], .rank = rank_, .peer = peer}));
+    return std::unique_ptr<ReceiveConnection>(
+        std::make_unique<SimReceive>(SimEnd{.environment = environment_,
+                                            .wire = environment_.network_->wires[{peer, rank_, lane}],
+                                            .rank = rank_,
+                                            .peer = peer}));
   }
   Doorbell& doorbell() override { return doorbell_; }
   void enter_call(const CallTag& tag, const WindowRef& output) override {
@@ -253,43 +261,44 @@ class SimTransport final : public Transport {
     board().calls[tag.sequence] = tag;
     board().entered = tag.sequence;
     board().output = output.window == 0 ? nullptr : memory_of(output);
-    world_.wake_all();
+    environment_.wake_all();
   }
   void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override {
     if (!acts()) return;
     if (failure) board().failures[tag.sequence] = *failure;
     board().left = tag.sequence;
     board().output = nullptr;
-    world_.wake_all();
+    environment_.wake_all();
   }
   PeerStatus peer_status(std::uint32_t peer) override {
-    const SimEnvironment::Network::Board& theirs = world_.network_->boards.at(peer);
-    const bool lost = world_.dead(rank_) || (theirs.life == PeerLife::kLive && world_.seen_dead(rank_, peer));
+    const SimEnvironment::Network::Board& theirs = environment_.network_->boards.at(peer);
+    const bool lost =
+        environment_.dead(rank_) || (theirs.life == PeerLife::kLive && environment_.seen_dead(rank_, peer));
     return {.life = lost ? PeerLife::kLost : theirs.life, .entered = theirs.entered, .left = theirs.left};
   }
   std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override {
-    const auto& calls = world_.network_->boards.at(peer).calls;
+    const auto& calls = environment_.network_->boards.at(peer).calls;
     const auto found = calls.find(sequence);
     return found == calls.end() ? std::nullopt : std::optional(found->second);
   }
   std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override {
-    const auto& failures = world_.network_->boards.at(peer).failures;
+    const auto& failures = environment_.network_->boards.at(peer).failures;
     const auto found = failures.find(sequence);
     return found == failures.end() ? std::nullopt : std::optional(found->second);
   }
   bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
-    return world_.network_->boards.at(peer).left >= sequence;
+    return environment_.network_->boards.at(peer).left >= sequence;
   }
   std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) override {
-    world_.step(rank_);
-    const SimEnvironment::Network::Board& theirs = world_.network_->boards.at(peer);
-    if (world_.dead(rank_) || theirs.entered < sequence) return std::nullopt;
+    environment_.step(rank_);
+    const SimEnvironment::Network::Board& theirs = environment_.network_->boards.at(peer);
+    if (environment_.dead(rank_) || theirs.entered < sequence) return std::nullopt;
     const bool offered = theirs.entered == sequence && theirs.output != nullptr;
     return offered && find_window(theirs.output, bytes).window != 0 ? theirs.output : nullptr;
   }
   // A place is named by its address: all ranks live in one process.
   WindowRef find_window(const void* data, std::size_t bytes) override {
-    const auto& windows = world_.network_->windows;
+    const auto& windows = environment_.network_->windows;
     const auto* start = static_cast<const std::byte*>(data);
     auto after = windows.upper_bound(start);
     if (after == windows.begin()) return {};
@@ -299,13 +308,14 @@ class SimTransport final : public Transport {
     return {.window = 1, .offset = reinterpret_cast<std::uintptr_t>(data)};
   }
   Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) override {
-    if (bytes > world_.network_->memory_left) {
+    if (bytes > environment_.network_->memory_left) {
       return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the simulated machine is out of memory"};
     }
-    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, rank_, bytes));
+    return std::unique_ptr<Window>(std::make_unique<SimWindow>(environment_, rank_, bytes));
   }
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override {
-    return std::unique_ptr<Window>(std::make_unique<SimWindow>(world_, rank_, static_cast<std::byte*>(data), bytes));
+    return std::unique_ptr<Window>(
+        std::make_unique<SimWindow>(environment_, rank_, static_cast<std::byte*>(data), bytes));
   }
   void pump() override {}
   void announce_leave() override {
@@ -314,18 +324,18 @@ class SimTransport final : public Transport {
   void announce_abort() override {
     if (!acts()) return;
     board().life = PeerLife::kAborted;
-    world_.wake_all();
+    environment_.wake_all();
   }
 
  private:
   // Whether what this rank does now is seen.
   bool acts() {
-    world_.step(rank_);
-    return !world_.dead(rank_);
+    environment_.step(rank_);
+    return !environment_.dead(rank_);
   }
-  SimEnvironment::Network::Board& board() { return world_.network_->boards.at(rank_); }
+  SimEnvironment::Network::Board& board() { return environment_.network_->boards.at(rank_); }
 
-  SimEnvironment& world_;
+  SimEnvironment& environment_;
   std::uint32_t rank_;
   SimDoorbell doorbell_;
 };
