@@ -1,5 +1,5 @@
 // The GPU that gpu_bench measures: the driver, a context that is the thread's own, a stream, the library's kernels by
-// name, and times by events. tests/gpu uses it too. One thread, but for what is const.
+// name, and times by events. tests/device/hardware uses it too. One thread, but for what is const.
 #pragma once
 
 #include <cstddef>

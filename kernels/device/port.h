@@ -1,7 +1,8 @@
 // The primitives that device code is written in: one small function per instruction, and nothing else of CUDA.
 //
-// Under nvcc they are PTX (port_cuda.h). Any other compiler gets the emulator of the tests (tests/emu/port_emu.h),
-// which runs every thread of every GPU as a fiber; production code that a host compiler builds never includes this.
+// Under nvcc they are PTX (port_cuda.h). Any other compiler gets the emulator of the tests
+// (tests/device/emulator/port_emu.h), which runs every thread of every GPU as a fiber; production code that a host
+// compiler builds never includes this.
 // Both offer the same names in tutti::device::port:
 //
 //   thread() threads() block() blocks()   of the block, of the grid; threads() is a multiple of 32

@@ -19,6 +19,7 @@ tests_of() {
   case $1 in
     tests/*/*) folder=${1#tests/} ;;
     tests/*) return 0 ;;
+    src/cuda/*) folder=device ;;
     src/*) folder=${1#src/} ;;
     include/nccl.h) folder=nccl ;;
     include/*) folder=communicator ;;

@@ -47,7 +47,7 @@ part_rdma_ucx() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_
 # The verbs transport over a real stack under the address sanitizer, which looks for leaks at the end of every process.
 part_rdma_asan() { prepare_rdma && build asan tests_rdma && run_ctest asan -R '^rdma\.verbs' -L '^rdma$'; }
 part_asan_whole() { build asan && run_ctest asan -j "$(cores)" -LE "long|$not_sanitized"; }
-# Without the emulator, which runs fibers of one thread and takes this sanitizer minutes a test: tests/device_double
+# Without the emulator, which runs fibers of one thread and takes this sanitizer minutes a test: tests/device/unit
 # runs the same code among threads.
 tsan_calls=' bootstrap job membership engine selection communicator '
 part_tsan_calls() {

@@ -1,6 +1,7 @@
 // The CUDA driver's functions as a table of pointers, and the names and versions by which the driver gives them. Filled
-// by Driver::open() (driver.h) and, from the other side, by the test double in tests/fake_cuda; constant afterwards, so
-// any thread may call through it. What a function does and returns stands in the driver's own documentation.
+// by Driver::open() (driver.h) and, from the other side, by the fake driver of the tests (tests/device/fake_driver);
+// constant afterwards, so any thread may call through it. The driver's own documentation has what each function does
+// and returns.
 //
 // A name is asked for at the version that has the prototype written here; a driver keeps old versions for ever.
 #pragma once

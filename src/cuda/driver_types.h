@@ -1,6 +1,6 @@
 // The CUDA driver's types, as its ABI has them: handles, results, flags and the few structures that cross the boundary.
 // Only what Tutti uses; names of types are the driver's, values are ours to name. No CUDA header is needed to build.
-// tests/cuda/abi_test.cc compares all of it with the toolkit's cuda.h where there is one.
+// tests/device/unit/abi_test.cc compares all of it with the toolkit's cuda.h where there is one.
 #pragma once
 
 #include <array>

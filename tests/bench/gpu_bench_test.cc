@@ -14,9 +14,9 @@
 #include "bench/gpu/calls_part.h"
 #include "bench/gpu/kernels_part.h"
 #include "bench/gpu/values.h"
-#include "fake_cuda/control.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/device/plain_work.h"
+#include "tests/device/fake_driver/control.h"
 
 namespace tutti::bench {
 namespace {
@@ -54,7 +54,7 @@ class GpuBench : public testing::Test {
  protected:
   void SetUp() override {
     fake_ = cuda::fake::control();
-    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the double: was the program linked with fake_cuda?";
+    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the double: was the program linked with fake_driver?";
     register_kernels(*fake_, Addition::kInOrder);
     auto gpu = Gpu::open(0, std::as_bytes(std::span(kImage)));
     ASSERT_TRUE(gpu.ok()) << to_string(gpu.error());
@@ -159,7 +159,7 @@ Said gpu_bench(const std::string& environment, const std::string& arguments) {
   return said;
 }
 
-const std::string kDouble = "LD_LIBRARY_PATH='" TUTTI_FAKE_CUDA_DIR "'";
+const std::string kDouble = "LD_LIBRARY_PATH='" TUTTI_FAKE_DRIVER_DIR "'";
 
 TEST(GpuBenchProgram, SmokeRunsWithoutKernelsAndSaysSo) {
   const Said said = gpu_bench(kDouble, "--smoke --rounds 1 --json /dev/stderr");

@@ -1,4 +1,5 @@
-// How long calls are cut. What the pieces do is tested over the double of the CUDA driver: tests/cuda/pieces_test.cc.
+// How long calls are cut into segments. tests/device/unit/segments_test.cc tests, over the fake CUDA driver, that calls
+// in segments give the right result.
 #include "engine/segments.h"
 
 #include <gtest/gtest.h>

@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "emu/world.h"
 #include "executor/device_program.h"
 #include "kernels/device/call.h"
 #include "plan/layout.h"
 #include "plan/plan.h"
+#include "tests/device/emulator/world.h"
 
 namespace tutti::testing {
 

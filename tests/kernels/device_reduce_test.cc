@@ -5,10 +5,10 @@
 #include <cstring>
 #include <vector>
 
-#include "emu/world.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/device/plain.h"
 #include "support.h"
+#include "tests/device/emulator/world.h"
 
 namespace tutti::kernels::testing {
 namespace {

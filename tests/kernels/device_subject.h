@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "device_group.h"
-#include "emu/world.h"
 #include "plan/plan.h"
+#include "tests/device/emulator/world.h"
 
 namespace tutti::testing {
 

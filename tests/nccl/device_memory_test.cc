@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "cuda/pointer.h"
-#include "device_double/calls_support.h"
 #include "nccl.h"
 #include "nccl/ranks.h"
+#include "tests/device/unit/calls_support.h"
 
 namespace tutti::testing {
 namespace {

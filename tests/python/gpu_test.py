@@ -1,4 +1,4 @@
-"""Arrays on GPUs by __cuda_array_interface__, over the double of the CUDA driver (tests/fake_cuda)."""
+"""Arrays on GPUs by __cuda_array_interface__, over the double of the CUDA driver (tests/device/fake_driver)."""
 
 import os
 import pathlib
@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from conftest import TOOL, run_python
 
-DOUBLE = pathlib.Path(TOOL).parents[1] / "fake_cuda"
+DOUBLE = pathlib.Path(TOOL).parents[1] / "fake_driver"
 
 PROGRAM = """
 import ctypes

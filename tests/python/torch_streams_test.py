@@ -1,4 +1,4 @@
-"""The backend "tutti" on CUDA tensors and streams, over the double of the CUDA driver (tests/fake_cuda).
+"""The backend "tutti" on CUDA tensors and streams, over the double of the CUDA driver (tests/device/fake_driver).
 
 The torch of these tests is one for processors: its CUDA streams and events are replaced by the double's, and tensors
 lie in the double's device memory, which the host can read.
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch_ranks  # noqa: E402
 from conftest import TOOL  # noqa: E402
 
-DOUBLE = Path(TOOL).parents[1] / "fake_cuda"
+DOUBLE = Path(TOOL).parents[1] / "fake_driver"
 LIMIT_S = 20.0
 GPU = torch.device("cuda", 0)
 

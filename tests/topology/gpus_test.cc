@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
-#include "fake_cuda/control.h"
+#include "tests/device/fake_driver/control.h"
 
 namespace tutti {
 namespace {
@@ -20,7 +20,7 @@ class Gpus : public testing::Test {
   void SetUp() override {
     ASSERT_TRUE(kFourDevices);
     fake_ = cuda::fake::control();
-    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the double: was the program linked with fake_cuda?";
+    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the double: was the program linked with fake_driver?";
   }
   void TearDown() override {
     unsetenv("FAKE_NVML_INIT");

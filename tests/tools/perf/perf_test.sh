@@ -39,7 +39,7 @@ every_type_and_op_is_right() { expect_good 72 --threads --ranks 3 -d all -o all 
 # Over the double of the driver, which stands beside the tool's folder.
 cuda_memory_is_right() {
   local double
-  double=$(dirname "$(dirname "$tutti")")/fake_cuda
+  double=$(dirname "$(dirname "$tutti")")/fake_driver
   LD_LIBRARY_PATH=$double expect_good 2 --ranks 3 --ranks-per-gpu 2 --memory cuda -b 12 -e 120000 -f 10000 -n 3 -w 1
   local collective
   for collective in broadcast reduce_scatter all_gather_v all_to_all_v gather scatter send_recv barrier; do

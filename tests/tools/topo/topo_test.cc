@@ -35,7 +35,7 @@ Said topo(const std::string& environment, const std::string& arguments = "") {
   return said;
 }
 
-std::string with(const std::string& more = "") { return "LD_LIBRARY_PATH='" TUTTI_FAKE_CUDA_DIR "' " + more; }
+std::string with(const std::string& more = "") { return "LD_LIBRARY_PATH='" TUTTI_FAKE_DRIVER_DIR "' " + more; }
 
 json topo_json(const std::string& environment) {
   const Said said = topo(environment, "--json");
@@ -63,7 +63,7 @@ TEST(Topo, WithoutADriverShowsTheProcessorsAndSaysWhy) {
 }
 
 TEST(Topo, WithAnOldDriverOrNoDeviceSaysWhy) {
-  const Said old = topo("LD_LIBRARY_PATH='" TUTTI_OLD_CUDA_DIR "'");
+  const Said old = topo("LD_LIBRARY_PATH='" TUTTI_OLD_DRIVER_DIR "'");
   EXPECT_EQ(old.status, 0);
   EXPECT_THAT(old.text, HasSubstr("GPUs    none: the CUDA driver 11.4 is too old"));
   const Said none = topo(with("FAKE_CUDA_DEVICES=0"));

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# fake_gpus.sh BUILD COMMAND...: runs a command on a machine that pretends to have GPUs (two, unless
+# FAKE_CUDA_DEVICES says otherwise): with the double of the driver preloaded and the library's kernels in it, which run
+# in the emulator. The GPUs are small, so that launches are quick to emulate; what the environment says already stays.
+# BUILD is a build folder whose target fake_gpus is built.
+set -eu
+build=$1
+shift
+export LD_PRELOAD="$build/fake_driver/libcuda.so.1 $build/fake_gpus/libtutti_device_kernels.so"
+export LD_LIBRARY_PATH="$build/fake_driver"
+export FAKE_CUDA_DEVICES=${FAKE_CUDA_DEVICES:-2} FAKE_CUDA_BLOCKS=${FAKE_CUDA_BLOCKS:-32}
+export TUTTI_DEVICE_THREADS=${TUTTI_DEVICE_THREADS:-32} TUTTI_DEVICE_BLOCKS=${TUTTI_DEVICE_BLOCKS:-4}
+export TUTTI_DEVICE_SLOT_BYTES=${TUTTI_DEVICE_SLOT_BYTES:-4096}
+exec "$@"

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# What `tutti perf` does on GPUs, on pretended ones (fake_gpus.sh): perf_test.sh TUTTI PROMISE
+set -u
+tutti=$1
+promise=$2
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+
+fail() {
+  echo "FAILED: $*"
+  head -c 3000 "$here"/out "$here"/err
+  exit 1
+}
+perf() { # perf COLLECTIVE ARGS...: output in $here/out and $here/err, status in $status
+  "$tutti" perf "$@" --memory cuda -w 0 >"$here/out" 2>"$here/err"
+  status=$?
+}
+expect_by() { # expect_by WHO COLLECTIVE ARGS...
+  local who=$1
+  shift
+  perf "$@"
+  [ $status = 0 ] || fail "'$*' ends with status $status"
+  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail "'$*' has no good verdict"
+  grep -q "^# Calls on device memory were carried out by $who\$" "$here/out" || fail "'$*' is not by $who"
+}
+
+# Those that GPUs carry out, on 3 GPUs.
+every_collective_is_right() {
+  local collective
+  for collective in all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter all_gather_v \
+    reduce_scatter_v; do
+    FAKE_CUDA_DEVICES=3 expect_by 'the GPUs' $collective --ranks 3 -r 1 -b 1000 -e 30000 -f 30 -n 1 "$@"
+  done
+}
+every_collective_is_right_by_processes() { every_collective_is_right; }
+every_collective_is_right_by_threads() { every_collective_is_right --threads; }
+
+# Two and all of them on a GPU, where ranks of one process share launches and processes take rounds.
+ranks_share_gpus() {
+  local each protocol
+  for each in 2 4; do
+    expect_by 'the GPUs' all_reduce --ranks 4 --ranks-per-gpu $each -b 4 -e 40000 -f 100 -n 2
+    for protocol in simple ll ll128; do
+      TUTTI_DEVICE_PROTOCOL=$protocol \
+        expect_by 'the GPUs' all_to_all --threads --ranks 4 --ranks-per-gpu $each -b 4 -e 40000 -f 100 -n 2
+    done
+  done
+  expect_by 'the GPUs' all_reduce --threads --ranks 2 --ranks-per-gpu 2 -d all -o all -b 1000 -e 1000 -n 1
+}
+
+what_the_host_does_is_told() {
+  local collective
+  for collective in gather_v all_to_all_v send_recv ping_pong barrier; do
+    expect_by 'the host' $collective --threads --ranks 2 -b 1000 -e 1000 -n 1
+  done
+  TUTTI_DEVICE_CALLS=staged expect_by 'the host' all_reduce --ranks 2 -b 1000 -e 1000 -n 1
+  FAKE_CUDA_P2P=0 expect_by 'the host' all_reduce --ranks 2 -b 1000 -e 1000 -n 1
+  expect_by 'the GPUs' all_reduce --ranks 2 -b 1000 -e 1000 -n 1 --json "$here/json"
+  [ "$(grep -c '"carried_out_by": "devices"' "$here/json")" = 2 ] || fail 'the JSON file does not say devices'
+  expect_by 'the host' gather_v --ranks 2 -b 1000 -e 1000 -n 1 --json "$here/json"
+  grep -q '"carried_out_by": "host"' "$here/json" || fail 'the JSON file does not say host'
+}
+
+a_wrong_element_is_found() {
+  perf all_reduce --ranks 2 -b 1000 -e 1000 -n 1 --corrupt 1
+  [ $status = 1 ] || fail "a wrong element on a GPU ends with status $status"
+}
+
+"$promise"

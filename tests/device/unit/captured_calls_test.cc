@@ -1,0 +1,306 @@
+// Calls on device memory that are captured in graphs, over the double: each replay is a call of its own, in the order
+// in which the streams come to it, also where peers, errors or the end of the communicator come between.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "tests/device/unit/staged.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+using Kind = CollectiveKind;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kSoon{5};  // the communicators' timeouts are 20 s
+
+// What `calls` puts into the GPU's stream, as an executable graph.
+class Captured {
+ public:
+  // kGlobal: no thread may call what could end the capture, but for the library, which asks leave.
+  Captured(const Gpu& gpu, const std::function<void()>& calls, cuda::CaptureMode mode = cuda::CaptureMode::kThreadLocal)
+      : stream_(static_cast<cuda::CUstream>(gpu.stream())) {
+    const cuda::DriverApi& api = driver().api();
+    EXPECT_EQ(api.stream_begin_capture(stream_, mode), cuda::CUresult::kSuccess);
+    calls();
+    cuda::CUgraph graph = nullptr;
+    EXPECT_EQ(api.stream_end_capture(stream_, &graph), cuda::CUresult::kSuccess);
+    EXPECT_EQ(api.graph_instantiate(&executable_, graph, 0), cuda::CUresult::kSuccess);
+    EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+  }
+  ~Captured() { EXPECT_EQ(driver().api().graph_exec_destroy(executable_), cuda::CUresult::kSuccess); }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  void launch() const { ASSERT_EQ(driver().api().graph_launch(executable_, stream_), cuda::CUresult::kSuccess); }
+
+ private:
+  cuda::CUstream stream_;
+  cuda::CUgraphExec executable_ = nullptr;
+};
+
+// Holds the stream up until it is let go.
+class Hold {
+ public:
+  explicit Hold(const Gpu& gpu)
+      : pinned_(*cuda::PinnedMemory::allocate(driver(), 64)),
+        word_(new (pinned_.bytes().data()) std::atomic<std::uint32_t>(0)) {
+    EXPECT_EQ(driver().api().stream_wait_value32(static_cast<cuda::CUstream>(gpu.stream()), pinned_.device_address(), 1,
+                                                 cuda::kWaitEqual),
+              cuda::CUresult::kSuccess);
+  }
+  void let_go() { word_->store(1); }
+
+ private:
+  cuda::PinnedMemory pinned_;
+  std::atomic<std::uint32_t>* word_;
+};
+
+std::byte byte(std::size_t value) { return static_cast<std::byte>(value); }
+
+void sum(Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& from, const cuda::DeviceMemory& to) {
+  const Status status =
+      rank.all_reduce(pointer(from), pointer(to), from.bytes(), DataType::kUint8, ReduceOp::kSum, on(gpu));
+  EXPECT_TRUE(status.ok()) << to_string(status.error());
+}
+
+TEST(CapturedCalls, EachReplayTakesItsOwnInput) {
+  for (const WorldKind& world : {kWorlds[0], kWorlds[1], kAttachedWorlds[0]}) {
+    SCOPED_TRACE(world.name);
+    Communicators ranks = make_world(world, 2);
+    on_every_rank(ranks, [](Communicator& rank) {
+      const auto me = static_cast<std::size_t>(rank.rank());
+      const Gpu gpu(rank.rank());
+      const cuda::DeviceMemory input = gpu.allocate(100'000);
+      const cuda::DeviceMemory output = gpu.allocate(100'000);
+      const cuda::DeviceMemory all = gpu.allocate(200'000);
+      const cuda::DeviceMemory got = gpu.allocate(100'000);
+      const Captured graph(gpu, [&] {
+        sum(rank, gpu, input, output);
+        // What the stream does between two calls is between them in the graph.
+        EXPECT_EQ(driver().api().memset_d8_async(output.address(), 77, 1, static_cast<cuda::CUstream>(gpu.stream())),
+                  cuda::CUresult::kSuccess);
+        EXPECT_TRUE(rank.all_gather(pointer(output), pointer(all), 100'000, DataType::kUint8, on(gpu)).ok());
+        Group group;
+        const auto peer = static_cast<std::int32_t>(1 - me);
+        EXPECT_TRUE(group.send(rank, pointer(input), 100'000, DataType::kUint8, peer, on(gpu)).ok());
+        EXPECT_TRUE(group.receive(rank, pointer(got), 100'000, DataType::kUint8, peer, on(gpu)).ok());
+        EXPECT_TRUE(group.run().ok());
+      });
+      for (std::size_t replay = 0; replay < 4; ++replay) {
+        gpu.put(input, Bytes(100'000, byte(10 * replay + me)));
+        graph.launch();
+        Bytes expected(100'000, byte(20 * replay + 1));
+        expected[0] = byte(77);
+        EXPECT_EQ(gpu.get(output), expected) << replay;
+        expected.insert(expected.end(), expected.begin(), expected.end());
+        EXPECT_EQ(gpu.get(all), expected) << replay;
+        EXPECT_EQ(gpu.get(got), Bytes(100'000, byte(10 * replay + 1 - me))) << replay;
+      }
+      const Status status = rank.async_status();
+      EXPECT_TRUE(status.ok()) << to_string(status.error());
+    });
+  }
+}
+
+// Many replays at once: the caller waits for none of them.
+TEST(CapturedCalls, ReplaysFollowEachOtherInTheStream) {
+  Communicators ranks = make_ranks(3);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(rank.rank() % 2);
+    const cuda::DeviceMemory memory = gpu.allocate(64);
+    gpu.put(memory, Bytes(64, byte(1)));
+    const Captured graph(gpu, [&] { sum(rank, gpu, memory, memory); });
+    for (int replay = 0; replay < 5; ++replay) graph.launch();
+    EXPECT_EQ(gpu.get(memory), Bytes(64, byte(243)));
+  });
+}
+
+TEST(CapturedCalls, RanksWithoutADeviceMeetThem) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    if (rank.rank() == 1) {
+      for (std::size_t replay = 0; replay < 3; ++replay) {
+        Bytes host(64, byte(replay));
+        ASSERT_TRUE(rank.all_reduce(host.data(), host.data(), 64, DataType::kUint8, ReduceOp::kSum).ok());
+        EXPECT_EQ(host, Bytes(64, byte(5 + replay)));
+      }
+      return;
+    }
+    const Gpu gpu(0);
+    const cuda::DeviceMemory input = gpu.allocate(64);
+    const cuda::DeviceMemory output = gpu.allocate(64);
+    gpu.put(input, Bytes(64, byte(5)));
+    const Captured graph(gpu, [&] { sum(rank, gpu, input, output); });
+    for (std::size_t replay = 0; replay < 3; ++replay) {
+      graph.launch();
+      EXPECT_EQ(gpu.get(output), Bytes(64, byte(5 + replay)));
+    }
+  });
+}
+
+// Rank 0's stream comes to all of it later than rank 1's: what was called after a launch still follows the replay.
+TEST(CapturedCalls, OtherCallsKeepTheirPlaceBetweenReplays) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory one = gpu.allocate(64);
+    const cuda::DeviceMemory all = gpu.allocate(128);
+    gpu.put(one, Bytes(64, byte(1)));
+    const Captured graph(gpu, [&] { sum(rank, gpu, one, one); });
+    std::optional<Hold> hold;
+    if (rank.rank() == 0) hold.emplace(gpu);
+    std::vector<Work> works;
+    for (int round = 0; round < 3; ++round) {
+      graph.launch();
+      auto work = rank.start({.kind = Kind::kAllGather,
+                              .input = pointer(one),
+                              .output = pointer(all),
+                              .count = 64,
+                              .type = DataType::kInt8},
+                             on(gpu));
+      ASSERT_TRUE(work.ok()) << to_string(work.error());
+      works.push_back(*std::move(work));
+    }
+    if (hold) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_FALSE(works.back().test());
+      hold->let_go();
+    }
+    for (Work& work : works) EXPECT_TRUE(work.wait().ok());
+    EXPECT_EQ(gpu.get(all), Bytes(128, byte(8)));
+    EXPECT_TRUE(rank.async_status().ok());
+  });
+}
+
+TEST(CapturedCalls, AWorkOfTheCaptureIsDoneAtOnce) {
+  Communicators ranks = make_ranks(2);
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(64);
+  std::optional<Work> work;
+  const Captured graph(
+      gpu,
+      [&] {
+        auto started = ranks[0]->start({.kind = Kind::kAllReduce,
+                                        .input = pointer(memory),
+                                        .output = pointer(memory),
+                                        .count = 64,
+                                        .type = DataType::kInt8},
+                                       on(gpu));
+        ASSERT_TRUE(started.ok()) << to_string(started.error());
+        work.emplace(*std::move(started));
+      },
+      cuda::CaptureMode::kGlobal);
+  EXPECT_TRUE(work->test());
+  EXPECT_TRUE(work->wait().ok());
+}
+
+TEST(CapturedCalls, WhatAReplayMeetsIsToldAndTheStreamGoesOn) {
+  Communicators ranks = make_ranks(2);
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(64);
+  const Captured graph(gpu, [&] { sum(*ranks[0], gpu, memory, memory); });
+  const auto start = Clock::now();
+  graph.launch();
+  ranks[1]->abort();
+  gpu.synchronize();
+  const Status status = ranks[0]->async_status();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kAborted);
+  EXPECT_EQ(status.error().rank, 1);
+  graph.launch();  // is refused
+  gpu.synchronize();
+  EXPECT_FALSE(ranks[0]->async_status().ok());
+  EXPECT_LT(Clock::now() - start, kSoon);
+}
+
+// Its own rank aborts; a replay under way and a later one end.
+TEST(CapturedCalls, AnAbortEndsReplays) {
+  Communicators ranks = make_ranks(2);
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(64);
+  const Captured graph(gpu, [&] { sum(*ranks[0], gpu, memory, memory); });
+  const auto start = Clock::now();
+  graph.launch();
+  graph.launch();
+  ranks[0]->abort();
+  gpu.synchronize();
+  graph.launch();
+  gpu.synchronize();
+  EXPECT_LT(Clock::now() - start, kSoon);
+  EXPECT_EQ(ranks[0]->async_status().error().code, ErrorCode::kAborted);
+}
+
+TEST(CapturedCalls, AGraphMayOutliveItsCommunicator) {
+  for (const bool running : {false, true}) {
+    Communicators ranks = make_ranks(2);
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(64);
+    const cuda::DeviceMemory after = gpu.allocate(64);
+    gpu.put(memory, Bytes(64, byte(1)));
+    std::optional<Captured> graph;
+    graph.emplace(gpu, [&] {
+      sum(*ranks[0], gpu, memory, memory);
+      EXPECT_EQ(driver().api().memset_d8_async(after.address(), 3, 64, static_cast<cuda::CUstream>(gpu.stream())),
+                cuda::CUresult::kSuccess);
+    });
+    const auto start = Clock::now();
+    if (running) graph->launch();  // waits for rank 1
+    ranks.clear();
+    EXPECT_LT(Clock::now() - start, kSoon);
+    for (int replay = 0; replay < 2; ++replay) {
+      gpu.put(after, Bytes(64, byte(0)));
+      graph->launch();
+      EXPECT_EQ(gpu.get(after), Bytes(64, byte(3))) << "the stream goes on";
+    }
+    EXPECT_LT(Clock::now() - start, kSoon);
+  }
+}
+
+TEST(CapturedCalls, AContextThatIsLostInAReplayIsTold) {
+  Communicators ranks = make_ranks(2);
+  fake().register_kernel({"bad", {}, [](const cuda::fake::FakeLaunch&) { return cuda::CUresult::kIllegalAddress; }});
+  on_every_rank(ranks, [&](Communicator& rank) {
+    std::vector<std::int32_t> host(16);
+    if (rank.rank() == 1) {
+      const auto start = Clock::now();
+      const Status status = rank.all_reduce(host.data(), host.data(), 16, DataType::kInt32, ReduceOp::kSum);
+      EXPECT_LT(Clock::now() - start, kSoon);
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().rank, 0);
+      return;
+    }
+    cuda::CUcontext own = fake().create_context(0);
+    {
+      const Gpu gpu(0, own);
+      const cuda::DeviceMemory memory = gpu.allocate(64);
+      const auto module = *cuda::Module::load(driver(), "fake image");
+      cuda::CUfunction bad = *module.function("bad");
+      const Captured graph(gpu, [&] {
+        EXPECT_EQ(driver().api().launch_kernel(bad, 1, 1, 1, 32, 1, 1, 0, static_cast<cuda::CUstream>(gpu.stream()),
+                                               nullptr, nullptr),
+                  cuda::CUresult::kSuccess);
+        sum(rank, gpu, memory, memory);
+      });
+      EXPECT_TRUE(rank.async_status().ok());
+      graph.launch();
+      const auto start = Clock::now();
+      Status status;
+      while ((status = rank.async_status()).ok() && Clock::now() - start < kSoon) std::this_thread::yield();
+      ASSERT_FALSE(status.ok());
+      EXPECT_THAT(status.error().message, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+      EXPECT_TRUE(rank.async_status().ok()) << "told once";
+      fake().destroy_context(own);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

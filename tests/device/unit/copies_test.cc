@@ -1,0 +1,332 @@
+// Calls by the GPUs' copy engines (TUTTI_DEVICE_COPIES): right, in no kernel, in order with those that are; where some
+// rank cannot, by kernels as ever; and what becomes of ranks that do not come, or come for something else.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/device/unit/windows_support.h"
+
+namespace tutti::testing {
+namespace {
+
+using Kind = CollectiveKind;
+
+constexpr std::size_t kFrom = 16 * 1024;  // bytes of a block that go by copies
+
+unsigned launches() {
+  return small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel");
+}
+unsigned copies() { return small_devices().calls("cuMemcpyAsync"); }
+
+bool run(const std::vector<Devices>& processes, const Job::Body& body,
+         std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  return Job(processes).run(body, timeout, [] { setenv("TUTTI_DEVICE_COPIES", std::to_string(kFrom).c_str(), 1); });
+}
+
+// A value for each element of what a rank gives to another.
+std::int32_t given(std::int32_t from, std::int32_t to, std::size_t i) { return value(from, i) + 100'000 * (to + 1); }
+
+struct Blocks {
+  std::int32_t inputs = 1;  // of each rank
+  std::int32_t outputs = 1;
+  bool personal = false;  // another block for each receiver
+};
+Blocks blocks_of(Kind kind, std::int32_t ranks) {
+  switch (kind) {
+    case Kind::kAllToAll: return {ranks, ranks, true};
+    case Kind::kScatter: return {ranks, 1, true};
+    case Kind::kAllGather:
+    case Kind::kGather: return {1, ranks, false};
+    default: return {};
+  }
+}
+
+// One call, its result checked. `out` follows `in`.
+void check_call(Communicator& rank, const Gpu& gpu, Kind kind, std::byte* in, std::byte* out, std::int32_t root) {
+  const std::int32_t me = rank.rank();
+  const Blocks blocks = blocks_of(kind, rank.size());
+  std::vector<std::int32_t> values;
+  for (std::int32_t b = 0; b < blocks.inputs; ++b) {
+    for (std::size_t i = 0; i < kCount; ++i) values.push_back(given(me, blocks.personal ? b : 0, i));
+  }
+  const auto put = [&](std::byte* to, const std::vector<std::int32_t>& what) {
+    must(driver().api().memcpy_htod_async(reinterpret_cast<cuda::CUdeviceptr>(to), what.data(), what.size() * 4,
+                                          gpu.stream()) == cuda::CUresult::kSuccess,
+         "copy");
+  };
+  put(in, values);
+  put(out, std::vector<std::int32_t>(kCount * static_cast<std::size_t>(blocks.outputs), -1));
+  gpu.synchronize();
+  must(rank.run({.kind = kind, .input = in, .output = out, .count = kCount, .type = DataType::kInt32, .root = root},
+                gpu.options()));
+  if (kind == Kind::kGather && me != root) return gpu.synchronize();
+  const auto got = get(gpu, out, kCount * static_cast<std::size_t>(blocks.outputs));
+  for (std::size_t at = 0; at < got.size(); ++at) {
+    const auto block = static_cast<std::int32_t>(at / kCount);
+    const bool of_root = kind == Kind::kBroadcast || kind == Kind::kScatter;
+    must(got[at] == given(of_root ? root : block, blocks.personal ? me : 0, at % kCount), std::string(to_string(kind)));
+  }
+  must(rank.async_status());
+}
+
+std::size_t room(const Communicator& rank) { return 2 * static_cast<std::size_t>(rank.size()) * kBlock; }
+std::byte* output_in(const Communicator& rank, const cuda::DeviceMemory& memory) { return at(memory, room(rank) / 2); }
+
+const std::vector<std::vector<Devices>> kAlone = {{{0}, {1}, {2}}, {{0}, {0}, {0}}, {{0}, {0}, {1}}, {{0, 1}, {2}}};
+
+TEST(DeviceCopiesOfJobs, AreRightAndNeedNoKernel) {
+  for (const auto& processes : kAlone) {
+    SCOPED_TRACE(name_of(processes));
+    EXPECT_TRUE(run(processes, [](Communicator& rank, const Gpu& gpu) {
+      const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+      const Memory window = registered(rank, at(memory), memory.bytes());
+      must(rank.barrier());
+      const unsigned before = launches();
+      const unsigned copied = copies();
+      for (const Kind kind : {Kind::kAllGather, Kind::kAllToAll, Kind::kBroadcast}) {
+        for (std::int32_t root = 0; root < rank.size(); ++root) {
+          check_call(rank, gpu, kind, at(memory), output_in(rank, memory), root);
+        }
+      }
+      for (std::int32_t root = 0; root < rank.size(); ++root) {  // in place
+        fill(gpu, at(memory), rank.rank());
+        must(rank.broadcast(at(memory), at(memory), kCount, DataType::kInt32, root, gpu.options()));
+        const auto got = get(gpu, at(memory), kCount);
+        for (std::size_t i = 0; i < kCount; ++i) must(got[i] == value(root, i), "broadcast");
+      }
+      gather(rank, gpu, nullptr, output_in(rank, memory), Algorithm::kAuto);  // in place
+      must(rank.barrier());
+      must(launches() == before, "a kernel was launched");
+      must(copies() > copied, "nothing was copied");
+      // In turn with calls that kernels carry out, in two streams.
+      const cuda::Stream other = *cuda::Stream::create(driver());
+      CallOptions in_other;
+      in_other.stream = other.handle();
+      for (int turn = 0; turn < 3; ++turn) {
+        std::byte* out = output_in(rank, memory);
+        sum(rank, gpu, at(memory), out, Algorithm::kAuto);
+        must(rank.all_gather(at(memory), out, kCount, DataType::kInt32, in_other));
+        must(other.synchronize());
+        const auto got = get(gpu, out, kCount * static_cast<std::size_t>(rank.size()));
+        for (std::size_t i = 0; i < got.size(); ++i)
+          must(got[i] == value(static_cast<std::int32_t>(i / kCount), i % kCount), "all_gather in another stream");
+      }
+      must(launches() > before, "no kernel was launched");
+    }));
+  }
+}
+
+TEST(DeviceCopiesOfJobs, AreNotMadeWhereTheyMayNot) {
+  EXPECT_TRUE(run({{0}, {1}, {2}}, [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+    const cuda::DeviceMemory uneven = gpu.allocate(room(rank) + static_cast<std::size_t>(rank.rank()));
+    const auto by_kernel = [&](const char* what, const auto& call) {
+      must(rank.barrier());
+      const unsigned before = launches();
+      call();
+      gpu.synchronize();
+      must(launches() > before, what);
+    };
+    by_kernel("not registered",
+              [&] { check_call(rank, gpu, Kind::kAllGather, at(memory), output_in(rank, memory), 0); });
+    const Memory no_window = registered(rank, at(uneven), uneven.bytes());
+    by_kernel("not everywhere as long",
+              [&] { check_call(rank, gpu, Kind::kAllGather, at(uneven), output_in(rank, uneven), 0); });
+    const Memory window = registered(rank, at(memory), memory.bytes());
+    by_kernel("a scatter's input is the root's alone",
+              [&] { check_call(rank, gpu, Kind::kScatter, at(memory), output_in(rank, memory), 1); });
+    by_kernel("nor do all know where a gather's is",
+              [&] { check_call(rank, gpu, Kind::kGather, at(memory), output_in(rank, memory), 1); });
+    by_kernel("another algorithm was asked for",
+              [&] { gather(rank, gpu, at(memory), output_in(rank, memory), Algorithm::kRing); });
+    by_kernel("short", [&] {
+      must(rank.all_gather(at(memory), output_in(rank, memory), 100, DataType::kInt32, gpu.options()));
+    });
+    by_kernel("all_to_all in place", [&] {
+      std::byte* both = output_in(rank, memory);
+      must(rank.run({.kind = Kind::kAllToAll, .input = both, .output = both, .count = kCount}, gpu.options()));
+    });
+  }));
+}
+
+// All ranks of one GPU and process: no registration.
+TEST(DeviceCopiesOfATeam, AreRightAndNeedNoKernel) {
+  EXPECT_TRUE(run({{1, 1, 1}}, [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory in = gpu.allocate(room(rank) / 2);
+    const cuda::DeviceMemory out = gpu.allocate(room(rank) / 2);
+    must(rank.barrier());
+    const unsigned before = launches();
+    for (const Kind kind : {Kind::kAllGather, Kind::kAllToAll, Kind::kBroadcast, Kind::kScatter, Kind::kGather}) {
+      for (std::int32_t root = 0; root < rank.size(); ++root) check_call(rank, gpu, kind, at(in), at(out), root);
+    }
+    gather(rank, gpu, nullptr, at(out), Algorithm::kAuto);
+    must(rank.barrier());
+    must(launches() == before, "a kernel was launched");
+    // In place on one rank alone: by the kernel on all.
+    must(rank.barrier());
+    std::byte* input = rank.rank() == 1 ? at(out) : at(in);
+    must(rank.run({.kind = Kind::kAllToAll, .input = input, .output = at(out), .count = kCount}, gpu.options()));
+    gpu.synchronize();
+    must(launches() > before, "no kernel was launched");
+  }));
+}
+
+TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
+  for (const std::vector<Devices>& processes : {std::vector<Devices>{{0}, {1}}, std::vector<Devices>{{0}, {0}}}) {
+    SCOPED_TRACE(name_of(processes));
+    EXPECT_TRUE(run(processes, [](Communicator& rank, const Gpu& gpu) {
+      const cuda::DriverApi& api = driver().api();
+      const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+      const Memory window = registered(rank, at(memory), memory.bytes());
+      std::byte* out = output_in(rank, memory);
+      must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess,
+           "begin");
+      must(rank.all_gather(at(memory), out, kCount, DataType::kInt32, gpu.options()));
+      must(rank.broadcast(out, out, kCount, DataType::kInt32, 1, gpu.options()));
+      cuda::CUgraph graph = nullptr;
+      must(api.stream_end_capture(gpu.stream(), &graph) == cuda::CUresult::kSuccess, "end");
+      cuda::CUgraphExec executable = nullptr;
+      must(api.graph_instantiate(&executable, graph, 0) == cuda::CUresult::kSuccess, "instantiate");
+      must(api.graph_destroy(graph) == cuda::CUresult::kSuccess, "destroy");
+      for (std::int32_t turn = 0; turn < 3; ++turn) {
+        fill(gpu, at(memory), rank.rank() + turn);
+        must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
+        const auto got = get(gpu, out, kCount * 2);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          const auto from = i < kCount ? std::int32_t{0} : std::int32_t{1};  // both ranks' first block is rank 0's
+          must(got[i] == value(from + turn, i % kCount), "replay");
+        }
+        must(rank.barrier());
+      }
+      must(api.graph_exec_destroy(executable) == cuda::CUresult::kSuccess, "destroy");
+      must(rank.async_status());
+    }));
+  }
+}
+
+// Waits for the call on ranks other than 1, which does something else; returns how it ended.
+std::optional<Error> ended(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out) {
+  auto work = rank.start({.kind = Kind::kAllGather, .input = in, .output = out, .count = kCount}, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  gpu.synchronize();  // its stream goes on
+  return status.ok() ? std::nullopt : std::optional(status.error());
+}
+
+void must_say(const std::optional<Error>& error, ErrorCode code, std::int32_t rank, const std::string& words) {
+  must(error.has_value(), "no error");
+  must(error->code == code && error->rank == rank && error->message.find(words) != std::string::npos,
+       to_string(*error));
+}
+
+TEST(DeviceCopiesOfJobs, ARankThatHasDiedIsNamed) {
+  EXPECT_TRUE(run({{0}, {1}, {2}}, [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+    const Memory window = registered(rank, at(memory), memory.bytes());
+    if (rank.rank() == 1) _exit(0);
+    must_say(ended(rank, gpu, at(memory), output_in(rank, memory)), ErrorCode::kPeerLost, 1, "rank 1 has ended");
+  }));
+}
+
+// Counts processes that have come to a place: whoever ends its communicator long before its peers leaves them memory.
+class Meeting {
+ public:
+  Meeting() {
+    void* shared = mmap(nullptr, sizeof(*count_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(shared, MAP_FAILED);
+    count_ = new (shared) std::atomic<int>(0);  // placed in it
+  }
+  void come() const { count_->fetch_add(1); }
+  void wait_for(int processes) const {
+    for (int ms = 0; count_->load() < processes; ++ms) {
+      must(ms < 60'000, "the others do not come");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  std::atomic<int>* count_ = nullptr;  // stays mapped
+};
+
+TEST(DeviceCopiesOfJobs, ARankThatDoesNotComeIsNamed) {
+  const Meeting over;
+  EXPECT_TRUE(run(
+      {{0}, {1}, {2}},
+      [&over](Communicator& rank, const Gpu& gpu) {
+        const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+        const Memory window = registered(rank, at(memory), memory.bytes());
+        if (rank.rank() == 1) return over.wait_for(2);
+        must_say(ended(rank, gpu, at(memory), output_in(rank, memory)), ErrorCode::kTimeout, 1,
+                 "for rank 1, which has not made the call");
+        over.come();
+      },
+      std::chrono::milliseconds(1500)));
+}
+
+// Who comes when the others have given up does not take for good what their streams say as they are let through.
+TEST(DeviceCopiesOfJobs, ALatecomerIsNotToldThatAllIsWell) {
+  const Meeting over;
+  EXPECT_TRUE(run(
+      {{0}, {1}, {2}},
+      [&over](Communicator& rank, const Gpu& gpu) {
+        const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+        const Memory window = registered(rank, at(memory), memory.bytes());
+        if (rank.rank() == 1) over.wait_for(2);
+        const auto error = ended(rank, gpu, at(memory), output_in(rank, memory));
+        must(error.has_value(), "it was told that all is well");
+        must(error->code == ErrorCode::kTimeout, to_string(*error));
+        if (rank.rank() == 1) must_say(error, ErrorCode::kTimeout, 0, "for rank 0, 2, which has given it up");
+        over.come();
+        over.wait_for(3);
+      },
+      std::chrono::milliseconds(1500)));
+}
+
+// Nobody writes into another rank's memory, whatever the calls are.
+TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
+  for (const bool elsewhere : {true, false}) {
+    const Meeting over;
+    EXPECT_TRUE(run(
+        {{0}, {1}, {0}},
+        [&over, elsewhere](Communicator& rank, const Gpu& gpu) {
+          const cuda::DeviceMemory memory = gpu.allocate(room(rank) + 64);
+          const Memory window = registered(rank, at(memory), memory.bytes());
+          std::byte* out = output_in(rank, memory);
+          std::vector<std::int32_t> untouched(kCount * static_cast<std::size_t>(rank.size()), -7);
+          must(driver().api().memcpy_htod_async(reinterpret_cast<cuda::CUdeviceptr>(out), untouched.data(),
+                                                untouched.size() * 4, gpu.stream()) == cuda::CUresult::kSuccess,
+               "copy");
+          gpu.synchronize();
+          must(rank.barrier());
+          if (rank.rank() == 1) {
+            CallOptions longer = gpu.options();  // the others give up first
+            longer.timeout = std::chrono::seconds(4);
+            const Status other = elsewhere
+                                     ? rank.all_gather(at(memory, 64), out, kCount, DataType::kInt32, longer)
+                                     : rank.broadcast(at(memory), at(memory), kCount, DataType::kInt32, 1, longer);
+            gpu.synchronize();
+            must(other.ok() || other.error().code == ErrorCode::kTimeout, "another error");
+            must(!rank.async_status().ok(), "it was forgotten");
+            over.wait_for(2);  // the others' streams have gone on
+            if (!elsewhere) must(get(gpu, out, untouched.size()) == untouched, "somebody has written here");
+            over.come();
+          } else {
+            must_say(ended(rank, gpu, at(memory), out), ErrorCode::kTimeout, 1, "rank 1 makes another call");
+            over.come();
+            over.wait_for(3);
+          }
+        },
+        std::chrono::milliseconds(1500)));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,437 @@
+// Calls that the GPUs carry out, from the public API to the device code: over the double of the driver, with several
+// ranks on one pretend device, one each, and both. The bits are the host's; streams keep their order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/device/unit/calls_support.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = CollectiveKind;
+using Devices = std::vector<std::int32_t>;
+
+constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kBroadcast, Kind::kReduce, Kind::kAllGather,
+                           Kind::kReduceScatter, Kind::kAllToAll,  Kind::kGather, Kind::kScatter};
+
+unsigned launches() {
+  return small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel");
+}
+
+class DeviceCalls : public ::testing::TestWithParam<Devices> {};
+
+// Sums of bfloat16 are rounded: they are the same only in the same order.
+TEST_P(DeviceCalls, GiveTheBitsOfTheHost) {
+  const Devices& devices = GetParam();
+  Communicators host = ranks_on(Devices(devices.size(), CommunicatorOptions::kNoDevice));
+  Communicators gpus = ranks_on(devices);
+  for (const Kind kind : kKinds) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{777}, std::size_t{20'001} / kThinner}) {
+      for (const bool in_place : {false, true}) {
+        if (kind == Kind::kScatter && in_place) continue;  // only the root has a form of it
+        CallShape shape{.kind = kind, .count = count, .in_place = in_place};
+        if (count == 777) shape.type = DataType::kBfloat16;
+        if (kind == Kind::kReduce) shape.algorithm = Algorithm::kDirect;
+        const unsigned before = launches();
+        EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {}))
+            << to_string(kind) << " " << count << (in_place ? " in place" : "");
+        EXPECT_GT(launches(), before) << "the host carried it out";
+      }
+    }
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<Devices>& info) {
+  std::string name = "On";
+  for (const std::int32_t device : info.param) name += std::to_string(device);
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceCalls,
+                         ::testing::Values(Devices{0}, Devices{0, 0}, Devices{0, 1}, Devices{0, 0, 0, 0},
+                                           Devices{0, 1, 2, 3}, Devices{0, 0, 1, 1}, Devices{1, 0, 1}),
+                         name_of);
+
+// Every algorithm that has a plan for devices, over both protocols' lengths; integers, whose sums have one value.
+TEST(DeviceCall, EveryAlgorithmIsRight) {
+  const Devices devices = {0, 0, 1, 2};
+  Communicators host = ranks_on(Devices(4, CommunicatorOptions::kNoDevice));
+  Communicators gpus = ranks_on(devices);
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kHalvingDoubling,
+                                    Algorithm::kRecursiveDoubling, Algorithm::kOneShot, Algorithm::kTwoShot}) {
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{5}, std::size_t{9'000}, std::size_t{70'000} / kThinner}) {
+      CallShape shape{.count = count, .algorithm = algorithm};
+      EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {})) << to_string(algorithm) << " " << count;
+    }
+  }
+}
+
+TEST(DeviceCall, ScaledSumsAndAverages) {
+  const Devices devices = {0, 0, 1};
+  Communicators gpus = ranks_on(devices);
+  on_every_rank(gpus, [&](Communicator& rank) {
+    const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
+    const std::vector<float> values(300, static_cast<float>(rank.rank() + 1));
+    Bytes bytes(values.size() * sizeof(float));
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    const cuda::DeviceMemory memory = gpu.allocate(bytes.size());
+    const auto result = [&](ReduceOp op, CallOptions options) {
+      gpu.put(memory, bytes);
+      EXPECT_TRUE(rank.all_reduce(pointer(memory), pointer(memory), 300, DataType::kFloat32, op, options).ok());
+      const Bytes got = gpu.get(memory);
+      float first = 0;
+      std::memcpy(&first, got.data() + 299 * sizeof(float), sizeof(first));
+      return first;
+    };
+    EXPECT_EQ(result(ReduceOp::kAvg, gpu.options()), 2.0F);
+    CallOptions scaled = gpu.options();
+    scaled.scale.real = 0.5;
+    EXPECT_EQ(result(ReduceOp::kPreMulSum, scaled), 3.0F);
+  });
+}
+
+// A stream that waits until the host lets it go.
+class Held {
+ public:
+  explicit Held(cuda::CUstream stream) : word_(*cuda::PinnedMemory::allocate(driver(), 64)) {
+    flag_ = new (word_.bytes().data()) std::atomic<std::uint32_t>(0);
+    EXPECT_EQ(driver().api().stream_wait_value32(stream, word_.device_address(), 1, cuda::kWaitEqual),
+              cuda::CUresult::kSuccess);
+  }
+  void let_go() { flag_->store(1); }
+
+ private:
+  cuda::PinnedMemory word_;
+  std::atomic<std::uint32_t>* flag_ = nullptr;
+};
+
+class DeviceStreams : public ::testing::TestWithParam<Devices> {};
+
+TEST_P(DeviceStreams, CallsReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
+  Communicators ranks = ranks_on(GetParam());
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
+    const cuda::DeviceMemory memory = gpu.allocate(1024);
+    const cuda::DeviceMemory later = gpu.allocate(1024);
+    Held held(gpu.stream());
+    const cuda::DriverApi& api = driver().api();
+    // What the stream writes before the call is what the call takes; what it copies after it is what the call gave.
+    ASSERT_EQ(api.memset_d8_async(memory.address(), 3, 1024, gpu.stream()), cuda::CUresult::kSuccess);
+    for (int call = 0; call < 3; ++call) {
+      const Status status =
+          rank.all_reduce(pointer(memory), pointer(memory), 1024, DataType::kInt8, ReduceOp::kSum, gpu.options());
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+    }
+    ASSERT_EQ(api.memcpy_dtod_async(later.address(), memory.address(), 1024, gpu.stream()), cuda::CUresult::kSuccess);
+    ASSERT_EQ(api.memset_d8_async(memory.address(), 9, 1024, gpu.stream()), cuda::CUresult::kSuccess);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_EQ(api.stream_query(gpu.stream()), cuda::CUresult::kNotReady) << "it did not wait for the stream";
+    held.let_go();
+    EXPECT_EQ(gpu.get(later), Bytes(1024, std::byte{24}));
+    EXPECT_EQ(gpu.get(memory), Bytes(1024, std::byte{9}));
+  });
+}
+
+// Each call in another stream than the one before, nothing but the communicator's order between them.
+TEST_P(DeviceStreams, CallsOfSeveralStreamsRunInTheirOrder) {
+  Communicators ranks = ranks_on(GetParam());
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
+    auto other = *cuda::Stream::create(driver());
+    const cuda::DeviceMemory memory = gpu.allocate(40'000);
+    gpu.put(memory, Bytes(40'000, std::byte{1}));
+    Held held(gpu.stream());
+    for (int call = 0; call < 6; ++call) {
+      CallOptions options = gpu.options();
+      if (call % 2 == 1) options.stream = other.handle();
+      const Status status =
+          rank.all_reduce(pointer(memory), pointer(memory), 40'000, DataType::kUint8, ReduceOp::kSum, options);
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+    }
+    held.let_go();
+    ASSERT_TRUE(other.synchronize().ok());
+    EXPECT_EQ(gpu.get(memory), Bytes(40'000, std::byte{64}));
+  });
+}
+
+TEST_P(DeviceStreams, AWorkWaitsForTheGpu) {
+  Communicators ranks = ranks_on(GetParam());
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
+    const cuda::DeviceMemory memory = gpu.allocate(100'000);
+    gpu.put(memory, Bytes(100'000, std::byte{1}));
+    Held held(gpu.stream());
+    auto work =
+        rank.start({.input = pointer(memory), .output = pointer(memory), .count = 100'000, .type = DataType::kUint8},
+                   gpu.options());
+    ASSERT_TRUE(work.ok()) << to_string(work.error());
+    EXPECT_FALSE(work->test());
+    held.let_go();
+    ASSERT_TRUE(work->wait().ok());
+    // The double's device memory is the process's: looked at without the stream.
+    const auto* results = static_cast<const std::byte*>(pointer(memory));
+    EXPECT_TRUE(std::all_of(results, results + 100'000, [](std::byte b) { return b == std::byte{2}; }));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceStreams, ::testing::Values(Devices{0, 0}, Devices{0, 1}), name_of);
+
+// All ranks by one thread, with and without a Group: nothing may wait for what that thread has yet to do.
+TEST(DeviceCall, OneThreadServesAllRanks) {
+  for (const Devices& devices : {Devices{0, 0, 0, 0}, Devices{0, 1, 0, 1}}) {
+    for (const bool grouped : {false, true}) {
+      Communicators ranks = ranks_on(devices);
+      std::vector<std::unique_ptr<Gpu>> gpus;
+      std::vector<cuda::DeviceMemory> memories;
+      for (const std::int32_t device : devices) {
+        gpus.push_back(std::make_unique<Gpu>(device));
+        memories.push_back(gpus.back()->allocate(8192));
+        gpus.back()->put(memories.back(), Bytes(8192, std::byte{1}));
+      }
+      for (int round = 0; round < 3; ++round) {
+        Group group;
+        for (std::size_t r = 0; r < ranks.size(); ++r) {
+          const CollectiveCall call{
+              .input = pointer(memories[r]), .output = pointer(memories[r]), .count = 8192, .type = DataType::kUint8};
+          const Status status =
+              grouped ? group.add(*ranks[r], call, gpus[r]->options()) : ranks[r]->run(call, gpus[r]->options());
+          ASSERT_TRUE(status.ok()) << to_string(status.error());
+        }
+        ASSERT_TRUE(group.run().ok());
+      }
+      for (std::size_t r = 0; r < ranks.size(); ++r) {
+        EXPECT_EQ(gpus[r]->get(memories[r]), Bytes(8192, std::byte{64})) << "rank " << r;
+      }
+      while (!memories.empty()) memories.pop_back();
+      while (!gpus.empty()) gpus.pop_back();  // contexts end in the order of a stack
+    }
+  }
+}
+
+// A rank that is several calls ahead of another one on its GPU.
+TEST(DeviceCall, ARankMayBeAhead) {
+  Communicators ranks = ranks_on({0, 0});
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(3'000);
+    gpu.put(memory, Bytes(3'000, std::byte{1}));
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    for (int call = 0; call < 4; ++call) {
+      const Status status =
+          rank.all_reduce(pointer(memory), pointer(memory), 3'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+    }
+    EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{16}));
+    const Status status = rank.async_status();
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  });
+}
+
+// The default stream of the context is all ranks' own. It may not wait for a word: the host waits, or says what to do.
+TEST(DeviceCall, TheDefaultStream) {
+  const auto sum = [](Communicator& rank, const cuda::DeviceMemory& memory) {
+    CallOptions options;
+    options.stream = nullptr;
+    return rank.all_reduce(pointer(memory), pointer(memory), 1'000, DataType::kUint8, ReduceOp::kSum, options);
+  };
+  Communicators ranks = ranks_on({0, 0});
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(1'000);
+    gpu.put(memory, Bytes(1'000, std::byte{1}));
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(80));
+    for (int call = 0; call < 3; ++call) {
+      const Status status = sum(rank, memory);
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+    }
+    ASSERT_EQ(driver().api().stream_synchronize(nullptr), cuda::CUresult::kSuccess);
+    EXPECT_EQ(gpu.get(memory), Bytes(1'000, std::byte{8}));
+  });
+  const Gpu gpu(0);
+  const cuda::DeviceMemory a = gpu.allocate(1'000);
+  const cuda::DeviceMemory b = gpu.allocate(1'000);
+  Group group;
+  const auto add = [&](Communicator& rank, const cuda::DeviceMemory& memory) {
+    CallOptions options;
+    options.stream = nullptr;
+    return group.add(
+        rank, {.input = pointer(memory), .output = pointer(memory), .count = 1'000, .type = DataType::kUint8}, options);
+  };
+  ASSERT_TRUE(add(*ranks[0], a).ok());
+  ASSERT_TRUE(add(*ranks[1], b).ok());
+  ASSERT_TRUE(group.run().ok());  // and now this thread serves both
+  const Status alone = sum(*ranks[0], a);
+  ASSERT_FALSE(alone.ok());
+  EXPECT_THAT(alone.error().message, HasSubstr("in a Group"));
+}
+
+// More ranks than a kernel's parameters hold, and more blocks than there is room for if each took all that it may.
+TEST(DeviceCall, TwelveRanksShareAGpu) {
+  const Devices devices(12, 0);
+  Communicators host = ranks_on(Devices(12, CommunicatorOptions::kNoDevice));
+  Communicators gpus = ranks_on(devices);
+  for (const std::size_t count : {std::size_t{3}, std::size_t{6'000}}) {
+    const CallShape shape{.count = count};
+    for (unsigned round = 0; round < 3; round += kThinner) {
+      EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {}));
+    }
+  }
+}
+
+TEST(DeviceCall, SeveralCommunicatorsAtOnce) {
+  const Devices devices = {0, 0, 1};
+  Communicators first = ranks_on(devices);
+  Communicators second = ranks_on(devices);
+  Communicators host = ranks_on(Devices(3, CommunicatorOptions::kNoDevice));
+  const CallShape shape{.count = 5'000};
+  const std::vector<Bytes> expected = outcome(host, shape, {});
+  std::vector<std::thread> threads;
+  for (Communicators* ranks : {&first, &second}) {
+    threads.emplace_back([&, ranks] {
+      for (int round = 0; round < 5; ++round) EXPECT_EQ(outcome(*ranks, shape, devices), expected);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(DeviceCall, CommunicatorsThatAreSplitOff) {
+  const Devices devices = {0, 0, 1, 1};
+  Communicators ranks = ranks_on(devices);
+  Communicators children(4);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    auto child = rank.split(rank.rank() % 2 == 0 ? 0 : Communicator::kNoColour);
+    ASSERT_TRUE(child.ok()) << to_string(child.error());
+    children[static_cast<std::size_t>(rank.rank())] = std::move(*child);
+  });
+  Communicators pair;
+  for (auto& child : children) {
+    if (child != nullptr) pair.push_back(std::move(child));
+  }
+  ASSERT_EQ(pair.size(), 2U);
+  Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
+  const CallShape shape{.kind = Kind::kAllGather, .count = 3'000};
+  const unsigned before = launches();
+  EXPECT_EQ(outcome(pair, shape, {0, 1}), outcome(host, shape, {}));
+  EXPECT_GT(launches(), before);
+}
+
+// The survivors' calls run on their GPUs, though the communicator that they come from is broken.
+TEST(DeviceCall, CommunicatorsThatAreShrunk) {
+  Communicators ranks = ranks_on({0, 0, 1, 1});
+  ranks[3]->abort();
+  Communicators pair(2);
+  std::vector<std::thread> threads;
+  for (const std::size_t rank : {0U, 2U}) {
+    threads.emplace_back([&, rank] {
+      auto child = ranks[rank]->shrink(std::vector<std::int32_t>{1, 3});
+      ASSERT_TRUE(child.ok()) << to_string(child.error());
+      pair[rank / 2] = std::move(*child);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(pair[0] != nullptr && pair[1] != nullptr);
+  EXPECT_TRUE(pair[0]->runs_on_devices());
+  Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
+  const CallShape shape{.kind = Kind::kAllGather, .count = 3'000};
+  const unsigned before = launches();
+  EXPECT_EQ(outcome(pair, shape, {0, 1}), outcome(host, shape, {}));
+  EXPECT_GT(launches(), before);
+}
+
+// Checksums cover messages of the host only, so the host carries out the calls of ranks that ask for them.
+TEST(DeviceCall, OfRanksWithChecksumsIsCarriedOutByTheHost) {
+  CommunicatorOptions options;
+  options.checksum = true;
+  Communicators ranks = ranks_on({0, 1}, options);
+  EXPECT_FALSE(ranks[0]->runs_on_devices());
+  Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
+  const CallShape shape{.kind = Kind::kAllReduce, .count = 3'000};
+  const unsigned before = launches();
+  EXPECT_EQ(outcome(ranks, shape, {0, 1}), outcome(host, shape, {}));
+  EXPECT_EQ(launches(), before);
+}
+
+// Captured and replayed: each launch takes what the buffer holds then.
+TEST(DeviceGraphs, AreReplayed) {
+  Communicators ranks = ranks_on({0, 1});
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    const cuda::DriverApi& api = driver().api();
+    const cuda::DeviceMemory memory = gpu.allocate(30'000);
+    gpu.put(memory, Bytes(30'000, std::byte{1}));
+    ASSERT_TRUE(rank.barrier().ok());  // while one thread captures, another may not allocate
+    const auto call = [&] {
+      return rank.all_reduce(pointer(memory), pointer(memory), 30'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+    };
+    ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
+    for (int i = 0; i < 2; ++i) {
+      const Status status = call();
+      ASSERT_TRUE(status.ok()) << to_string(status.error());
+    }
+    cuda::CUgraph graph = nullptr;
+    ASSERT_EQ(api.stream_end_capture(gpu.stream(), &graph), cuda::CUresult::kSuccess);
+    cuda::CUgraphExec executable = nullptr;
+    ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
+    ASSERT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+    EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{1})) << "it ran while it was captured";
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
+    EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{16}));
+    ASSERT_TRUE(call().ok());  // between replays
+    ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
+    EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{128}));
+    EXPECT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
+    EXPECT_TRUE(rank.async_status().ok());
+  });
+}
+
+// Ranks that share a GPU, each with its own stream, all in one graph of one thread.
+TEST(DeviceGraphs, TakeAGroupOfRanksOnOneGpu) {
+  Communicators ranks = ranks_on({0, 0});
+  const Gpu gpu(0);
+  const Gpu second(0);
+  const cuda::DriverApi& api = driver().api();
+  const cuda::DeviceMemory a = gpu.allocate(10'000);
+  const cuda::DeviceMemory b = gpu.allocate(10'000);
+  gpu.put(a, Bytes(10'000, std::byte{1}));
+  gpu.put(b, Bytes(10'000, std::byte{2}));
+  const auto fork = *cuda::Event::create(driver());
+  const auto join = *cuda::Event::create(driver());
+  const auto both = [&] {
+    Group group;
+    const auto call_on = [](const cuda::DeviceMemory& memory) {
+      return CollectiveCall{
+          .input = pointer(memory), .output = pointer(memory), .count = 10'000, .type = DataType::kUint8};
+    };
+    EXPECT_TRUE(group.add(*ranks[0], call_on(a), gpu.options()).ok());
+    EXPECT_TRUE(group.add(*ranks[1], call_on(b), second.options()).ok());
+    const Status status = group.run();
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  };
+  both();  // plans may be made now
+  ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
+  ASSERT_TRUE(fork.record(gpu.stream()).ok());
+  ASSERT_EQ(api.stream_wait_event(second.stream(), fork.handle(), 0), cuda::CUresult::kSuccess);
+  both();
+  ASSERT_TRUE(join.record(second.stream()).ok());
+  ASSERT_EQ(api.stream_wait_event(gpu.stream(), join.handle(), 0), cuda::CUresult::kSuccess);
+  cuda::CUgraph graph = nullptr;
+  ASSERT_EQ(api.stream_end_capture(gpu.stream(), &graph), cuda::CUresult::kSuccess);
+  cuda::CUgraphExec executable = nullptr;
+  ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
+  ASSERT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
+  EXPECT_EQ(gpu.get(a), Bytes(10'000, std::byte{24}));
+  EXPECT_EQ(gpu.get(b), Bytes(10'000, std::byte{24}));
+  EXPECT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,324 @@
+// What goes wrong with calls that the GPUs carry out is told, by name, on every rank, and nothing hangs or is left.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "tests/device/unit/calls_support.h"
+#include "tests/support/patience.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Devices = std::vector<std::int32_t>;
+
+CommunicatorOptions short_timeout() {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::seconds(1);
+  return options;
+}
+
+Status sum(Communicator& rank, const cuda::DeviceMemory& memory, const CallOptions& options,
+           DataType type = DataType::kUint8) {
+  return rank.all_reduce(pointer(memory), pointer(memory), memory.bytes() / size_of(type), type, ReduceOp::kSum,
+                         options);
+}
+
+TEST(DeviceArguments, AreNamedWhereTheyAreWrong) {
+  Communicators ranks = ranks_on({0, 0});
+  Communicator& rank = *ranks[0];
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(4096);
+  Bytes host(4096);
+  Status status = rank.all_reduce(pointer(memory), host.data(), 16, DataType::kFloat32, ReduceOp::kSum, gpu.options());
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(status.error().message, HasSubstr("input is memory of GPU 0, but output is host memory"));
+
+  status = rank.all_reduce(static_cast<std::byte*>(pointer(memory)) + 2, pointer(memory), 16, DataType::kFloat32,
+                           ReduceOp::kSum, gpu.options());
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  {
+    const Gpu other(1);
+    const cuda::DeviceMemory far = other.allocate(4096);
+    status = sum(rank, far, other.options());
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().message, HasSubstr("memory of GPU 1, but this communicator's rank has GPU 0"));
+    status = sum(rank, memory, other.options());
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().message, HasSubstr("the stream belongs to another context"));
+  }
+  const cuda::CUcontext own = small_devices().create_context(0);
+  {
+    const auto scope = *cuda::ContextScope::enter(driver(), own);
+    const auto there = *cuda::DeviceMemory::allocate(driver(), 4096);
+    status = sum(rank, there, {});
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().message, HasSubstr("another context of GPU 0"));
+  }
+  small_devices().destroy_context(own);
+  // None of these has happened: the next call is the first.
+  gpu.put(memory, Bytes(4096, std::byte{1}));
+  on_every_rank(ranks, [&](Communicator& each) {
+    const Gpu its(0);
+    const cuda::DeviceMemory fresh = its.allocate(512);
+    its.put(fresh, Bytes(512, std::byte{1}));
+    EXPECT_TRUE(sum(each, fresh, its.options()).ok());
+    EXPECT_EQ(its.get(fresh), Bytes(512, std::byte{2}));
+  });
+}
+
+TEST(DeviceArguments, ADeviceThatIsNotThere) {
+  driver();
+  CommunicatorOptions options;
+  options.devices = {0, 99};
+  auto ranks = Communicator::create_all(2, options);
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_THAT(ranks.error().message, HasSubstr("device 99 was asked for; this machine has 4"));
+  options.devices = {0};
+  ranks = Communicator::create_all(2, options);
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_THAT(ranks.error().message, HasSubstr("1 devices are given for 2 ranks"));
+}
+
+// Of one GPU the ranks' calls meet before anything runs: nothing is lost.
+TEST(DeviceFaults, RanksThatDisagreeOnOneGpuGoOnAfterwards) {
+  Communicators ranks = ranks_on({0, 0});
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(rank.rank() == 0 ? 256 : 512);
+    gpu.put(memory, Bytes(memory.bytes(), std::byte{1}));
+    auto work = rank.start(
+        {.input = pointer(memory), .output = pointer(memory), .count = memory.bytes(), .type = DataType::kUint8},
+        gpu.options());
+    const Status status = work.ok() ? work->wait() : Status(work.error());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    EXPECT_THAT(status.error().message, HasSubstr("count"));
+    gpu.synchronize();
+    const cuda::DeviceMemory fresh = gpu.allocate(512);
+    gpu.put(fresh, Bytes(512, std::byte{1}));
+    const Status again = sum(rank, fresh, gpu.options());
+    ASSERT_TRUE(again.ok()) << to_string(again.error());
+    EXPECT_EQ(gpu.get(fresh), Bytes(512, std::byte{2}));
+  });
+}
+
+TEST(DeviceFaults, RanksThatDisagreeOnSeveralGpus) {
+  Communicators ranks = ranks_on({0, 1}, short_timeout());
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(rank.rank() == 0 ? 256 : 512);
+    auto work = rank.start(
+        {.input = pointer(memory), .output = pointer(memory), .count = memory.bytes(), .type = DataType::kUint8},
+        gpu.options());
+    ASSERT_TRUE(work.ok());
+    const Status status = work->wait();
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    EXPECT_EQ(status.error().scope, ErrorScope::kCommunicator);
+    EXPECT_EQ(status.error().rank, 1 - rank.rank());
+    gpu.synchronize();
+    EXPECT_FALSE(rank.async_status().ok());
+    const Status again = sum(rank, memory, gpu.options());
+    EXPECT_FALSE(again.ok()) << "what a GPU has lost count of is not used again";
+  });
+}
+
+class AMissingRank : public ::testing::TestWithParam<Devices> {};
+
+TEST_P(AMissingRank, IsNamedWithinTheTimeout) {
+  Communicators ranks = ranks_on(GetParam(), short_timeout());
+  const Gpu gpu(GetParam()[0]);
+  const cuda::DeviceMemory memory = gpu.allocate(1024);
+  auto work = ranks[0]->start({.input = pointer(memory), .output = pointer(memory), .count = 256}, gpu.options());
+  ASSERT_TRUE(work.ok());
+  const Status status = work->wait();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(status.error().rank, 1);
+  EXPECT_THAT(status.error().message,
+              AnyOf(HasSubstr("ranks 1 of this process and GPU"), HasSubstr("1000 ms for rank 1")));
+  gpu.synchronize();  // the stream goes on
+  EXPECT_FALSE(ranks[0]->async_status().ok());
+}
+
+TEST_P(AMissingRank, DoesNotHoldUpAnAbort) {
+  Communicators ranks = ranks_on(GetParam());
+  const Gpu gpu(GetParam()[0]);
+  const cuda::DeviceMemory memory = gpu.allocate(1024);
+  auto work = ranks[0]->start({.input = pointer(memory), .output = pointer(memory), .count = 256}, gpu.options());
+  ASSERT_TRUE(work.ok());
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // mostly it waits by then; sooner is right as well
+    ranks[0]->abort();
+  });
+  const Status status = work->wait();
+  other.join();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kAborted) << to_string(status.error());
+  gpu.synchronize();
+}
+
+TEST_P(AMissingRank, DoesNotHoldUpTheEndOfTheCommunicator) {
+  const Gpu gpu(GetParam()[0]);
+  const cuda::DeviceMemory memory = gpu.allocate(1024);
+  Work work;
+  {
+    Communicators ranks = ranks_on(GetParam(), short_timeout());
+    auto started = ranks[0]->start({.input = pointer(memory), .output = pointer(memory), .count = 256}, gpu.options());
+    ASSERT_TRUE(started.ok());
+    work = std::move(*started);
+  }
+  EXPECT_FALSE(work.wait().ok());
+  gpu.synchronize();
+}
+
+// Host memory on one rank: each waits for the other elsewhere, and hears what the likely cause is.
+TEST_P(AMissingRank, MayHavePassedMemoryOfAnotherKind) {
+  Communicators ranks = ranks_on(GetParam(), short_timeout());
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
+    const cuda::DeviceMemory memory = gpu.allocate(1024);
+    std::vector<float> host(256);
+    void* buffer = rank.rank() == 0 ? pointer(memory) : host.data();
+    auto work = rank.start({.input = buffer, .output = buffer, .count = 256}, gpu.options());
+    const Status status = work.ok() ? work->wait() : Status(work.error());
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+    EXPECT_THAT(status.error().message, HasSubstr("pass memory of one kind on all ranks"));
+    gpu.synchronize();
+  });
+}
+
+// Where no memory is passed, or all is of one kind, nothing is said of it.
+TEST_P(AMissingRank, OfABarrierHasPassedNoMemory) {
+  Communicators ranks = ranks_on(GetParam(), short_timeout());
+  const Status status = ranks[0]->barrier();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+  EXPECT_THAT(status.error().message, Not(HasSubstr("memory of one kind")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, AMissingRank, ::testing::Values(Devices{0, 0}, Devices{0, 1}),
+                         [](const auto& ranks) { return ranks.param[1] == 0 ? "OnOneGpu" : "OnAnother"; });
+
+// No rank gets a communicator, all hear of it, and nothing is left of it.
+TEST(DeviceFaults, TooLittleMemoryAtSetUp) {
+  const cuda::fake::Control& fake = small_devices();
+  driver();
+  static_cast<void>(fake.leaks());
+  fake.set_memory_limit(1, 64 * 1024);
+  CommunicatorOptions options;
+  options.devices = {0, 1};
+  auto ranks = Communicator::create_all(2, options);
+  fake.set_memory_limit(1, std::size_t{1} << 30);
+  ASSERT_FALSE(ranks.ok());
+  EXPECT_THAT(ranks.error().message, HasSubstr("TUTTI_DEVICE_SLOT_BYTES"));
+  EXPECT_THAT(ranks.error().message, HasSubstr("rank 1"));
+  EXPECT_EQ(fake.leaks(), "");
+}
+
+TEST(DeviceFaults, NothingIsLeftBehind) {
+  const cuda::fake::Control& fake = small_devices();
+  driver();
+  static_cast<void>(fake.leaks());
+  {
+    const Devices devices = {0, 0, 1};
+    Communicators ranks = ranks_on(devices);
+    static_cast<void>(outcome(ranks, {.count = 5'000}, devices));
+    static_cast<void>(outcome(ranks, {.count = 5'000, .algorithm = Algorithm::kDoubleTree}, devices));
+  }
+  EXPECT_EQ(fake.leaks(), "");
+}
+
+// The end of a communicator waits for nothing but its own limits, and leaves what a call reads that stands behind work
+// of the caller's: its tables, and the arenas of the peers.
+TEST(DeviceFaults, ACommunicatorEndsBeforeItsCallHasBegun) {
+  const cuda::fake::Control& fake = small_devices();
+  Communicators ranks = ranks_on({0, 1});
+  const std::vector<std::size_t> counts = {100, 7};
+  const auto gather = [&](Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& memory) {
+    auto* all = static_cast<std::int32_t*>(pointer(memory));
+    const Status status =
+        rank.all_gather_v(all + 100 * rank.rank(), all, {.counts = counts}, DataType::kInt32, gpu.options());
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  };
+  std::atomic<int> ended{0};
+  std::thread late;  // a stream that goes on when the communicators have ended, or have taken far too long
+  std::barrier<> step(2);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const auto me = static_cast<std::size_t>(rank.rank());
+    const Gpu gpu(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(4096);
+    gather(rank, gpu, memory);
+    gpu.synchronize();
+    step.arrive_and_wait();
+    const auto pinned = *cuda::PinnedMemory::allocate(driver(), 64);  // of other memory the copy would be waited for
+    if (me == 0) {
+      fake.hold_copy("cuMemcpyHtoDAsync", 1);
+      const auto copied = driver().api().memcpy_htod_async(memory.address(), pinned.bytes().data(), 64, gpu.stream());
+      EXPECT_EQ(copied, cuda::CUresult::kSuccess);
+      gather(rank, gpu, memory);
+      late = std::thread([&] {
+        EXPECT_TRUE(test::eventually([&] { return ended == 2; }))
+            << "a communicator waits for what its caller's stream does";
+        fake.release();
+      });
+    }
+    step.arrive_and_wait();
+    ranks[me].reset();
+    ++ended;
+    gpu.synchronize();  // the call runs now, and ends
+    step.arrive_and_wait();
+  });
+  late.join();
+}
+
+// Where devices do not reach each other, the host carries the calls out: same result.
+TEST(DeviceFaults, WithoutAccessBetweenDevicesTheHostDoesIt) {
+  const cuda::fake::Control& fake = small_devices();
+  driver();
+  fake.set_peer_access(2, 3, false);
+  const Devices devices = {2, 3};
+  Communicators ranks = ranks_on(devices);
+  fake.set_peer_access(2, 3, true);
+  Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
+  const unsigned before = fake.calls("cuLaunchKernel");
+  EXPECT_EQ(outcome(ranks, {.count = 5'000}, devices), outcome(host, {.count = 5'000}, {}));
+  EXPECT_EQ(fake.calls("cuLaunchKernel"), before);
+}
+
+// A launch that the driver refuses, and one that breaks the context.
+TEST(DeviceFaults, AFailingLaunch) {
+  const cuda::fake::Control& fake = small_devices();
+  Communicators ranks = ranks_on({0, 1}, short_timeout());
+  std::atomic<bool> failed = false;
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(1024);
+    if (rank.rank() == 1) fake.fail("cuLaunchKernel", 1, cuda::CUresult::kLaunchOutOfResources);
+    EXPECT_TRUE(rank.rank() == 1 || test::eventually([&] { return failed.load(); }));  // the failure is rank 1's
+    const Status status = sum(rank, memory, gpu.options());
+    if (rank.rank() == 1) {
+      failed = true;
+      ASSERT_FALSE(status.ok());
+      EXPECT_THAT(status.error().message, HasSubstr("launching"));
+    }
+    gpu.synchronize();
+    const Status later = rank.async_status();
+    EXPECT_FALSE(later.ok());
+  });
+  fake.forget_faults();
+}
+
+}  // namespace
+}  // namespace tutti::testing

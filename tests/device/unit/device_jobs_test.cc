@@ -1,0 +1,204 @@
+// Calls that the GPUs carry out between processes: each with a GPU of its own, and several on one, where no kernel may
+// wait for another process's.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "tests/device/unit/jobs_support.h"
+#include "tests/support/patience.h"
+
+namespace tutti::testing {
+namespace {
+
+unsigned launches() { return small_devices().calls("cuLaunchKernel"); }
+
+// What every rank's buffer must hold, by one rank's own arithmetic: int32 all_reduce and all_gather.
+void check_calls(Communicator& rank, const Gpu& gpu) {
+  const auto ranks = static_cast<std::size_t>(rank.size());
+  const auto me = static_cast<std::size_t>(rank.rank());
+  const auto value = [](std::size_t r, std::size_t i) { return static_cast<std::int32_t>((r + 1) * 1000 + i % 997); };
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1'500}, std::size_t{20'000}}) {
+    const std::size_t block = count * sizeof(std::int32_t);
+    const cuda::DeviceMemory in = gpu.allocate(block);
+    const cuda::DeviceMemory out = gpu.allocate(block * ranks);
+    std::vector<std::int32_t> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = value(me, i);
+    Bytes bytes(block);
+    std::memcpy(bytes.data(), values.data(), block);
+    gpu.put(in, bytes);
+    const unsigned before = launches();
+    Status status = rank.all_gather(pointer(in), pointer(out), count, DataType::kInt32, gpu.options());
+    must(status.ok(), status.ok() ? "" : to_string(status.error()));
+    must(launches() > before, "the host carried it out");
+    Bytes got = gpu.get(out);
+    std::vector<std::int32_t> all(count * ranks);
+    std::memcpy(all.data(), got.data(), got.size());
+    for (std::size_t r = 0; r < ranks; ++r) {
+      for (std::size_t i = 0; i < count; ++i) must(all[r * count + i] == value(r, i), "all_gather");
+    }
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing, Algorithm::kDoubleTree}) {
+      gpu.put(in, bytes);
+      status =
+          rank.all_reduce(pointer(in), pointer(in), count, DataType::kInt32, ReduceOp::kSum, gpu.options(algorithm));
+      must(status.ok(), status.ok() ? "" : to_string(status.error()));
+      got = gpu.get(in);
+      std::memcpy(values.data(), got.data(), block);
+      for (std::size_t i = 0; i < count; ++i) {
+        std::int32_t sum = 0;
+        for (std::size_t r = 0; r < ranks; ++r) sum += value(r, i);
+        must(values[i] == sum, "all_reduce " + std::string(to_string(algorithm)));
+      }
+    }
+    status = rank.async_status();
+    must(status.ok(), status.ok() ? "" : to_string(status.error()));
+  }
+}
+
+TEST(DeviceJobs, OneGpuForEachProcess) { EXPECT_TRUE(Job({0, 1, 2}).run(check_calls)); }
+TEST(DeviceJobs, AllProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_calls)); }
+TEST(DeviceJobs, SomeProcessesShareAGpu) { EXPECT_TRUE(Job({0, 0, 1, 1}).run(check_calls)); }
+
+void check_graphs(Communicator& rank, const Gpu& gpu) {
+  const cuda::DriverApi& api = driver().api();
+  const cuda::DeviceMemory memory = gpu.allocate(6'000);
+  gpu.put(memory, Bytes(6'000, std::byte{1}));
+  must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess, "capture");
+  for (int i = 0; i < 2; ++i) {
+    const Status status =
+        rank.all_reduce(pointer(memory), pointer(memory), 6'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+    must(status.ok(), status.ok() ? "" : to_string(status.error()));
+  }
+  cuda::CUgraph graph = nullptr;
+  must(api.stream_end_capture(gpu.stream(), &graph) == cuda::CUresult::kSuccess, "end of capture");
+  cuda::CUgraphExec executable = nullptr;
+  must(api.graph_instantiate(&executable, graph, 0) == cuda::CUresult::kSuccess, "instantiate");
+  must(api.graph_destroy(graph) == cuda::CUresult::kSuccess, "destroy");
+  for (int i = 0; i < 3; ++i) must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
+  must(gpu.get(memory) == Bytes(6'000, std::byte{64}), "replays");
+  must(api.graph_exec_destroy(executable) == cuda::CUresult::kSuccess, "destroy");
+  const Status status = rank.async_status();
+  must(status.ok(), status.ok() ? "" : to_string(status.error()));
+}
+
+TEST(DeviceJobs, GraphsOfProcessesWithGpusOfTheirOwn) { EXPECT_TRUE(Job({0, 1}).run(check_graphs)); }
+TEST(DeviceJobs, GraphsOfProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0}).run(check_graphs)); }
+
+// A rank that has died: the others' streams go on, and the error names what was waited for.
+void check_missing(Communicator& rank, const Gpu& gpu) {
+  if (rank.rank() == 1) _exit(0);
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kPeerLost && status.error().rank == 1,
+       status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+  must(!rank.async_status().ok(), "it was forgotten");
+}
+
+TEST(DeviceJobs, AProcessThatDiedAmongThoseWithGpusOfTheirOwn) { EXPECT_TRUE(Job({0, 1, 2}).run(check_missing)); }
+TEST(DeviceJobs, AProcessThatDiedAmongThoseOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_missing)); }
+
+// Ranks of a job that have seen what they were to see, in memory that all its processes share.
+std::atomic<int>& done =
+    *new (mmap(nullptr, sizeof(done), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<int>{0};
+
+void wait_until_done(Communicator& rank) {
+  must(test::eventually([&] { return done == rank.size() - 1; }), "the others did not end");
+}
+
+// A rank that lives and does not come.
+void check_late(Communicator& rank, const Gpu& gpu) {
+  if (rank.rank() == 1) return wait_until_done(rank);
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kTimeout,
+       status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+  ++done;
+}
+
+TEST(DeviceJobs, AProcessThatDoesNotCome) {
+  for (const Devices& devices : {Devices{0, 1, 2}, Devices{0, 0, 0}}) {
+    done = 0;
+    EXPECT_TRUE(Job(devices).run(check_late, test::scaled(std::chrono::milliseconds(500))));
+  }
+}
+
+// An abort reaches GPUs that wait for the rank.
+void check_abort(Communicator& rank, const Gpu& gpu) {
+  if (rank.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // mostly they wait by then; sooner is right as well
+    rank.abort();
+    return wait_until_done(rank);
+  }
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  auto work = rank.start({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kAborted && status.error().rank == 1,
+       status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+  ++done;
+}
+
+TEST(DeviceJobs, AnAbortEndsCallsOfThePeers) {
+  for (const Devices& devices : {Devices{0, 1}, Devices{0, 0}}) {
+    done = 0;
+    EXPECT_TRUE(Job(devices).run(check_abort));
+  }
+}
+
+// A rank whose driver refuses what its first call needs, and which goes on without having made it: its peers wait for
+// it in their streams already.
+void check_refused(Communicator& rank, const Gpu& gpu) {
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  const CollectiveCall call{.input = pointer(memory), .output = pointer(memory), .count = 1'024};
+  if (rank.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    small_devices().fail("cuMemAlloc", 1, cuda::CUresult::kOutOfMemory);
+    const Status refused = rank.run(call, gpu.options());
+    must(!refused.ok() && refused.error().code == ErrorCode::kDevice && refused.error().rank == 1,
+         refused.ok() ? "no error" : to_string(refused.error()));
+    return wait_until_done(rank);
+  }
+  auto work = rank.start(call, gpu.options());
+  must(work.ok(), "start");
+  const Status status = work->wait();
+  must(!status.ok() && status.error().code == ErrorCode::kAborted && status.error().rank == 1,
+       status.ok() ? "no error" : to_string(status.error()));
+  gpu.synchronize();
+  ++done;
+}
+
+TEST(DeviceJobs, ARankThatIsRefusedMemoryIsLostToItsPeers) {
+  for (const Devices& devices : {Devices{0, 1}, Devices{0, 0}}) {
+    done = 0;
+    EXPECT_TRUE(Job(devices).run(check_refused));
+  }
+}
+
+// A rank that cannot open its peer's memory: the host carries the calls out, and the memory that was for the GPUs is
+// given back, which the end of each process checks.
+TEST(DeviceJobs, ARankThatCannotReachItsPeerLeavesNoMemoryBehind) {
+  done = 0;
+  const auto body = [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(4'096);
+    const unsigned before = launches();
+    must(rank.run({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options()));
+    gpu.synchronize();
+    must(launches() == before, "the host does not carry it out");
+  };
+  const auto begin = [] {
+    if (done++ == 0) small_devices().fail("cuIpcOpenMemHandle", 1, cuda::CUresult::kInvalidValue);
+  };
+  EXPECT_TRUE(Job({0, 1}).run(body, std::chrono::seconds(60), begin));
+}
+
+}  // namespace
+}  // namespace tutti::testing

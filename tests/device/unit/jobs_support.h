@@ -1,0 +1,138 @@
+// Jobs of several processes whose ranks have GPUs, for tests: every process is a fork of the test's, which never
+// touches the driver itself, and has one rank or several, each by a thread of its own.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <barrier>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/device/unit/calls_support.h"
+
+namespace tutti::testing {
+
+using Devices = std::vector<std::int32_t>;
+
+// Ends the process of a rank: what it found wrong has been printed.
+inline void must(bool holds, const std::string& what) {
+  if (holds) return;
+  fprintf(stderr, "rank failed: %s\n", what.c_str());
+  _exit(1);
+}
+inline void must(const Status& status) { must(status.ok(), status.ok() ? "" : to_string(status.error())); }
+
+class Job {
+ public:
+  using Body = std::function<void(Communicator& rank, const Gpu& gpu)>;
+  // Called by each rank before and after it is made. A rank that could not be made does nothing more; without these
+  // functions it ends its process.
+  struct Making {
+    std::function<void(std::int32_t rank)> begins;
+    std::function<void(const Result<std::unique_ptr<Communicator>>& made)> ends;
+  };
+
+  // One process for each.
+  explicit Job(const Devices& devices) : Job(each_alone(devices)) {}
+  // By process, the devices of its ranks.
+  explicit Job(std::vector<Devices> processes)
+      : processes_(std::move(processes)), listening_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(bind(listening_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(listen(listening_, 64), 0);
+    EXPECT_EQ(getsockname(listening_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    root_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+
+  // Runs `body` as every rank. `begin` is called in each process before its ranks are made. True: all have ended well.
+  bool run(
+      const Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60),
+      const std::function<void()>& begin = [] {}, const Making* making = nullptr) {
+    options_.timeout = timeout;
+    options_.setup_timeout = making == nullptr ? std::chrono::seconds(60) : timeout;
+    std::vector<pid_t> processes;
+    std::int32_t first = 0;
+    for (const Devices& devices : processes_) {
+      options_.size += static_cast<std::int32_t>(devices.size());
+    }
+    for (const Devices& devices : processes_) {
+      const pid_t process = fork();
+      if (process == 0) be(first, devices, body, begin, making);
+      processes.push_back(process);
+      first += static_cast<std::int32_t>(devices.size());
+    }
+    close(listening_);
+    bool all = true;
+    for (const pid_t process : processes) {
+      int status = 0;
+      EXPECT_EQ(waitpid(process, &status, 0), process);
+      all &= WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    return all;
+  }
+
+  // Calls that the host carries out in graphs keep what the graphs use for good.
+  void may_keep_memory() { may_keep_memory_ = true; }
+
+ private:
+  static std::vector<Devices> each_alone(const Devices& devices) {
+    std::vector<Devices> processes;
+    for (const std::int32_t device : devices) processes.push_back({device});
+    return processes;
+  }
+
+  [[noreturn]] void be(std::int32_t first, const Devices& devices, const Body& body, const std::function<void()>& begin,
+                       const Making* making) {
+    setenv("TUTTI_ROOT", root_.c_str(), 1);
+    setenv("TUTTI_JOB_ID", "device jobs", 1);
+    if (first == 0) setenv("TUTTI_ROOT_FD", std::to_string(listening_).c_str(), 1);
+    driver();
+    begin();
+    std::vector<cuda::PrimaryContext> contexts;  // what ranks of a process share ends with the last of them
+    for (const std::int32_t device : devices) contexts.push_back(*cuda::PrimaryContext::retain(driver(), device));
+    std::barrier all_done(static_cast<std::ptrdiff_t>(devices.size()));
+    std::vector<std::thread> ranks;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      ranks.emplace_back([&, i] {
+        const Gpu gpu(devices[i]);
+        CommunicatorOptions options = options_;
+        options.rank = first + static_cast<std::int32_t>(i);
+        if (making != nullptr) making->begins(options.rank);
+        auto communicator = Communicator::create(options);  // the GPU is that of the current context
+        if (making != nullptr) making->ends(communicator);
+        if (making == nullptr) must(communicator.ok(), communicator.ok() ? "" : to_string(communicator.error()));
+        if (communicator.ok()) body(**communicator, gpu);
+        all_done.arrive_and_wait();  // a rank that leaves is lost to those of its process and GPU
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    contexts.clear();
+    // A rank whose set-up fails when its peers have opened its memory already keeps that, with a warning.
+    const std::string leaks = making == nullptr && !may_keep_memory_ ? small_devices().leaks() : "";
+    must(leaks.empty(), leaks);
+    _exit(0);
+  }
+
+  const std::vector<Devices> processes_;
+  bool may_keep_memory_ = false;
+  const int listening_;
+  std::string root_;
+  CommunicatorOptions options_ = [] {
+    CommunicatorOptions options;
+    options.size = 0;
+    return options;
+  }();
+};
+
+}  // namespace tutti::testing

@@ -1,0 +1,105 @@
+// The device double by kernels without connections: what the library's names do, by the driver's functions alone.
+#include "kernels/device/plain.h"
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "tests/device/unit/evaluate_support.h"
+
+namespace tutti::testing {
+namespace {
+
+using cuda::CUresult;
+
+class DevicePlain : public DeviceDoubleTest {
+ protected:
+  void SetUp() override {
+    DeviceDoubleTest::SetUp();
+    register_device_kernels(fake(), DeviceDoubleOptions::from_environment());
+  }
+};
+
+TEST_F(DevicePlain, TheImageOfEveryBuildHasTheLibrarysKernels) {
+  const auto image = kernels::device_image();
+  ASSERT_GE(image.size(), 4u);
+  EXPECT_EQ(std::memcmp(image.data(), "fake", 4), 0) << "the library's own image was linked";
+  const cuda::Module module = load_module();
+  for (const char* name : {"tutti_evaluate_simple", "tutti_evaluate_ll", "tutti_evaluate_ll128", "tutti_reduce",
+                           "tutti_fill", "tutti_copy", "tutti_empty"})
+    EXPECT_TRUE(module.function(name).ok()) << name;
+  EXPECT_FALSE(module.function("tutti_evaluate").ok());
+}
+
+// More blocks than the device has room for (FAKE_CUDA_BLOCKS): they run one after another.
+TEST_F(DevicePlain, FillAndCopyReachEveryWord) {
+  constexpr std::uint64_t kWords = 64 * 512 + 7;
+  constexpr std::uint64_t kBytes = kWords * 16;
+  const cuda::Module module = load_module();
+  const auto stream = good(cuda::Stream::create(driver()));
+  const auto from = good(cuda::DeviceMemory::allocate(driver(), kBytes));
+  const auto to = good(cuda::DeviceMemory::allocate(driver(), kBytes + 16));
+  constexpr std::uint64_t kPattern = 0x0123456789ABCDEF;
+  const device::FillWork fill{on_device(from.address()), kWords, kPattern};
+  ASSERT_EQ(launch_kernel(driver(), module, "tutti_fill", {64, 512 / (kThinner * kThinner)}, stream.handle(), fill),
+            CUresult::kSuccess);
+  ASSERT_EQ(api().memset_d8_async(to.address(), 0, kBytes + 16, stream.handle()), CUresult::kSuccess);
+  const device::CopyWork copy{on_device(from.address()), on_device(to.address()), kWords};
+  ASSERT_EQ(launch_kernel(driver(), module, "tutti_copy", {3, 96}, stream.handle(), copy), CUresult::kSuccess);
+  std::vector<std::uint64_t> result(kBytes / 8 + 2);
+  download(to.address(), result.data(), kBytes + 16, stream);
+  std::vector<std::uint64_t> expected(kBytes / 8, kPattern);
+  expected.resize(kBytes / 8 + 2);
+  EXPECT_EQ(result, expected);
+}
+
+TEST_F(DevicePlain, ReduceAddsItsSources) {
+  constexpr std::uint64_t kCount = 10'001;
+  constexpr std::uint64_t kBytes = kCount * sizeof(float);
+  const cuda::Module module = load_module();
+  const auto stream = good(cuda::Stream::create(driver()));
+  std::vector<cuda::DeviceMemory> memory;
+  device::PlainWork work{};
+  for (std::uint32_t source = 0; source < 3; ++source) {
+    std::vector<float> values(kCount);
+    std::iota(values.begin(), values.end(), static_cast<float>(source * 1000));
+    memory.push_back(good(cuda::DeviceMemory::allocate(driver(), kBytes)));
+    upload(values.data(), kBytes, memory.back().address(), stream);
+    work.sources[work.source_count++] = on_device(memory.back().address());
+  }
+  for (int destination = 0; destination < 2; ++destination) {
+    memory.push_back(good(cuda::DeviceMemory::allocate(driver(), kBytes)));
+    work.destinations[work.destination_count++] = on_device(memory.back().address());
+  }
+  work.count = kCount;
+  work.rung = device::Rung::kFast;
+  ASSERT_EQ(launch_kernel(driver(), module, "tutti_reduce", {4, 128}, stream.handle(), work), CUresult::kSuccess);
+  std::vector<float> expected(kCount);
+  for (std::uint64_t i = 0; i < kCount; ++i) expected[i] = static_cast<float>(3 * i + 3000);
+  for (std::size_t destination = 3; destination < 5; ++destination) {
+    std::vector<float> result(kCount);
+    download(memory[destination].address(), result.data(), kBytes, stream);
+    EXPECT_EQ(result, expected);
+  }
+}
+
+TEST_F(DevicePlain, BlocksThatEntryCuDoesNotAllowAreRefused) {
+  cuda::CUcontext lent = fake().create_context(0);  // it is lost
+  {
+    const auto scope = good(cuda::ContextScope::enter(driver(), lent));
+    const cuda::Module module = load_module();
+    const auto stream = good(cuda::Stream::create(driver()));
+    const auto fill = [&](unsigned threads) {
+      return launch_kernel(driver(), module, "tutti_fill", {1, threads}, stream.handle(), device::FillWork{});
+    };
+    EXPECT_EQ(fill(544), CUresult::kInvalidValue);
+    EXPECT_EQ(fill(512), CUresult::kSuccess);
+    EXPECT_TRUE(stream.synchronize().ok());
+    EXPECT_EQ(fill(33), CUresult::kSuccess);  // a device would run it, and wrongly
+    EXPECT_FALSE(stream.synchronize().ok());
+  }
+  fake().destroy_context(lent);
+}
+
+}  // namespace
+}  // namespace tutti::testing

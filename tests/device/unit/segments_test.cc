@@ -1,0 +1,455 @@
+// Calls that go in pieces (src/engine/segments.h), over the double of the CUDA driver: the bits of whole calls, copies
+// out before later copies in, failures in the midst of a call, captured calls.
+#include "engine/segments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/device/unit/staged.h"
+
+namespace tutti::test {
+namespace {
+
+using detail::kSegmentBytes;
+using testing::HasSubstr;
+using Kind = CollectiveKind;
+
+constexpr std::chrono::seconds kLong{20};
+constexpr std::size_t kThree = 3 * kSegmentBytes;  // bytes that go in three pieces
+
+// Ranks of one job, the first `with_gpu` of them with a device: their long calls go in pieces. With none, whole.
+Communicators make_mixed(const WorldKind& world, std::int32_t ranks, std::int32_t with_gpu,
+                         std::chrono::milliseconds timeout = kLong) {
+  driver();  // loads it
+  CommunicatorOptions options;
+  options.timeout = timeout;
+  options.transport = world.transport;
+  options.attach = world.attach;
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    options.devices.push_back(rank < with_gpu ? rank % 2 : CommunicatorOptions::kNoDevice);
+  }
+  auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
+  EXPECT_TRUE(made.ok()) << to_string(made.error());
+  return std::move(*made);
+}
+
+bool has_gpu(const Communicator& rank, std::int32_t with_gpu) { return rank.rank() < with_gpu; }
+
+struct Shape {
+  Kind kind;
+  Algorithm algorithm;
+  DataType type;
+  std::size_t count;
+  bool in_place;
+};
+
+// Numbers of many sizes, so that sums are rounded, and differently in another order.
+Bytes numbers(const Shape& shape, std::size_t count, std::uint32_t seed) {
+  std::uint32_t state = seed;
+  Bytes bytes(count * size_of(shape.type));
+  const bool bfloat = shape.type == DataType::kBfloat16;
+  for (std::size_t i = 0; i < bytes.size(); i += bfloat ? 2 : 4) {
+    state = state * 1664525u + 1013904223u;
+    const std::uint32_t bits = (state & 0x80ffffffu) + 0x3e000000u;  // 2^-3 to 2^-1, of both signs
+    for (std::size_t byte = 0; byte < (bfloat ? 2u : 4u); ++byte) {
+      bytes[i + byte] = static_cast<std::byte>(bits >> 8 * (byte + (bfloat ? 2 : 0)));
+    }
+  }
+  return bytes;
+}
+
+// One rank's call on `buffer`: output, then input where it is not in place.
+Status carry_out(Communicator& rank, const Shape& shape, std::byte* buffer, CallOptions options) {
+  options.algorithm = shape.algorithm;
+  return rank.run({.kind = shape.kind,
+                   .input = shape.in_place ? buffer : buffer + shape.count * size_of(shape.type),
+                   .output = buffer,
+                   .count = shape.count,
+                   .type = shape.type,
+                   .root = 1},
+                  options);
+}
+
+// The buffers of all ranks after the call.
+std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::int32_t with_gpu) {
+  std::vector<Bytes> buffers(ranks.size());
+  on_every_rank(ranks, [&](Communicator& rank) {
+    Bytes& buffer = buffers[static_cast<std::size_t>(rank.rank())];
+    buffer = numbers(shape, (shape.in_place ? 1 : 2) * shape.count, static_cast<std::uint32_t>(rank.rank()));
+    if (!has_gpu(rank, with_gpu)) {
+      const Status status = carry_out(rank, shape, buffer.data(), {});
+      EXPECT_TRUE(status.ok()) << to_string(status.error());
+      return;
+    }
+    const Gpu gpu(rank.rank() % 2);
+    const cuda::DeviceMemory memory = gpu.allocate(buffer.size());
+    gpu.put(memory, buffer);
+    const Status status = carry_out(rank, shape, static_cast<std::byte*>(pointer(memory)), on(gpu));
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+    buffer = gpu.get(memory);
+    EXPECT_TRUE(rank.async_status().ok());
+  });
+  return buffers;
+}
+
+// How many pieces the ranks with a GPU staged: each has two callbacks.
+std::size_t pieces_of(Communicators& ranks, const Shape& shape, std::int32_t with_gpu, std::vector<Bytes>& buffers) {
+  const unsigned before = fake().calls("cuLaunchHostFunc");
+  buffers = outcome(ranks, shape, with_gpu);
+  const unsigned callbacks = fake().calls("cuLaunchHostFunc") - before;
+  return callbacks / 2 / static_cast<unsigned>(with_gpu);
+}
+
+struct Way {
+  Kind kind;
+  Algorithm algorithm;
+};
+constexpr Way kCutWays[] = {{Kind::kAllReduce, Algorithm::kTwoShot},
+                            {Kind::kAllReduce, Algorithm::kOneShot},
+                            {Kind::kAllReduce, Algorithm::kRecursiveDoubling},
+                            {Kind::kReduce, Algorithm::kDirect},
+                            {Kind::kReduce, Algorithm::kBinomial},
+                            {Kind::kReduce, Algorithm::kTree},
+                            {Kind::kReduce, Algorithm::kChain},
+                            {Kind::kBroadcast, Algorithm::kDirect},
+                            {Kind::kBroadcast, Algorithm::kBinomial},
+                            {Kind::kBroadcast, Algorithm::kDoubleTree},
+                            {Kind::kBroadcast, Algorithm::kRing},
+                            {Kind::kBroadcast, Algorithm::kChain},
+                            {Kind::kBroadcast, Algorithm::kTree}};
+
+// Every way in one length, type and place; which, `turn` says.
+void expect_bits_of_the_whole(const WorldKind& world, std::int32_t ranks, std::int32_t with_gpu, int turn) {
+  Communicators whole = make_mixed(world, ranks, 0);
+  Communicators mixed = make_mixed(world, ranks, with_gpu);
+  for (const Way& way : kCutWays) {
+    ++turn;
+    const DataType type = turn % 2 == 0 ? DataType::kBfloat16 : DataType::kFloat32;
+    const std::size_t border = 2 * kSegmentBytes / size_of(type);
+    const std::size_t counts[] = {border - 1, border, border * 3 / 2 + 1};
+    const std::size_t pieces[] = {1, 2, 4};
+    const Shape shape{way.kind, way.algorithm, type, counts[turn % 3], turn / 2 % 2 == 0};
+    std::vector<Bytes> buffers;
+    EXPECT_EQ(pieces_of(mixed, shape, with_gpu, buffers), pieces[turn % 3]);
+    EXPECT_TRUE(buffers == outcome(whole, shape, 0))
+        << world.name << " " << to_string(way.kind) << " " << to_string(way.algorithm) << " " << shape.count << " "
+        << to_string(type) << (shape.in_place ? " in place" : "");
+  }
+}
+
+// The turns let every way meet every length, both types and both places.
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverSharedMemory) { expect_bits_of_the_whole(kWorlds[0], 3, 2, 0); }
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverTcp) { expect_bits_of_the_whole(kWorlds[1], 2, 1, 1); }
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverMachines) { expect_bits_of_the_whole(kWorlds[2], 4, 4, 2); }
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeInAttachedMemory) { expect_bits_of_the_whole(kAttachedWorlds[0], 4, 1, 4); }
+
+TEST(PiecesOfCalls, PlansThatAddChunksInOrdersOfTheirOwnStayWhole) {
+  Communicators whole = make_mixed(kWorlds[0], 3, 0);
+  Communicators mixed = make_mixed(kWorlds[0], 3, 1);
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kHalvingDoubling}) {
+    const Shape shape{Kind::kAllReduce, algorithm, DataType::kFloat32, kThree / 4, false};
+    std::vector<Bytes> buffers;
+    EXPECT_EQ(pieces_of(mixed, shape, 1, buffers), 1u) << to_string(algorithm);
+    EXPECT_TRUE(buffers == outcome(whole, shape, 0)) << to_string(algorithm);
+  }
+}
+
+// Rank 0's memory in the tests below, and the sum with rank 1, which has none: 1 + 2.
+constexpr CollectiveCall sum_of_bytes(void* data, std::size_t count) {
+  return {.kind = Kind::kAllReduce, .input = data, .output = data, .count = count, .type = DataType::kUint8};
+}
+
+// Until condition() holds; a test failure where that does not come.
+template <class Condition>
+void await(const char* what, const Condition& condition) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now() - start, kLong) << "in vain: " << what;
+    std::this_thread::yield();
+  }
+}
+
+// The last copy in is held up, and the first pieces are back on the device.
+TEST(PiecesOfCalls, AreCopiedOutBeforeTheLastIsCopiedIn) {
+  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  on_every_rank(ranks, [](Communicator& rank) {
+    if (rank.rank() == 1) {
+      Bytes bytes(kThree, std::byte{2});
+      EXPECT_TRUE(rank.run(sum_of_bytes(bytes.data(), kThree), {}).ok());
+      EXPECT_TRUE(bytes == Bytes(kThree, std::byte{3}));
+      return;
+    }
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(kThree);
+    gpu.put(memory, Bytes(kThree, std::byte{1}));
+    fake().hold_copy("cuMemcpyDtoHAsync", 3);
+    const unsigned in = fake().copies_done("cuMemcpyDtoHAsync");
+    const unsigned out = fake().copies_done("cuMemcpyHtoDAsync");
+    EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    await("two pieces copied out", [&] { return fake().copies_done("cuMemcpyHtoDAsync") == out + 2; });
+    EXPECT_EQ(fake().copies_done("cuMemcpyDtoHAsync"), in + 2);
+    const auto* now = static_cast<const std::byte*>(pointer(memory));  // the double's: looked at without the stream
+    EXPECT_TRUE(std::all_of(now, now + 2 * kSegmentBytes, [](std::byte b) { return b == std::byte{3}; }));
+    EXPECT_EQ(driver().api().stream_query(static_cast<cuda::CUstream>(gpu.stream())), cuda::CUresult::kNotReady);
+    fake().release();
+    EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3}));
+  });
+}
+
+// The first copy out is held up, and all pieces are copied in.
+TEST(PiecesOfCalls, AreCopiedInBeforeTheFirstIsCopiedOut) {
+  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  on_every_rank(ranks, [](Communicator& rank) {
+    if (rank.rank() == 1) {
+      Bytes bytes(kThree, std::byte{2});
+      EXPECT_TRUE(rank.run(sum_of_bytes(bytes.data(), kThree), {}).ok());
+      return;
+    }
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(kThree);
+    gpu.put(memory, Bytes(kThree, std::byte{1}));
+    fake().hold_copy("cuMemcpyHtoDAsync", 1);
+    const unsigned in = fake().copies_done("cuMemcpyDtoHAsync");
+    const unsigned out = fake().copies_done("cuMemcpyHtoDAsync");
+    EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    await("all pieces copied in", [&] { return fake().copies_done("cuMemcpyDtoHAsync") == in + 3; });
+    EXPECT_EQ(fake().copies_done("cuMemcpyHtoDAsync"), out);
+    fake().release();
+    EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3}));
+  });
+}
+
+// Whatever the stream does before and after the call, the last copy out being held up.
+TEST(PiecesOfCalls, KeepTheOrderOfTheStream) {
+  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  on_every_rank(ranks, [](Communicator& rank) {
+    Bytes bytes(kThree, std::byte{2});
+    if (rank.rank() == 1) {
+      for (int call = 0; call < 2; ++call) EXPECT_TRUE(rank.run(sum_of_bytes(bytes.data(), kThree), {}).ok());
+      return;
+    }
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(kThree);
+    const cuda::DeviceMemory later = gpu.allocate(kThree);
+    auto* stream = static_cast<cuda::CUstream>(gpu.stream());
+    ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 1, kThree, stream), cuda::CUresult::kSuccess);
+    fake().hold_copy("cuMemcpyHtoDAsync", 6);
+    for (int call = 0; call < 2; ++call) {
+      ASSERT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    }
+    ASSERT_EQ(driver().api().memcpy_dtod_async(later.address(), memory.address(), kThree, stream),
+              cuda::CUresult::kSuccess);
+    ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 9, kThree, stream), cuda::CUresult::kSuccess);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // to do wrong in
+    EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady);
+    fake().release();
+    EXPECT_TRUE(gpu.get(later) == Bytes(kThree, std::byte{6}));  // (1 + 2) + (2 + 1)
+    EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{9}));
+  });
+}
+
+TEST(PiecesOfCalls, AWorkAndAGroupWaitForAllOfThem) {
+  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const std::optional<Gpu> gpu = rank.rank() == 0 ? std::optional<Gpu>(std::in_place, 0) : std::nullopt;
+    Bytes host(2 * kThree, std::byte{2});
+    const std::optional<cuda::DeviceMemory> memory = gpu ? std::optional(gpu->allocate(2 * kThree)) : std::nullopt;
+    if (gpu) gpu->put(*memory, Bytes(2 * kThree, std::byte{1}));
+    auto* data = memory ? static_cast<std::byte*>(pointer(*memory)) : host.data();
+    const CallOptions options = gpu ? on(*gpu) : CallOptions();
+    const auto holds = [&](std::size_t from, int value) {
+      const std::byte wanted{static_cast<unsigned char>(value)};
+      return std::all_of(data + from, data + from + kThree, [=](std::byte b) { return b == wanted; });
+    };
+    auto work = rank.start(sum_of_bytes(data, kThree), options);
+    ASSERT_TRUE(work.ok()) << to_string(work.error());
+    ASSERT_TRUE(work->wait().ok());
+    EXPECT_TRUE(holds(0, 3));
+    Group group;  // two alike, which must not be mingled
+    ASSERT_TRUE(group.add(rank, sum_of_bytes(data, kThree), options).ok());
+    ASSERT_TRUE(group.add(rank, sum_of_bytes(data + kThree, kThree), options).ok());
+    auto both = group.start();
+    ASSERT_TRUE(both.ok()) << to_string(both.error());
+    ASSERT_TRUE(both->wait().ok());
+    EXPECT_TRUE(holds(0, 6));
+    EXPECT_TRUE(holds(kThree, 3));
+  });
+}
+
+// Rank 1 comes when rank 0 has given the call up: all pieces fail at once, and the ranks are in step afterwards.
+TEST(PiecesOfCalls, FailTogetherAndLeaveTheRanksInStep) {
+  for (const WorldKind& world : {kWorlds[0], kWorlds[1]}) {
+    Communicators ranks = make_mixed(world, 2, 1, std::chrono::milliseconds(300));
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(kThree);
+    // Opens connections, so that failures travel.
+    on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(sum_is_right(rank, 10)); });
+    gpu.put(memory, Bytes(kThree, std::byte{1}));
+    fake().hold_copy("cuMemcpyDtoHAsync", 2);  // the second piece is not there yet
+    ASSERT_TRUE(ranks[0]->run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    Status first;
+    await("rank 0's failure", [&] { return !(first = ranks[0]->async_status()).ok(); });
+    EXPECT_EQ(first.error().code, ErrorCode::kTimeout);
+    EXPECT_THAT(first.error().message, HasSubstr("not entered by rank 1"));
+    Bytes bytes(kThree, std::byte{2});
+    CallOptions patient;
+    patient.timeout = 3 * kLong;  // if it waited for the second piece, that would be for so long
+    const auto start = std::chrono::steady_clock::now();
+    const Status second = ranks[1]->run(sum_of_bytes(bytes.data(), kThree), patient);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kLong) << world.name;
+    fake().release();
+    gpu.synchronize();
+    EXPECT_TRUE(ranks[0]->async_status().ok()) << "told once";
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().code, ErrorCode::kTimeout);
+    EXPECT_THAT(second.error().message, HasSubstr("rank 0 gave it up")) << world.name;
+    std::fill(bytes.begin(), bytes.end(), std::byte{2});
+    gpu.put(memory, Bytes(kThree, std::byte{1}));
+    on_every_rank(ranks, [&](Communicator& rank) {
+      void* data = rank.rank() == 0 ? pointer(memory) : bytes.data();
+      const Status third = rank.run(sum_of_bytes(data, kThree), rank.rank() == 0 ? on(gpu) : CallOptions());
+      EXPECT_TRUE(third.ok()) << world.name << ": " << to_string(third.error());
+    });
+    EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3})) << world.name;
+    EXPECT_TRUE(ranks[0]->async_status().ok());
+  }
+}
+
+TEST(PiecesOfCalls, RanksThatDisagreeOnALongCallAreToldThatTheyAreOutOfStep) {
+  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const bool device = rank.rank() == 0;
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(kThree);
+    Bytes bytes(kThree);
+    void* data = device ? pointer(memory) : bytes.data();
+    const CallOptions options = device ? on(gpu) : CallOptions();
+    Status status = rank.run(sum_of_bytes(data, device ? kThree : 100), options);
+    if (device) {
+      gpu.synchronize();
+      status = rank.async_status();
+    }
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    EXPECT_THAT(status.error().message, HasSubstr("make a new communicator"));
+    EXPECT_FALSE(rank.run(sum_of_bytes(data, 8), options).ok());
+  });
+}
+
+// The driver refuses something of the second piece: its peer hears of it, the stream goes on, nothing stays behind.
+TEST(PiecesOfCalls, FailuresOfTheDriverInTheMidst) {
+  const auto pinned = [] {  // pieces of memory
+    const std::string leaks = fake().leaks();
+    std::size_t found = 0;
+    for (std::size_t at = leaks.find("registered host memory"); at != std::string::npos; ++found) {
+      at = leaks.find("registered host memory", at + 1);
+    }
+    return found;
+  };
+  const std::size_t before = pinned();
+  struct Fault {
+    const char* function;
+    unsigned nth;
+  };
+  for (const auto& [function, nth] :
+       {Fault{"cuMemcpyDtoHAsync", 2}, Fault{"cuMemcpyHtoDAsync", 2}, Fault{"cuStreamWaitValue32", 2},
+        Fault{"cuStreamWaitEvent", 2}, Fault{"cuEventRecord", 3}, Fault{"cuLaunchHostFunc", 3}}) {
+    Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+    on_every_rank(ranks, [function = function, nth = nth](Communicator& rank) {
+      Bytes bytes(kThree);
+      if (rank.rank() == 1) {
+        const Status status = rank.run(sum_of_bytes(bytes.data(), kThree), {});
+        ASSERT_FALSE(status.ok());
+        // That rank 0 aborted, or gave this call up: whichever it saw first; not that it was late.
+        EXPECT_NE(status.error().code, ErrorCode::kTimeout) << function;
+        EXPECT_THAT(status.error().message, HasSubstr(": rank 0 ")) << function;
+        return;
+      }
+      const Gpu gpu(0);
+      const cuda::DeviceMemory memory = gpu.allocate(kThree);
+      gpu.synchronize();
+      fake().fail(function, nth, cuda::CUresult::kOutOfMemory);
+      const Status status = rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu));
+      fake().forget_faults();
+      ASSERT_FALSE(status.ok()) << function;
+      EXPECT_THAT(status.error().message, HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")) << function;
+      gpu.synchronize();
+    });
+  }
+  EXPECT_EQ(pinned(), before) << fake().leaks();  // what graphs of other tests may use is never given back
+}
+
+// A kernel of the caller's fails before the second call: the pieces of the first stand, the peer is told.
+TEST(PiecesOfCalls, ALostContextIsTold) {
+  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  on_every_rank(ranks, [](Communicator& rank) {
+    Bytes bytes(kThree, std::byte{2});
+    if (rank.rank() == 1) {
+      EXPECT_TRUE(rank.run(sum_of_bytes(bytes.data(), kThree), {}).ok());
+      const Status status = rank.run(sum_of_bytes(bytes.data(), kThree), {});
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().rank, 0) << to_string(status.error());
+      return;
+    }
+    const cuda::CUcontext own = fake().create_context(0);
+    {
+      const Gpu gpu(0, own);
+      const cuda::DeviceMemory memory = gpu.allocate(kThree);
+      gpu.put(memory, Bytes(kThree, std::byte{1}));
+      EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+      EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3}));
+      fake().register_kernel({"fails", {}, [](const auto&) { return cuda::CUresult::kIllegalAddress; }});
+      const auto module = *cuda::Module::load(driver(), "fake image");
+      ASSERT_EQ(driver().api().launch_kernel(*module.function("fails"), 1, 1, 1, 32, 1, 1, 0,
+                                             static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
+                cuda::CUresult::kSuccess);
+      Status told = rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu));  // where it knows already, it says so
+      if (told.ok()) await("the loss", [&] { return !(told = rank.async_status()).ok(); });
+      EXPECT_FALSE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    }
+    fake().destroy_context(own);
+  });
+}
+
+// In each replay the pieces go one after another, beside a rank whose calls are not captured; and so do later calls.
+TEST(PiecesOfCalls, CanBeCaptured) {
+  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  on_every_rank(ranks, [](Communicator& rank) {
+    Bytes bytes(kThree, std::byte{2});
+    if (rank.rank() == 1) {
+      for (int call = 0; call < 4; ++call) EXPECT_TRUE(rank.run(sum_of_bytes(bytes.data(), kThree), {}).ok());
+      EXPECT_TRUE(bytes == Bytes(kThree, std::byte{24}));  // 3, 6, 12, 24
+      return;
+    }
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(kThree);
+    gpu.put(memory, Bytes(kThree, std::byte{1}));
+    const cuda::DriverApi& api = driver().api();
+    auto* stream = static_cast<cuda::CUstream>(gpu.stream());
+    ASSERT_EQ(api.stream_begin_capture(stream, cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
+    EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    cuda::CUgraph graph = nullptr;
+    cuda::CUgraphExec executable = nullptr;
+    ASSERT_EQ(api.stream_end_capture(stream, &graph), cuda::CUresult::kSuccess);
+    ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
+    for (int replay = 0; replay < 3; ++replay)
+      ASSERT_EQ(api.graph_launch(executable, stream), cuda::CUresult::kSuccess);
+    EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{24}));
+    EXPECT_TRUE(rank.async_status().ok());
+    EXPECT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
+    EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

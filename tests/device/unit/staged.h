@@ -1,0 +1,79 @@
+// What the tests of calls on device memory share, over the double: ranks' GPUs, with a stream each.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "communicator/support.h"
+#include "cuda/driver.h"
+#include "cuda/resources.h"
+#include "tests/device/fake_driver/control.h"
+#include "tutti/tutti.h"
+
+namespace tutti::test {
+
+using Bytes = std::vector<std::byte>;
+
+inline const cuda::Driver& driver() {
+  static const cuda::Driver* opened = [] {
+    auto result = cuda::Driver::open();
+    EXPECT_TRUE(result.ok()) << to_string(result.error());
+    return *result;
+  }();
+  return *opened;
+}
+
+inline const cuda::fake::Control& fake() {
+  const cuda::fake::Control* control = cuda::fake::control();
+  EXPECT_NE(control, nullptr) << "this is no double of the driver";
+  return *control;
+}
+
+// One rank's GPU, with a stream.
+class Gpu {
+ public:
+  explicit Gpu(int device)
+      : context_(*cuda::PrimaryContext::retain(driver(), device)),
+        scope_(*cuda::ContextScope::enter(driver(), context_.context())),
+        stream_(*cuda::Stream::create(driver())) {}
+  // In a context of its own, which the test ends.
+  Gpu(int device, cuda::CUcontext own)
+      : context_(*cuda::PrimaryContext::retain(driver(), device)),
+        scope_(*cuda::ContextScope::enter(driver(), own)),
+        stream_(*cuda::Stream::create(driver())) {}
+
+  void* stream() const { return stream_.handle(); }
+  void synchronize() const { EXPECT_TRUE(stream_.synchronize().ok()); }
+  cuda::DeviceMemory allocate(std::size_t bytes) const { return *cuda::DeviceMemory::allocate(driver(), bytes); }
+  void put(const cuda::DeviceMemory& to, const Bytes& bytes) const {
+    EXPECT_EQ(driver().api().memcpy_htod_async(to.address(), bytes.data(), bytes.size(), stream_.handle()),
+              cuda::CUresult::kSuccess);
+    synchronize();
+  }
+  Bytes get(const cuda::DeviceMemory& from) const {
+    Bytes bytes(from.bytes());
+    EXPECT_EQ(driver().api().memcpy_dtoh_async(bytes.data(), from.address(), bytes.size(), stream_.handle()),
+              cuda::CUresult::kSuccess);
+    synchronize();
+    return bytes;
+  }
+
+ private:
+  cuda::PrimaryContext context_;
+  cuda::ContextScope scope_;
+  cuda::Stream stream_;
+};
+
+inline void* pointer(const cuda::DeviceMemory& memory) { return reinterpret_cast<void*>(memory.address()); }
+
+inline CallOptions on(const Gpu& gpu) {
+  CallOptions options;
+  options.stream = gpu.stream();
+  return options;
+}
+
+}  // namespace tutti::test

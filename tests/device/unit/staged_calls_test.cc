@@ -1,0 +1,350 @@
+// Calls on device memory that the host carries out, over the double of the CUDA driver: same bits as on host memory, in
+// the order of the caller's streams, with ranks that have no device, and told plainly when something is wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/device/unit/staged.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+using Kind = CollectiveKind;
+
+Bytes random_bits(std::size_t bytes, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes bits(bytes);
+  for (std::byte& byte : bits) byte = static_cast<std::byte>(random());
+  return bits;
+}
+
+struct Shape {
+  Kind kind;
+  std::size_t count;
+  DataType type;
+  ReduceOp op;
+  bool in_place;
+};
+
+// One rank's part of a call on `buffer`, of all blocks, and its outcome there. Not in place, the input stands behind.
+void carry_out(Communicator& rank, const Shape& shape, std::byte* buffer, const CallOptions& options) {
+  const auto ranks = static_cast<std::size_t>(rank.size());
+  const auto number = static_cast<std::size_t>(rank.rank());
+  const std::size_t block = shape.count * size_of(shape.type);
+  const bool many_in = shape.kind == Kind::kReduceScatter || shape.kind == Kind::kAllToAll;
+  const bool many_out = shape.kind == Kind::kAllGather || shape.kind == Kind::kAllToAll || shape.kind == Kind::kGather;
+  std::byte* input = buffer + ranks * block;
+  std::byte* output = buffer;
+  const bool in_place_here =
+      shape.in_place && (shape.kind != Kind::kGather || rank.rank() == 1);  // elsewhere there is no form of it
+  if (in_place_here) {
+    input = buffer + (many_out && !many_in ? number * block : 0);
+    output = buffer + (many_in && !many_out ? number * block : 0);
+  }
+  const CollectiveCall call{.kind = shape.kind,
+                            .input = input,
+                            .output = output,
+                            .count = shape.count,
+                            .type = shape.type,
+                            .op = shape.op,
+                            .root = 1};
+  const Status status = rank.run(call, options);
+  EXPECT_TRUE(status.ok()) << to_string(status.error());
+}
+
+// The buffers of all ranks after the call; the first `with_gpu` ranks have theirs on a device.
+std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::size_t with_gpu) {
+  std::vector<Bytes> buffers(ranks.size());
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const auto number = static_cast<std::size_t>(rank.rank());
+    const std::size_t bytes = 2 * ranks.size() * shape.count * size_of(shape.type);
+    buffers[number] = random_bits(bytes, static_cast<std::uint32_t>(number));
+    if (number >= with_gpu) return carry_out(rank, shape, buffers[number].data(), {});
+    const Gpu gpu(rank.rank() % 2);  // several ranks a device
+    const cuda::DeviceMemory memory = gpu.allocate(bytes);
+    gpu.put(memory, buffers[number]);
+    carry_out(rank, shape, static_cast<std::byte*>(pointer(memory)), on(gpu));
+    buffers[number] = gpu.get(memory);
+    EXPECT_TRUE(rank.async_status().ok());
+  });
+  return buffers;
+}
+
+constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kBroadcast, Kind::kReduce, Kind::kAllGather,
+                           Kind::kReduceScatter, Kind::kAllToAll,  Kind::kGather, Kind::kScatter};
+
+TEST(StagedCalls, GiveTheBitsOfTheHost) {
+  for (const WorldKind& world : kWorlds) {
+    Communicators host = make_world(world, 4);
+    Communicators device = make_world(world, 4);
+    for (const Kind kind : kKinds) {
+      for (const std::size_t count : {std::size_t{1}, std::size_t{777}, std::size_t{40'000}}) {
+        if (count == 1 && world.nodes > 1) continue;
+        for (const bool in_place : {false, true}) {
+          if (kind == Kind::kScatter && in_place) continue;  // only the root has a form of it
+          const Shape shape{kind, count, count == 777 ? DataType::kBfloat16 : DataType::kInt32, ReduceOp::kSum,
+                            in_place};
+          EXPECT_EQ(outcome(device, shape, 4), outcome(host, shape, 0))
+              << world.name << " " << to_string(kind) << " " << count << (in_place ? " in place" : "");
+        }
+      }
+    }
+  }
+}
+
+TEST(StagedCalls, RanksWithAndWithoutADeviceMeet) {
+  Communicators host = make_ranks(3);
+  Communicators mixed = make_ranks(3);
+  for (const Kind kind : kKinds) {
+    const Shape shape{kind, 5000, DataType::kFloat16, ReduceOp::kMax, false};
+    EXPECT_EQ(outcome(mixed, shape, 2), outcome(host, shape, 0)) << to_string(kind);
+  }
+}
+
+// The caller's stream is held up by a word in pinned memory.
+TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(0);
+    auto word = *cuda::PinnedMemory::allocate(driver(), 64);
+    auto* held = new (word.bytes().data()) std::atomic<std::uint32_t>(0);
+    const cuda::DeviceMemory memory = gpu.allocate(1024);
+    const cuda::DeviceMemory later = gpu.allocate(1024);
+    auto* stream = static_cast<cuda::CUstream>(gpu.stream());
+    ASSERT_EQ(driver().api().stream_wait_value32(stream, word.device_address(), 1, cuda::kWaitEqual),
+              cuda::CUresult::kSuccess);
+    // What the stream writes before the call is what the call takes; what it copies after it is what the call gave.
+    ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 3, 1024, stream), cuda::CUresult::kSuccess);
+    for (int call = 0; call < 3; ++call) {
+      ASSERT_TRUE(
+          rank.all_reduce(pointer(memory), pointer(memory), 1024, DataType::kInt8, ReduceOp::kSum, on(gpu)).ok());
+    }
+    ASSERT_EQ(driver().api().memcpy_dtod_async(later.address(), memory.address(), 1024, stream),
+              cuda::CUresult::kSuccess);
+    ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 9, 1024, stream), cuda::CUresult::kSuccess);
+    EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady) << "it did not wait for the stream";
+    held->store(1);
+    EXPECT_EQ(gpu.get(later), Bytes(1024, std::byte{24}));
+    EXPECT_EQ(gpu.get(memory), Bytes(1024, std::byte{9}));
+  });
+}
+
+TEST(StagedCalls, AWorkWaitsForTheStream) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(4 << 20);
+    gpu.put(memory, Bytes(4 << 20, std::byte{1}));
+    auto work = rank.start({.kind = Kind::kAllReduce,
+                            .input = pointer(memory),
+                            .output = pointer(memory),
+                            .count = 4 << 20,
+                            .type = DataType::kUint8},
+                           on(gpu));
+    ASSERT_TRUE(work.ok()) << to_string(work.error());
+    ASSERT_TRUE(work->wait().ok());
+    // The double's device memory is the process's: looked at without the stream.
+    const auto* results = static_cast<const std::byte*>(pointer(memory));
+    EXPECT_TRUE(std::all_of(results, results + (4 << 20), [](std::byte b) { return b == std::byte{2}; }));
+  });
+}
+
+// All ranks by one thread: nothing may wait for what that thread has yet to do.
+TEST(StagedCalls, OneThreadServesAllRanks) {
+  Communicators ranks = make_ranks(4);
+  const Gpu gpu(0);
+  std::vector<cuda::DeviceMemory> memories;
+  for (int round = 0; round < 20; ++round) {
+    for (auto& rank : ranks) {
+      memories.push_back(gpu.allocate(4096));
+      auto stream = *cuda::Stream::create(driver());
+      gpu.put(memories.back(), Bytes(4096, static_cast<std::byte>(rank->rank() + 1)));
+    }
+  }
+  std::vector<cuda::Stream> streams;
+  for (std::size_t i = 0; i < ranks.size(); ++i) streams.push_back(*cuda::Stream::create(driver()));
+  for (std::size_t i = 0; i < memories.size(); ++i) {
+    CallOptions options;
+    options.stream = streams[i % 4].handle();
+    void* data = pointer(memories[i]);
+    ASSERT_TRUE(ranks[i % 4]->all_reduce(data, data, 4096, DataType::kUint8, ReduceOp::kSum, options).ok());
+  }
+  for (const cuda::Stream& stream : streams) ASSERT_TRUE(stream.synchronize().ok());
+  for (const cuda::DeviceMemory& memory : memories) EXPECT_EQ(gpu.get(memory), Bytes(4096, std::byte{10}));
+}
+
+TEST(StagedCalls, SendsReceivesAndUnequalBlocks) {
+  constexpr std::size_t kRanks = 3;
+  Communicators ranks = make_ranks(kRanks);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(rank.rank() % 2);
+    const auto me = static_cast<std::size_t>(rank.rank());
+    const cuda::DeviceMemory from = gpu.allocate(6000);
+    const cuda::DeviceMemory to = gpu.allocate(6000);
+    gpu.put(from, Bytes(6000, static_cast<std::byte>(me + 1)));
+    gpu.put(to, Bytes(6000, std::byte{0}));
+    Group group;
+    const auto next = static_cast<std::int32_t>((me + 1) % kRanks);
+    const auto before = static_cast<std::int32_t>((me + kRanks - 1) % kRanks);
+    ASSERT_TRUE(group.send(rank, pointer(from), 5000, DataType::kUint8, next, on(gpu)).ok());
+    ASSERT_TRUE(group.receive(rank, pointer(to), 5000, DataType::kUint8, before, on(gpu)).ok());
+    ASSERT_TRUE(group.run().ok());
+    Bytes expected(6000, std::byte{0});
+    std::fill_n(expected.begin(), 5000, static_cast<std::byte>(before + 1));
+    EXPECT_EQ(gpu.get(to), expected);
+    // Rank r sends r + 1 elements to each, with gaps at the receiver.
+    const std::vector<std::size_t> out(kRanks, me + 1);
+    const std::array<std::size_t, kRanks> in = {1, 2, 3};
+    const std::array<std::size_t, kRanks> places = {0, 10, 20};
+    gpu.put(to, Bytes(6000, std::byte{0}));
+    ASSERT_TRUE(rank.all_to_all_v(pointer(from), {.counts = out}, pointer(to), {.counts = in, .displacements = places},
+                                  DataType::kUint8, on(gpu))
+                    .ok());
+    Bytes gathered = gpu.get(to);
+    Bytes wanted(6000, std::byte{0});
+    for (std::size_t r = 0; r < kRanks; ++r)
+      std::fill_n(wanted.begin() + 10 * static_cast<int>(r), r + 1, static_cast<std::byte>(r + 1));
+    EXPECT_EQ(gathered, wanted);
+    const Status alone = rank.send(pointer(from), 1, DataType::kUint8, next, on(gpu));
+    ASSERT_TRUE(alone.ok()) << to_string(alone.error());
+    ASSERT_TRUE(rank.receive(pointer(to), 1, DataType::kUint8, before, on(gpu)).ok());
+    gpu.synchronize();
+    EXPECT_TRUE(rank.async_status().ok());
+  });
+}
+
+// A send in one stream that is held up, and a later one to the same peer in another: they keep their order.
+TEST(StagedCalls, TransfersOfSeveralStreamsKeepTheirOrder) {
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory first = gpu.allocate(256);
+    const cuda::DeviceMemory second = gpu.allocate(256);
+    auto other = *cuda::Stream::create(driver());
+    CallOptions by_other;
+    by_other.stream = other.handle();
+    if (rank.rank() == 1) {
+      ASSERT_TRUE(rank.receive(pointer(first), 256, DataType::kUint8, 0, on(gpu)).ok());
+      ASSERT_TRUE(rank.receive(pointer(second), 256, DataType::kUint8, 0, by_other).ok());
+      ASSERT_TRUE(other.synchronize().ok());
+      EXPECT_EQ(gpu.get(first), Bytes(256, std::byte{1}));
+      EXPECT_EQ(gpu.get(second), Bytes(256, std::byte{2}));
+      return;
+    }
+    gpu.put(first, Bytes(256, std::byte{1}));
+    gpu.put(second, Bytes(256, std::byte{2}));
+    auto word = *cuda::PinnedMemory::allocate(driver(), 64);
+    auto* held = new (word.bytes().data()) std::atomic<std::uint32_t>(0);
+    ASSERT_EQ(driver().api().stream_wait_value32(static_cast<cuda::CUstream>(gpu.stream()), word.device_address(), 1,
+                                                 cuda::kWaitEqual),
+              cuda::CUresult::kSuccess);
+    ASSERT_TRUE(rank.send(pointer(first), 256, DataType::kUint8, 1, on(gpu)).ok());
+    ASSERT_TRUE(rank.send(pointer(second), 256, DataType::kUint8, 1, by_other).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    held->store(1);
+    gpu.synchronize();
+    ASSERT_TRUE(other.synchronize().ok());
+  });
+}
+
+TEST(StagedCalls, BadArgumentsAreNamed) {
+  Communicators ranks = make_ranks(1);
+  Communicator& rank = *ranks[0];
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(64);
+  float host[16] = {};
+  const auto reduce = [&](const void* input, void* output, const CallOptions& options) {
+    const Status status = rank.all_reduce(input, output, 16, DataType::kFloat32, ReduceOp::kSum, options);
+    EXPECT_FALSE(status.ok());
+    return status.ok() ? std::string() : status.error().message;
+  };
+  EXPECT_THAT(reduce(pointer(memory), host, on(gpu)), HasSubstr("input is memory of GPU 0, but output is host memory"));
+  EXPECT_THAT(reduce(host, pointer(memory), on(gpu)), HasSubstr("input is host memory, but output is memory of GPU 0"));
+  {
+    const Gpu other(1);
+    const cuda::DeviceMemory elsewhere = other.allocate(64);
+    EXPECT_THAT(reduce(pointer(memory), pointer(elsewhere), on(gpu)), HasSubstr("output is memory of GPU 1"));
+    EXPECT_THAT(reduce(pointer(memory), pointer(memory), on(other)), HasSubstr("another context"));
+  }
+}
+
+TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
+  Communicators ranks = make_ranks(2, std::chrono::seconds(2));
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(4096);
+    const std::size_t count = rank.rank() == 0 ? 100 : 200;  // the ranks disagree
+    ASSERT_TRUE(
+        rank.all_reduce(pointer(memory), pointer(memory), count, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
+    gpu.synchronize();
+    const Status status = rank.async_status();
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
+    EXPECT_TRUE(rank.async_status().ok()) << "told once";
+  });
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(4096);
+  ASSERT_TRUE(
+      ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
+  gpu.synchronize();
+  const Status status = ranks[0]->async_status();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+  EXPECT_THAT(status.error().message, HasSubstr("not entered by rank 1"));
+}
+
+TEST(StagedCalls, TheEndOfACommunicatorLetsItsStreamsGoOn) {
+  Communicators ranks = make_ranks(2, std::chrono::seconds(20));
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(4096);
+  for (int call = 0; call < 3; ++call) {
+    ASSERT_TRUE(
+        ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  ranks[0].reset();
+  gpu.synchronize();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+// Every function of the driver that a call uses fails once; the next call works, and nothing stays behind.
+TEST(StagedCalls, FailuresOfTheDriverAreToldAndLeaveNothingBehind) {
+  Communicators ranks = make_ranks(1);
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(4096);
+  const auto reduce = [&] {
+    return ranks[0]->all_reduce(pointer(memory), pointer(memory), 1024, DataType::kInt32, ReduceOp::kSum, on(gpu));
+  };
+  for (const char* function :
+       {"cuMemHostRegister", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuLaunchHostFunc", "cuStreamWaitValue32",
+        "cuStreamGetCtx", "cuPointerGetAttributes", "cuEventCreate", "cuEventRecord"}) {
+    ranks = make_ranks(1);  // its first call pins memory
+    fake().fail(function, 1, cuda::CUresult::kOutOfMemory);
+    const Status failed = reduce();
+    fake().forget_faults();
+    EXPECT_FALSE(failed.ok()) << function;
+    gpu.synchronize();
+    const Status good = reduce();
+    EXPECT_TRUE(good.ok()) << function << ": " << to_string(good.error());
+    gpu.synchronize();
+  }
+  ranks.clear();
+  EXPECT_EQ(fake().leaks().find("registered host memory"), std::string::npos) << fake().leaks();
+}
+
+}  // namespace
+}  // namespace tutti::test
