@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/call_tag.h"
+#include "base/carrier.h"
 #include "base/wait.h"
 #include "transports/memory_loss.h"
 #include "tutti/result.h"
@@ -44,8 +45,6 @@ struct WindowRef {
 
   bool operator==(const WindowRef&) const = default;
 };
-
-enum class Carrier : std::uint8_t { kSlot = 0, kPublished = 1, kDelivered = 2, kReplied = 3 };
 
 // A received message until its release.
 struct Message {

@@ -43,12 +43,11 @@ struct alignas(kLineBytes) Mailbox {
 };
 static_assert(sizeof(Mailbox) == kLineBytes);
 
-enum class Carrier : std::uint32_t { kSlot = 0, kPublished = 1, kDelivered = 2 };
-
 struct alignas(16) Envelope {
   std::uint64_t bytes = 0;
   std::uint32_t digest = 0;  // of the call's tag
   Carrier carrier = Carrier::kSlot;
+  std::uint8_t unused_bytes[3] = {};
   std::uint32_t window = kNoWindow;  // of kPublished: index into the receiver's Link::windows
   std::uint32_t unused = 0;
   std::uint64_t offset = 0;

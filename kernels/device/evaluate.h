@@ -325,12 +325,12 @@ class Evaluator {
     const Route route = route_of(entry);
     const bool input = step_->source == Space::kInput;
     const std::uint32_t own_window = input ? call_.input_window : call_.output_window;
-    if (route.carry == Carry::kPublish && shares(link, own_window) && may_publish()) {
+    if (route.carrier == Carrier::kPublished && shares(link, own_window) && may_publish()) {
       const std::uint64_t start = input ? call_.input_offset : call_.output_offset;
       return {Carrier::kPublished, start + (range(step_->source, step_->source_chunk).offset << element_log2()),
               own_window, 0};
     }
-    if (route.unpublished == Carry::kPush && offered(link)) {
+    if (route.unpublished == Carrier::kDelivered && offered(link)) {
       const std::uint64_t window = port::load_relaxed(&link.own->offer_window);
       const std::uint64_t offset = port::load_relaxed(&link.own->offer_offset);
       const std::uint64_t base = link.windows[window];
@@ -466,7 +466,7 @@ class Evaluator {
     }
     if constexpr (kSimple) {
       const Way& way = shared_.ways[entry];
-      Envelope envelope{bytes, call_.digest, way.carrier, way.window, 0, way.bytes_offset};
+      Envelope envelope{bytes, call_.digest, way.carrier, {}, way.window, 0, way.bytes_offset};
       Word16 words[2];
       __builtin_memcpy(words, &envelope, sizeof(words));
       Envelope* to = link.envelopes + ((link.number - 1) & link.slot_mask);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/carrier.h"
 #include "tutti/types.h"
 
 #if defined(__CUDACC__)
@@ -57,14 +58,11 @@ constexpr std::uint64_t payload_bytes(Protocol protocol, std::uint64_t slot_byte
   return bytes / kChunkUnitBytes * kChunkUnitBytes;
 }
 
-// How a message may travel, as plan/windows.h has it.
-enum class Carry : std::uint8_t { kSlot = 0, kPublish = 1, kPush = 2 };
-
 // One entry of a step's list. Of a receive, only `port` counts.
 struct Route {
   std::uint16_t port = 0;  // of the channel
-  Carry carry = Carry::kSlot;
-  Carry unpublished = Carry::kSlot;
+  Carrier carrier = Carrier::kSlot;
+  Carrier unpublished = Carrier::kSlot;
   std::uint32_t peer_chunk = 0;  // of kPush: the chunk of the peer's output
 };
 static_assert(sizeof(Route) == 8 && alignof(Route) == 4);

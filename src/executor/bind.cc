@@ -95,7 +95,7 @@ Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_
   for (const WindowSend& send : window_sends(generator, rank, plan->program)) {
     const Step& step = plan->program.channels[send.channel].steps[send.step];
     plan->channels[send.channel].rules[step.list_begin + step.receive_count + send.send_index] = {
-        .carry = send.carry, .unpublished = send.unpublished, .peer_sink = send.peer_sink};
+        .carrier = send.carrier, .unpublished = send.unpublished, .peer_sink = send.peer_sink};
   }
   for (const SlotReply& reply : slot_replies(generator, rank, plan->program, transport.slots())) {
     const Channel& channel = plan->program.channels[reply.channel];

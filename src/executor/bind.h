@@ -31,8 +31,8 @@ inline constexpr std::uint16_t kNoPort = 0xffff;
 
 // How one send may leave, by the rules of plan/windows.h and plan/replies.h.
 struct SendRule {
-  Carry carry = Carry::kSlot;
-  Carry unpublished = Carry::kSlot;
+  Carrier carrier = Carrier::kSlot;
+  Carrier unpublished = Carrier::kSlot;
   Slice peer_sink;
   std::uint16_t answers = kNoPort;  // the port whose message the value may be stored over
 };

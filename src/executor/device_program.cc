@@ -56,15 +56,6 @@ Status check_bounds(const PlanShape& shape, const RankPlan& plan) {
 
 device::Blocks packed(const Blocks& blocks) { return {.count = blocks.count, .first = blocks.first}; }
 
-device::Carry packed(Carry carry) {
-  switch (carry) {
-    case Carry::kSlot: return device::Carry::kSlot;
-    case Carry::kPublish: return device::Carry::kPublish;
-    case Carry::kPush: return device::Carry::kPush;
-  }
-  return device::Carry::kSlot;
-}
-
 // The arrays of one program while it grows.
 struct Arrays {
   std::vector<device::PackedChannel> channels;
@@ -170,8 +161,8 @@ Result<DeviceProgram> pack_program(const Generator& generator, std::uint32_t ran
     const device::PackedChannel& channel = arrays.channels[send.channel];
     const Step& step = plan.channels[send.channel].steps[send.step];
     device::Route& route = arrays.routes[channel.first_route + step.list_begin + step.receive_count + send.send_index];
-    route.carry = packed(send.carry);
-    route.unpublished = packed(send.unpublished);
+    route.carrier = send.carrier;
+    route.unpublished = send.unpublished;
     route.peer_chunk = send.peer_sink.chunk;
   }
   return join({.rank = rank,

@@ -181,10 +181,10 @@ bool PlanExecution::agrees_with(std::uint32_t peer) {
 
 PlanExecution::Way PlanExecution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step,
                                               std::uint64_t tile, const Value& value) const {
-  if (rule.carry == Carry::kPublish && value.may_publish && window(step.source, tile).window != 0) {
+  if (rule.carrier == Carrier::kPublished && value.may_publish && window(step.source, tile).window != 0) {
     return {.carrier = Carrier::kPublished};
   }
-  if (rule.unpublished == Carry::kPush && rule.peer_sink.space == Space::kOutput) {
+  if (rule.unpublished == Carrier::kDelivered && rule.peer_sink.space == Space::kOutput) {
     const Layout& layout = *plan_execution_.layout_;
     const std::uint64_t whole_bytes =
         layout.length(output_blocks(plan_execution_.plan_.shape.collective, port.peer)) * element_bytes();
@@ -209,7 +209,7 @@ PlanExecution::Way PlanExecution::Domain::way(const BoundPort& port, const SendR
 
 // What a peer would store to its output unchanged is written there by the network, if the peer has shown it.
 void PlanExecution::Domain::aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const {
-  if (rule.unpublished != Carry::kPush || rule.peer_sink.space != Space::kOutput) return;
+  if (rule.unpublished != Carrier::kDelivered || rule.peer_sink.space != Space::kOutput) return;
   if (plan_execution_.transport_.peer_has_left(port.peer, plan_execution_.call_.tag.sequence))
     return;  // it has given up
   const Layout& layout = *plan_execution_.layout_;

@@ -48,22 +48,13 @@ WindowSend pair(const Step& step, Peer& peer, std::uint16_t lane) {
   send.lane = lane;
   send.peer_channel = receives[k].channel;
   send.peer_step = receives[k].step;
-  send.carry = carry_of(step, other);
-  send.unpublished = carry_without_publish(other);
+  send.carrier = carrier_of(step, other);
+  send.unpublished = carrier_without_publish(other);
   send.peer_sink = other.sink;
   return send;
 }
 
 }  // namespace
-
-std::string_view to_string(Carry carry) {
-  switch (carry) {
-    case Carry::kSlot: return "slot";
-    case Carry::kPublish: return "publish";
-    case Carry::kPush: return "push";
-  }
-  return "invalid";
-}
 
 bool can_publish(const Step& sender_step) {
   const bool mapped = sender_step.source.space == Space::kInput || sender_step.source.space == Space::kOutput;
@@ -75,11 +66,13 @@ bool can_push(const Step& receiver_step) {
          receiver_step.sink.space == Space::kOutput && receiver_step.completes == 0;
 }
 
-Carry carry_of(const Step& sender_step, const Step& receiver_step) {
-  return can_publish(sender_step) ? Carry::kPublish : carry_without_publish(receiver_step);
+Carrier carrier_of(const Step& sender_step, const Step& receiver_step) {
+  return can_publish(sender_step) ? Carrier::kPublished : carrier_without_publish(receiver_step);
 }
 
-Carry carry_without_publish(const Step& receiver_step) { return can_push(receiver_step) ? Carry::kPush : Carry::kSlot; }
+Carrier carrier_without_publish(const Step& receiver_step) {
+  return can_push(receiver_step) ? Carrier::kDelivered : Carrier::kSlot;
+}
 
 std::vector<WindowSend> window_sends(const Generator& generator, std::uint32_t rank, const RankPlan& own) {
   std::map<std::uint32_t, Peer> peers;

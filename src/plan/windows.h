@@ -22,24 +22,21 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
+#include "base/carrier.h"
 #include "plan/plan.h"
 
 namespace tutti {
-
-enum class Carry : std::uint8_t { kSlot = 0, kPublish = 1, kPush = 2 };
-std::string_view to_string(Carry carry);
 
 // True where the rule's condition on the steps holds.
 bool can_publish(const Step& sender_step);
 bool can_push(const Step& receiver_step);
 
 // The first rule that applies to the steps of one message: publish, else push, else slot.
-Carry carry_of(const Step& sender_step, const Step& receiver_step);
+Carrier carrier_of(const Step& sender_step, const Step& receiver_step);
 // The same where publishing is ruled out at run time.
-Carry carry_without_publish(const Step& receiver_step);
+Carrier carrier_without_publish(const Step& receiver_step);
 
 // One send of one step of a rank's plan, and what is at its other end.
 struct WindowSend {
@@ -50,9 +47,9 @@ struct WindowSend {
   std::uint32_t peer = 0;          // the receiving rank
   std::uint32_t peer_channel = 0;  // of the receiver's plan
   std::uint32_t peer_step = 0;
-  Carry carry = Carry::kSlot;        // the first rule that applies
-  Carry unpublished = Carry::kSlot;  // the rule where publishing is ruled out at run time
-  Slice peer_sink;                   // the receiver's sink; space kNone where it has none
+  Carrier carrier = Carrier::kSlot;      // the first rule that applies
+  Carrier unpublished = Carrier::kSlot;  // the rule where publishing is ruled out at run time
+  Slice peer_sink;                       // the receiver's sink; space kNone where it has none
 
   bool operator==(const WindowSend&) const = default;
 };

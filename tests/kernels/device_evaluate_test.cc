@@ -213,8 +213,8 @@ TEST(EvaluateWindows, ValuesTravelPastTheSlots) {
     std::size_t delivered = 0;
     for (const auto& connection : device.connections()) {
       for (const device::Envelope& envelope : connection->envelopes) {
-        published += envelope.carrier == device::Carrier::kPublished ? 1 : 0;
-        delivered += envelope.carrier == device::Carrier::kDelivered ? 1 : 0;
+        published += envelope.carrier == Carrier::kPublished ? 1 : 0;
+        delivered += envelope.carrier == Carrier::kDelivered ? 1 : 0;
       }
     }
     EXPECT_EQ(published > 0, windows);

@@ -173,7 +173,7 @@ TEST(Races, ScratchIsNeverPublished) {
   EXPECT_TRUE(verify_all(plan).ok());
   const Step& send = plan.ranks[0].channels[0].steps[1];
   const Step& add = plan.ranks[1].channels[0].steps[2];
-  EXPECT_EQ(carry_of(send, add), Carry::kSlot);
+  EXPECT_EQ(carrier_of(send, add), Carrier::kSlot);
 }
 
 TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {

@@ -16,15 +16,15 @@ TEST(Windows, ATwoShotPublishesInputsAndPushesResults) {
   const std::vector<WindowSend> sends = sends_of(Algorithm::kTwoShot, 4, 1);
   ASSERT_EQ(sends.size(), 6u);
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(sends[i].carry, Carry::kPublish);
-    EXPECT_EQ(sends[i].unpublished, Carry::kSlot) << "the owner adds: there is no sink to write into";
+    EXPECT_EQ(sends[i].carrier, Carrier::kPublished);
+    EXPECT_EQ(sends[i].unpublished, Carrier::kSlot) << "the owner adds: there is no sink to write into";
     EXPECT_EQ(sends[i].peer, (2 + i) % 4);
     EXPECT_EQ(sends[i].peer_step, 3u);
   }
   for (std::size_t i = 3; i < 6; ++i) {
     EXPECT_EQ(sends[i].step, 3u);
     EXPECT_EQ(sends[i].send_index, i - 3);
-    EXPECT_EQ(sends[i].carry, Carry::kPush);
+    EXPECT_EQ(sends[i].carrier, Carrier::kDelivered);
     EXPECT_EQ(sends[i].peer_sink, (Slice{.space = Space::kOutput, .chunk = 1}));
   }
 }
@@ -32,9 +32,10 @@ TEST(Windows, ATwoShotPublishesInputsAndPushesResults) {
 TEST(Windows, ARingPublishesItsFirstStepAndPushesTheWayBack) {
   const std::vector<WindowSend> sends = sends_of(Algorithm::kRing, 4, 2);
   ASSERT_EQ(sends.size(), 6u);
-  const Carry expected[] = {Carry::kPublish, Carry::kSlot, Carry::kSlot, Carry::kPush, Carry::kPush, Carry::kPush};
+  const Carrier expected[] = {Carrier::kPublished, Carrier::kSlot,      Carrier::kSlot,
+                              Carrier::kDelivered, Carrier::kDelivered, Carrier::kDelivered};
   for (std::size_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(sends[i].carry, expected[i]) << "step " << i;
+    EXPECT_EQ(sends[i].carrier, expected[i]) << "step " << i;
     EXPECT_EQ(sends[i].peer_step, i + 1);
   }
   EXPECT_EQ(sends[3].peer_sink, (Slice{.space = Space::kOutput, .chunk = 3}));
@@ -43,7 +44,7 @@ TEST(Windows, ARingPublishesItsFirstStepAndPushesTheWayBack) {
 TEST(Windows, ATreePublishesFromLeavesAndPushesDown) {
   for (std::uint32_t rank = 0; rank < 6; ++rank) {
     for (const WindowSend& send : sends_of(Algorithm::kDoubleTree, 6, rank)) {
-      if (send.carry == Carry::kPush) {
+      if (send.carrier == Carrier::kDelivered) {
         EXPECT_EQ(send.lane % 2, 1);
         EXPECT_EQ(send.peer_channel, send.lane);
         EXPECT_EQ(send.peer_sink, (Slice{.space = Space::kOutput, .chunk = send.lane / 2u}));
@@ -65,10 +66,10 @@ TEST(Windows, AValueThatAStepComputesIsNeverPublished) {
   stores.receive_count = 1;
   Step stores_sum = stores;
   stores_sum.source = {.space = Space::kInput};
-  EXPECT_EQ(carry_of(lone_send, stores), Carry::kPublish);
-  EXPECT_EQ(carry_of(adds, stores), Carry::kPush);
-  EXPECT_EQ(carry_of(adds, stores_sum), Carry::kSlot);
-  EXPECT_EQ(carry_without_publish(stores), Carry::kPush);
+  EXPECT_EQ(carrier_of(lone_send, stores), Carrier::kPublished);
+  EXPECT_EQ(carrier_of(adds, stores), Carrier::kDelivered);
+  EXPECT_EQ(carrier_of(adds, stores_sum), Carrier::kSlot);
+  EXPECT_EQ(carrier_without_publish(stores), Carrier::kDelivered);
   Step from_scratch = lone_send;
   from_scratch.source.space = Space::kScratch;
   EXPECT_FALSE(can_publish(from_scratch)) << "scratch is mapped by nobody";
@@ -77,7 +78,7 @@ TEST(Windows, AValueThatAStepComputesIsNeverPublished) {
   EXPECT_FALSE(can_push(to_scratch));
   Step divides = lone_send;
   divides.completes = 1;
-  EXPECT_EQ(carry_of(divides, stores_sum), Carry::kSlot);
+  EXPECT_EQ(carrier_of(divides, stores_sum), Carrier::kSlot);
 }
 
 }  // namespace
