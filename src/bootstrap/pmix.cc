@@ -2,7 +2,6 @@
 // standard since its version 2 (libpmix.so.2); names and values were compared with the header of OpenPMIx 4.2.2.
 #include "bootstrap/pmix.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 
 #include "base/assert.h"
 #include "base/key.h"
+#include "base/shared_library.h"
 #include "base/system_error.h"
 #include "base/thread.h"
 
@@ -148,19 +148,20 @@ Status Library::call(const char* what, TimePoint deadline, std::function<int()> 
 Status Library::open(TimePoint deadline) {
   if (hangs) return fail(ErrorCode::kSystem, "the launcher's store (PMIx) did not answer an earlier set-up in time");
   if (pid == getpid()) return {};
-  void* const handle = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
+  auto opened = SharedLibrary::open("libpmix.so.2");
+  if (!opened) {
     return fail(ErrorCode::kUnsupported, fmt::format("the ranks of this job are on several machines and the launcher's "
                                                      "store cannot be used: {}",
-                                                     dlerror()));
+                                                     opened.error().message));
   }
-  const auto initialise = reinterpret_cast<Initialise>(dlsym(handle, "PMIx_Init"));
-  put = reinterpret_cast<Put>(dlsym(handle, "PMIx_Put"));
-  commit = reinterpret_cast<Commit>(dlsym(handle, "PMIx_Commit"));
-  fence = reinterpret_cast<Fence>(dlsym(handle, "PMIx_Fence_nb"));
-  get = reinterpret_cast<Get>(dlsym(handle, "PMIx_Get_nb"));
-  finalise = reinterpret_cast<Finalise>(dlsym(handle, "PMIx_Finalize"));
-  if (!initialise || !put || !commit || !fence || !get || !finalise) {
+  Initialise initialise = nullptr;
+  opened->find(initialise, "PMIx_Init");
+  opened->find(put, "PMIx_Put");
+  opened->find(commit, "PMIx_Commit");
+  opened->find(fence, "PMIx_Fence_nb");
+  opened->find(get, "PMIx_Get_nb");
+  opened->find(finalise, "PMIx_Finalize");
+  if (opened->missing() != nullptr) {
     return fail(ErrorCode::kUnsupported, "libpmix.so.2 lacks a function of the PMIx standard");
   }
   TUTTI_TRY(call("start", deadline, [this, initialise] { return initialise(&self, nullptr, 0); }));

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "base/assert.h"
+#include "base/shared_library.h"
 
 namespace tutti::cuda {
 namespace {
@@ -88,9 +89,10 @@ Process& process() {
 // Fills a Driver from a library that is open.
 class DriverLoader {
  public:
-  static Result<Driver> load(void* library) {
+  static Result<Driver> load(SharedLibrary& library) {
     Driver driver;
-    const auto address = reinterpret_cast<ProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    ProcAddress address = nullptr;
+    library.find(address, "cuGetProcAddress_v2");
     if (address == nullptr) return too_old(old_version(library));
     TUTTI_TRY(fill(address, driver.api_));
     if (const CUresult result = driver.api_.driver_get_version(&driver.version_); result != CUresult::kSuccess) {
@@ -128,8 +130,9 @@ class DriverLoader {
     return too_old(version, missing);
   }
 
-  static int old_version(void* library) {
-    const auto get = reinterpret_cast<CUresult (*)(int*)>(dlsym(library, "cuDriverGetVersion"));
+  static int old_version(SharedLibrary& library) {
+    CUresult (*get)(int*) = nullptr;
+    library.find(get, "cuDriverGetVersion");
     int version = 0;
     if (get != nullptr && get(&version) == CUresult::kSuccess) return version;
     return 0;
@@ -150,16 +153,15 @@ Result<const Driver*> open_with(int flags) {
   Process& own = process();
   const std::lock_guard lock(own.opening);
   if (own.driver) return &*own.driver;
-  void* library = dlopen(kDriverLibrary, RTLD_NOW | RTLD_LOCAL | flags);
-  if (library == nullptr) {
-    const char* cause = dlerror();
+  auto library = SharedLibrary::open(kDriverLibrary, flags);
+  if (!library) {
     return unsupported(
         fmt::format("no CUDA driver: {}; install NVIDIA's driver, or let the container see it (--gpus all); {}",
-                    cause == nullptr ? "libcuda.so.1 is not loaded" : cause, kHostWorks));
+                    library.error().message, kHostWorks));
   }
-  auto driver = DriverLoader::load(library);
+  auto driver = DriverLoader::load(*library);
   if (!driver) {
-    dlclose(library);
+    library->close();
     return std::move(driver).error();
   }
   own.driver = *std::move(driver);  // the library stays open: what it handed out must stay valid

@@ -1,7 +1,6 @@
 // The few prototypes are written out here; NVML's ABI keeps old ones under their numbered names.
 #include "cuda/nvml.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/shared_library.h"
 
 namespace tutti::cuda {
 
@@ -81,31 +81,21 @@ Status check(const NvmlApi& api, NvmlReturn result, std::string_view call) {
                fmt::format("{} fails: {} ({})", call, api.error_string(result), result)};
 }
 
-template <class Function>
-void find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-}
-
-void find_all(void* library, NvmlApi& api) {
-  find(library, "nvmlInit_v2", api.init);
-  find(library, "nvmlShutdown", api.shutdown);
-  find(library, "nvmlErrorString", api.error_string);
-  find(library, "nvmlDeviceGetCount_v2", api.device_count);
-  find(library, "nvmlDeviceGetHandleByIndex_v2", api.device_by_index);
-  find(library, "nvmlDeviceGetPciInfo_v3", api.pci_info);
-  find(library, "nvmlDeviceGetUUID", api.uuid);
-  find(library, "nvmlDeviceGetName", api.name);
-  find(library, "nvmlDeviceGetNvLinkState", api.link_state);
-  find(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2", api.link_pci_info);
-  find(library, "nvmlDeviceGetNvLinkRemoteDeviceType", api.link_remote_type);
-  find(library, "nvmlDeviceGetNvLinkVersion", api.link_version);
-  find(library, "nvmlDeviceGetP2PStatus", api.p2p_status);
-  find(library, "nvmlDeviceGetMigMode", api.mig_mode);
-}
-
-bool has_what_is_needed(const NvmlApi& api) {
-  return api.init != nullptr && api.shutdown != nullptr && api.error_string != nullptr && api.device_count != nullptr &&
-         api.device_by_index != nullptr && api.pci_info != nullptr && api.uuid != nullptr && api.name != nullptr;
+void find_all(SharedLibrary& library, NvmlApi& api) {
+  library.find(api.init, "nvmlInit_v2");
+  library.find(api.shutdown, "nvmlShutdown");
+  library.find(api.error_string, "nvmlErrorString");
+  library.find(api.device_count, "nvmlDeviceGetCount_v2");
+  library.find(api.device_by_index, "nvmlDeviceGetHandleByIndex_v2");
+  library.find(api.pci_info, "nvmlDeviceGetPciInfo_v3");
+  library.find(api.uuid, "nvmlDeviceGetUUID");
+  library.find(api.name, "nvmlDeviceGetName");
+  library.find_optional(api.link_state, "nvmlDeviceGetNvLinkState");
+  library.find_optional(api.link_pci_info, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
+  library.find_optional(api.link_remote_type, "nvmlDeviceGetNvLinkRemoteDeviceType");
+  library.find_optional(api.link_version, "nvmlDeviceGetNvLinkVersion");
+  library.find_optional(api.p2p_status, "nvmlDeviceGetP2PStatus");
+  library.find_optional(api.mig_mode, "nvmlDeviceGetMigMode");
 }
 
 // NVML writes domains with eight digits and in capitals; sysfs with four and small.
@@ -149,15 +139,14 @@ std::vector<NvLink> links_of(const NvmlApi& api, NvmlDevice device) {
 }  // namespace
 
 Result<Nvml> Nvml::open() {
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* cause = dlerror();
+  auto library = SharedLibrary::open(kLibrary);
+  if (!library) {
     return unsupported(fmt::format("no NVML: {}; it comes with NVIDIA's driver; without it nothing is known of NVLink",
-                                   cause == nullptr ? kLibrary : cause));
+                                   library.error().message));
   }
   auto api = std::make_unique<NvmlApi>();
-  find_all(library, *api);  // the library stays open: it is small, and a second user counts on it
-  if (!has_what_is_needed(*api)) {
+  find_all(*library, *api);
+  if (library->missing() != nullptr) {
     return unsupported(fmt::format("{} is too old: update NVIDIA's driver", kLibrary));
   }
   if (const NvmlReturn result = api->init(); result != kSuccess) {

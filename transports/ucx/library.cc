@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/shared_library.h"
 #include "base/thread.h"
 #include "transports/ucx/slots.h"
 #include "transports/ucx/ways.h"
@@ -24,70 +25,51 @@ Error unsupported(std::string message) {
   return {ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, std::move(message)};
 }
 
-// Loads every function; the name of the first that is missing, or null.
-class Loader {
- public:
-  explicit Loader(void* handle) : handle_(handle) {}
-  template <class Function>
-  Loader& load(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(handle_, name));
-    if (function == nullptr && missing_ == nullptr) missing_ = name;
-    return *this;
-  }
-  const char* missing() const { return missing_; }
-
- private:
-  void* handle_;
-  const char* missing_ = nullptr;
-};
-
-const char* load_all(void* handle, UcxLibrary& ucx) {
-  Loader loader(handle);
-  loader.load(ucx.get_version, "ucp_get_version")
-      .load(ucx.init_version, "ucp_init_version")
-      .load(ucx.cleanup, "ucp_cleanup")
-      .load(ucx.config_read, "ucp_config_read")
-      .load(ucx.config_release, "ucp_config_release")
-      .load(ucx.worker_create, "ucp_worker_create")
-      .load(ucx.worker_destroy, "ucp_worker_destroy")
-      .load(ucx.worker_progress, "ucp_worker_progress")
-      .load(ucx.worker_get_efd, "ucp_worker_get_efd")
-      .load(ucx.worker_arm, "ucp_worker_arm")
-      .load(ucx.worker_get_address, "ucp_worker_get_address")
-      .load(ucx.worker_release_address, "ucp_worker_release_address")
-      .load(ucx.worker_set_am_recv_handler, "ucp_worker_set_am_recv_handler")
-      .load(ucx.ep_create, "ucp_ep_create")
-      .load(ucx.ep_close_nbx, "ucp_ep_close_nbx")
-      .load(ucx.am_send_nbx, "ucp_am_send_nbx")
-      .load(ucx.am_recv_data_nbx, "ucp_am_recv_data_nbx")
-      .load(ucx.am_data_release, "ucp_am_data_release")
-      .load(ucx.mem_map, "ucp_mem_map")
-      .load(ucx.mem_unmap, "ucp_mem_unmap")
-      .load(ucx.rkey_pack, "ucp_rkey_pack")
-      .load(ucx.rkey_buffer_release, "ucp_rkey_buffer_release")
-      .load(ucx.ep_rkey_unpack, "ucp_ep_rkey_unpack")
-      .load(ucx.rkey_destroy, "ucp_rkey_destroy")
-      .load(ucx.put_nbx, "ucp_put_nbx")
-      .load(ucx.ep_flush_nbx, "ucp_ep_flush_nbx")
-      .load(ucx.ep_print_info, "ucp_ep_print_info")
-      .load(ucx.context_print_info, "ucp_context_print_info")
-      .load(ucx.request_check_status, "ucp_request_check_status")
-      .load(ucx.request_free, "ucp_request_free")
-      .load(ucx.status_string, "ucs_status_string");
-  return loader.missing();
+void find_all(SharedLibrary& library, UcxLibrary& ucx) {
+  library.find(ucx.get_version, "ucp_get_version");
+  library.find(ucx.init_version, "ucp_init_version");
+  library.find(ucx.cleanup, "ucp_cleanup");
+  library.find(ucx.config_read, "ucp_config_read");
+  library.find(ucx.config_release, "ucp_config_release");
+  library.find(ucx.worker_create, "ucp_worker_create");
+  library.find(ucx.worker_destroy, "ucp_worker_destroy");
+  library.find(ucx.worker_progress, "ucp_worker_progress");
+  library.find(ucx.worker_get_efd, "ucp_worker_get_efd");
+  library.find(ucx.worker_arm, "ucp_worker_arm");
+  library.find(ucx.worker_get_address, "ucp_worker_get_address");
+  library.find(ucx.worker_release_address, "ucp_worker_release_address");
+  library.find(ucx.worker_set_am_recv_handler, "ucp_worker_set_am_recv_handler");
+  library.find(ucx.ep_create, "ucp_ep_create");
+  library.find(ucx.ep_close_nbx, "ucp_ep_close_nbx");
+  library.find(ucx.am_send_nbx, "ucp_am_send_nbx");
+  library.find(ucx.am_recv_data_nbx, "ucp_am_recv_data_nbx");
+  library.find(ucx.am_data_release, "ucp_am_data_release");
+  library.find(ucx.mem_map, "ucp_mem_map");
+  library.find(ucx.mem_unmap, "ucp_mem_unmap");
+  library.find(ucx.rkey_pack, "ucp_rkey_pack");
+  library.find(ucx.rkey_buffer_release, "ucp_rkey_buffer_release");
+  library.find(ucx.ep_rkey_unpack, "ucp_ep_rkey_unpack");
+  library.find(ucx.rkey_destroy, "ucp_rkey_destroy");
+  library.find(ucx.put_nbx, "ucp_put_nbx");
+  library.find(ucx.ep_flush_nbx, "ucp_ep_flush_nbx");
+  library.find(ucx.ep_print_info, "ucp_ep_print_info");
+  library.find(ucx.context_print_info, "ucp_context_print_info");
+  library.find(ucx.request_check_status, "ucp_request_check_status");
+  library.find(ucx.request_free, "ucp_request_free");
+  library.find(ucx.status_string, "ucs_status_string");
 }
 
 Result<UcxLibrary> load_library() {
-  void* handle = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr) {
-    const char* why = dlerror();
+  auto library = SharedLibrary::open("libucp.so.0", RTLD_NODELETE);
+  if (!library) {
     return unsupported(
         fmt::format("UCX cannot be opened ({}): install it (libucx0), or name its folder in "
                     "LD_LIBRARY_PATH",
-                    why == nullptr ? "no reason given" : why));
+                    library.error().message));
   }
   UcxLibrary ucx;
-  const char* missing = load_all(handle, ucx);
+  find_all(*library, ucx);
+  const char* const missing = library->missing();
   if (ucx.get_version == nullptr) return unsupported("libucp.so.0 is not UCX: it has no ucp_get_version");
   unsigned major = 0;
   unsigned minor = 0;

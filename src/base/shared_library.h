@@ -1,0 +1,43 @@
+// A shared library that is opened at run time, so that Tutti also starts on machines that do not have it.
+#pragma once
+
+#include <string>
+
+#include "tutti/result.h"
+
+namespace tutti {
+
+// One thread uses an object; several threads may open the same library. Destroying it leaves the library open, because
+// other threads may still be calling into it when the process ends.
+class SharedLibrary {
+ public:
+  // Opens `file`, for example "libssl.so.3", with its symbols kept from other libraries. `flags` are dlopen()'s, beside
+  // RTLD_NOW and RTLD_LOCAL. The error is kUnsupported, and its message is the reason that the system gives.
+  static Result<SharedLibrary> open(const char* file, int flags = 0);
+
+  // Sets `function` to the library's function `name`, or to null if it has none; missing() then has the name.
+  template <class Function>
+  void find(Function& function, const char* name) {
+    find_optional(function, name);
+    if (function == nullptr && missing_ == nullptr) missing_ = name;
+  }
+  // The same for a function that the library may lack.
+  template <class Function>
+  void find_optional(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(address(name));
+  }
+  // The first name that find() did not find; null if it has found all.
+  const char* missing() const { return missing_; }
+
+  // Closes the library. Nothing that came from it may be used any more.
+  void close();
+
+ private:
+  explicit SharedLibrary(void* handle) : handle_(handle) {}
+  void* address(const char* name) const;
+
+  void* handle_;
+  const char* missing_ = nullptr;
+};
+
+}  // namespace tutti
