@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/collective_table.h"
 #include "tutti/types.h"
 
 namespace tutti {
@@ -39,16 +40,16 @@ CallArgument first_difference(const CallTag& a, const CallTag& b) {
 
 std::string describe(const CallTag& tag) {
   const CollectiveKind kind{tag.kind};
-  const bool adds =
-      kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce || kind == CollectiveKind::kReduceScatter;
-  const bool rooted = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
-                      kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter;
+  const bool known = is_valid(kind);  // a tag that a peer sent may be damaged
+  const bool has_data = !known || row_of(kind).has_data;
   std::string text = fmt::format("{} #{} (", to_string(kind), tag.sequence);
-  if (kind != CollectiveKind::kBarrier) {
+  if (has_data) {
     text += fmt::format("{} {}, ", tag.count, tag.type == kUserTag ? "elements" : to_string(DataType{tag.type}));
   }
-  if (adds) text += fmt::format("{}, ", tag.op == kUserTag ? "the caller's reduction" : to_string(ReduceOp{tag.op}));
-  if (rooted) text += fmt::format("root {}, ", tag.root);
+  if (known && reduces(kind) && has_data) {
+    text += fmt::format("{}, ", tag.op == kUserTag ? "the caller's reduction" : to_string(ReduceOp{tag.op}));
+  }
+  if (known && has_root(kind)) text += fmt::format("root {}, ", tag.root);
   return text + fmt::format("{})", to_string(Algorithm{tag.algorithm}));
 }
 

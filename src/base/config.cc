@@ -94,7 +94,6 @@ Variable secret(std::string Config::*field, std::size_t longest) {
 
 // Words by the numbers of their enumerations.
 constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
-constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "verbs", "ucx"};
 constexpr std::array<std::string_view, 3> kAttach = {"off", "calls", "auto"};
 constexpr std::array<std::string_view, 2> kDeviceCalls = {"auto", "staged"};
 constexpr std::array<std::string_view, 4> kProtocols = {"auto", "simple", "ll", "ll128"};
@@ -220,7 +219,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_UNIQUE_ID", secret(&Config::unique_id, 256)},
       {"TUTTI_INTERFACE", text(&Config::interface, 256)},
       {"TUTTI_PORT_RANGE", {set_port_range, port_range_value}},
-      {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransports)}},
+      {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransportNames)}},
       {"TUTTI_ENCRYPT", integer(&Config::encrypt, 0, 1)},
       {"TUTTI_ATTACH", {set_attach, word(&Config::attach, kAttach)}},
       {"TUTTI_RDMA_DEVICES", text(&Config::rdma_devices, 1024)},
@@ -279,7 +278,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<TransportPolicy> parse_transport(std::string_view name) {
-  return parse_word<TransportPolicy>(name, kTransports);
+  return parse_word<TransportPolicy>(name, kTransportNames);
 }
 
 std::optional<DevicePolicy> parse_device_calls(std::string_view name) {

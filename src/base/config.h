@@ -2,7 +2,9 @@
 // knows the names of TUTTI_* variables; docs/config.md is their list for people, and a test compares the two.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,14 +33,32 @@ struct PortRange {
 // How ranks may reach each other: what serves best, shared memory alone, or TCP, verbs or UCX even within a machine.
 enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
 
+// The table of transports, by the numbers of TransportPolicy. Everything that lists transports reads it.
+struct TransportRow {
+  std::string_view name;  // as in TUTTI_TRANSPORT and --transport
+  bool network;           // reaches other machines, and is then used within a machine too
+  bool encrypts;          // TUTTI_ENCRYPT=1 is possible
+};
+inline constexpr std::array kTransportTable = {
+    TransportRow{"auto", false, true},  // shared memory within a machine, the best of the others between machines
+    TransportRow{"shm", false, true},   // nothing leaves the machine
+    TransportRow{"tcp", true, true},   TransportRow{"verbs", true, false}, TransportRow{"ucx", true, false},
+};
+inline constexpr auto kTransportNames = [] {
+  std::array<std::string_view, kTransportTable.size()> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kTransportTable[i].name;
+  return names;
+}();
+constexpr const TransportRow& row_of(TransportPolicy policy) {
+  return kTransportTable[static_cast<std::size_t>(policy)];
+}
+
 // Where TUTTI_SLOT_BYTES is not set; and where, then, ranks reach each other by RDMA cards alone.
 inline constexpr std::uint32_t kSlotBytes = 128 * 1024;
 inline constexpr std::uint32_t kSlotBytesOfCards = 512 * 1024;
 
-// True where ranks of one machine go by what machines are reached by, too.
-inline bool network_only(TransportPolicy policy) {
-  return policy != TransportPolicy::kAuto && policy != TransportPolicy::kShm;
-}
+// True if ranks of one machine reach each other by the transport that reaches other machines.
+inline bool network_only(TransportPolicy policy) { return row_of(policy).network; }
 
 // Whether ranks use each other's memory that is not registered: never; always by system calls; or, within a process,
 // by pointers.

@@ -1,6 +1,7 @@
 // Names, sizes and lists of the enumerations in tutti/types.h.
 #include <array>
 
+#include "base/collective_table.h"
 #include "tutti/types.h"
 
 namespace tutti {
@@ -47,35 +48,19 @@ constexpr std::array<std::string_view, 17> kAlgorithmNames = {"auto",
                                                               "bruck",
                                                               "recursive_doubling",
                                                               "user"};
-constexpr std::array<std::string_view, 10> kCollectiveNames = {"all_reduce",     "broadcast",  "reduce", "all_gather",
-                                                               "reduce_scatter", "all_to_all", "gather", "scatter",
-                                                               "barrier",        "send_recv"};
-
-constexpr std::array kTypeList = {DataType::kInt8,     DataType::kUint8,      DataType::kInt32,
-                                  DataType::kUint32,   DataType::kInt64,      DataType::kUint64,
-                                  DataType::kFloat16,  DataType::kFloat32,    DataType::kFloat64,
-                                  DataType::kBfloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2};
-constexpr std::array kOpList = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax,
-                                ReduceOp::kMin, ReduceOp::kAvg,  ReduceOp::kPreMulSum};
-constexpr std::array kAlgorithmList = {Algorithm::kRing,
-                                       Algorithm::kDoubleTree,
-                                       Algorithm::kOneShot,
-                                       Algorithm::kTwoShot,
-                                       Algorithm::kHalvingDoubling,
-                                       Algorithm::kCirculant,
-                                       Algorithm::kHierarchical,
-                                       Algorithm::kHierarchicalTree,
-                                       Algorithm::kBinomial,
-                                       Algorithm::kChain,
-                                       Algorithm::kTree,
-                                       Algorithm::kDirect,
-                                       Algorithm::kPairwise,
-                                       Algorithm::kBruck,
-                                       Algorithm::kRecursiveDoubling};
-constexpr std::array kCollectiveList = {
-    CollectiveKind::kAllReduce, CollectiveKind::kBroadcast,     CollectiveKind::kReduce,
-    CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
-    CollectiveKind::kGather,    CollectiveKind::kScatter,       CollectiveKind::kBarrier};
+// The values first, first + 1, ... of an enumeration.
+template <class Enum, std::size_t n>
+constexpr std::array<Enum, n> values_from(std::size_t first) {
+  std::array<Enum, n> values{};
+  for (std::size_t i = 0; i < n; ++i) values[i] = static_cast<Enum>(first + i);
+  return values;
+}
+constexpr auto kTypeList = values_from<DataType, kTypes.size()>(0);
+constexpr auto kOpList = values_from<ReduceOp, kOpNames.size()>(0);
+// All but "auto", which is first, and "user", which is last.
+constexpr auto kAlgorithmList = values_from<Algorithm, kAlgorithmNames.size() - 2>(1);
+// All but point to point, which is last.
+constexpr auto kCollectiveList = values_from<CollectiveKind, kCollectiveTable.size() - 1>(0);
 
 template <class Enum, std::size_t n>
 std::optional<Enum> find_name(const std::array<std::string_view, n>& names, std::string_view name) {
@@ -96,7 +81,7 @@ std::string_view name_at(const std::array<std::string_view, n>& names, Enum valu
 bool is_valid(DataType type) { return static_cast<std::size_t>(type) < kTypes.size(); }
 bool is_valid(ReduceOp op) { return static_cast<std::size_t>(op) < kOpNames.size(); }
 bool is_valid(Algorithm algorithm) { return static_cast<std::size_t>(algorithm) < kAlgorithmNames.size(); }
-bool is_valid(CollectiveKind kind) { return static_cast<std::size_t>(kind) < kCollectiveNames.size(); }
+bool is_valid(CollectiveKind kind) { return static_cast<std::size_t>(kind) < kCollectiveTable.size(); }
 
 std::size_t size_of(DataType type) { return is_valid(type) ? kTypes[static_cast<std::size_t>(type)].bytes : 0; }
 
@@ -107,7 +92,7 @@ std::string_view to_string(DataType type) {
 }
 std::string_view to_string(ReduceOp op) { return name_at(kOpNames, op); }
 std::string_view to_string(Algorithm algorithm) { return name_at(kAlgorithmNames, algorithm); }
-std::string_view to_string(CollectiveKind kind) { return name_at(kCollectiveNames, kind); }
+std::string_view to_string(CollectiveKind kind) { return is_valid(kind) ? row_of(kind).name : "invalid"; }
 
 std::optional<DataType> parse_data_type(std::string_view name) {
   for (const TypeFacts& facts : kTypes) {
@@ -118,7 +103,10 @@ std::optional<DataType> parse_data_type(std::string_view name) {
 std::optional<ReduceOp> parse_reduce_op(std::string_view name) { return find_name<ReduceOp>(kOpNames, name); }
 std::optional<Algorithm> parse_algorithm(std::string_view name) { return find_name<Algorithm>(kAlgorithmNames, name); }
 std::optional<CollectiveKind> parse_collective(std::string_view name) {
-  return find_name<CollectiveKind>(kCollectiveNames, name);
+  for (const CollectiveRow& row : kCollectiveTable) {
+    if (row.name == name) return row.kind;
+  }
+  return std::nullopt;
 }
 
 std::span<const DataType> all_data_types() { return kTypeList; }

@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/collective_table.h"
 #include "engine/engine.h"
 #include "engine/failure_analyzer.h"
 
@@ -35,7 +36,7 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 // rooted collective need that, because they would not notice a dead receiver.
 bool Engine::must_look_at_receivers(const Collective& collective) const {
   if (!has_root(collective.kind)) return false;
-  const bool from_root = collective.kind == CollectiveKind::kBroadcast || collective.kind == CollectiveKind::kScatter;
+  const bool from_root = row_of(collective.kind).root == RootHas::kTheInput;
   const bool only_sends = (rank_ == collective.root) == from_root;
   return only_sends && environment_.clock->now_ns() - all_seen_ns_ >= kSeenLiveNs;
 }

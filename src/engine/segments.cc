@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kPage = 4096;  // pieces begin at whole ones
 
 bool has_one_block(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce || kind == CollectiveKind::kBroadcast;
+  return row_of(kind).has_data && row_of(kind).output != BlockSet::kNone && !has_blocks(kind);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // When ranks of one machine use each other's private memory.
+#include "base/collective_table.h"
 #include "executor/single_copy.h"
 
 namespace tutti {
@@ -15,13 +16,9 @@ constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
                           std::uint32_t cores) {
   if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;
-  switch (collective.kind) {
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kReduceScatter: return false;
-    case CollectiveKind::kAllReduce:
-      return (cores == 0 || collective.ranks <= cores) && bytes / collective.ranks >= kAttachedFromBytes;
-    default: return bytes >= kAttachedFromBytes;
-  }
+  if (!reduces(collective.kind)) return bytes >= kAttachedFromBytes;
+  return collective.kind == CollectiveKind::kAllReduce && (cores == 0 || collective.ranks <= cores) &&
+         bytes / collective.ranks >= kAttachedFromBytes;
 }
 
 }  // namespace tutti

@@ -10,11 +10,9 @@
 namespace tutti {
 namespace {
 
-using Kind = CollectiveKind;
-
 // Blocks that a rank of this collective writes at most.
-std::uint64_t blocks_shown(Kind kind, std::uint32_t ranks) {
-  return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter ? ranks : 1;
+std::uint64_t blocks_shown(CollectiveKind kind, std::uint32_t ranks) {
+  return row_of(kind).input == BlockSet::kAll ? ranks : 1;
 }
 
 }  // namespace
@@ -22,15 +20,16 @@ std::uint64_t blocks_shown(Kind kind, std::uint32_t ranks) {
 InlineCollective::InlineCollective(MailboxBoard& marks) : marks_(marks) { sources_.reserve(marks.ranks()); }
 
 bool InlineCollective::takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes) {
-  if (collective.kind == Kind::kSendReceive || collective.ranks > kernels::kMaxSources) return false;
-  const bool all_reduce = collective.kind == Kind::kAllReduce || collective.kind == Kind::kBarrier;
+  const CollectiveRow& row = row_of(collective.kind);
+  if (row.output == BlockSet::kNone || collective.ranks > kernels::kMaxSources) return false;
+  const bool all_reduce = row.reduces && row.output == BlockSet::kOne && row.root == RootHas::kNothing;
   if (algorithm != (all_reduce ? Algorithm::kOneShot : Algorithm::kDirect)) return false;
   return bytes * blocks_shown(collective.kind, collective.ranks) <= kMostShownBytes;
 }
 
 void InlineCollective::start(const Call& call) {
   call_ = call;
-  kind_ = static_cast<Kind>(call.tag.kind);
+  kind_ = CollectiveKind{call.tag.kind};
   bytes_ = call.lengths.count * call.element_bytes;
   shown_bytes_ = bytes_ * blocks_shown(kind_, marks_.ranks());
   marks_.begin(call.tag);
@@ -60,7 +59,7 @@ bool InlineCollective::progress() {
 
 void InlineCollective::write() {
   marks_.open();
-  const bool rooted_elsewhere = (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) && rank() != call_.tag.root;
+  const bool rooted_elsewhere = row_of(kind_).root == RootHas::kTheInput && rank() != call_.tag.root;
   if (shown_bytes_ > 0 && !rooted_elsewhere) {
     std::byte* to = payload_of(rank());
     if (call_.op == ReduceOp::kPreMulSum) {
@@ -74,13 +73,12 @@ void InlineCollective::write() {
 }
 
 bool InlineCollective::needs(std::uint32_t peer) const {
-  switch (kind_) {
-    case Kind::kBroadcast:
-    case Kind::kScatter: return peer == call_.tag.root;
-    case Kind::kReduce:
-    case Kind::kGather: return rank() == call_.tag.root;
-    default: return true;
+  switch (row_of(kind_).root) {
+    case RootHas::kTheInput: return peer == call_.tag.root;
+    case RootHas::kTheOutput: return rank() == call_.tag.root;
+    case RootHas::kNothing: return true;
   }
+  return true;
 }
 
 bool InlineCollective::all_there() {
@@ -95,23 +93,17 @@ bool InlineCollective::all_there() {
 
 bool InlineCollective::finish() {
   if (bytes_ > 0) {
-    const bool at_root = rank() == call_.tag.root;
-    const std::uint64_t own = rank() * bytes_;
-    switch (kind_) {
-      case Kind::kAllReduce: reduce(0); break;
-      case Kind::kReduceScatter: reduce(own); break;
-      case Kind::kReduce:
-        if (at_root) reduce(0);
-        break;
-      case Kind::kAllGather: gather(0); break;
-      case Kind::kAllToAll: gather(own); break;
-      case Kind::kGather:
-        if (at_root) gather(0);
-        break;
-      case Kind::kBroadcast: copy(shown_by(call_.tag.root), call_.output); break;
-      case Kind::kScatter: copy(shown_by(call_.tag.root) + own, call_.output); break;
-      case Kind::kBarrier:
-      case Kind::kSendReceive: break;
+    const CollectiveRow& row = row_of(kind_);
+    const std::uint64_t offset =
+        row.input == BlockSet::kAll ? rank() * bytes_ : 0;  // of this rank's block in each input
+    if (row.root == RootHas::kTheOutput && rank() != call_.tag.root) {
+      // nothing: only the root has an output
+    } else if (row.reduces) {
+      reduce(offset);
+    } else if (row.output == BlockSet::kAll) {
+      gather(offset);
+    } else {
+      copy(shown_by(call_.tag.root) + offset, call_.output);
     }
   }
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {

@@ -26,14 +26,8 @@ constexpr std::uint32_t kPollsBeforeHelp = 16;        // a rank on another core 
 constexpr std::uint64_t kRoomBytesPerMessage = 1024;  // up to here rooms are quicker. Measured.
 
 // The same bytes at every other rank, or one block of many.
-std::uint64_t blocks_in(Kind kind, std::uint32_t ranks) {
-  return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter ? ranks : 1;
-}
-std::uint64_t blocks_out(Kind kind, std::uint32_t ranks) {
-  return kind == Kind::kAllGather || kind == Kind::kAllToAll || kind == Kind::kGather ? ranks : 1;
-}
-
-bool adds_up(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
+std::uint64_t blocks_in(Kind kind, std::uint32_t ranks) { return row_of(kind).input == BlockSet::kAll ? ranks : 1; }
+std::uint64_t blocks_out(Kind kind, std::uint32_t ranks) { return row_of(kind).output == BlockSet::kAll ? ranks : 1; }
 
 }  // namespace
 
@@ -49,7 +43,7 @@ bool SingleCopyCollective::takes(const Collective& collective, Algorithm algorit
   const Kind kind = collective.kind;
   if (kind == Kind::kBarrier || kind == Kind::kSendReceive || collective.ranks < 2) return false;
   if (algorithm != (kind == Kind::kAllReduce ? Algorithm::kTwoShot : Algorithm::kDirect)) return false;
-  return !adds_up(kind) || (collective.ranks <= kernels::kMaxSources && op != ReduceOp::kPreMulSum);
+  return !reduces(kind) || (collective.ranks <= kernels::kMaxSources && op != ReduceOp::kPreMulSum);
 }
 
 void SingleCopyCollective::start(const Call& call) {
@@ -157,7 +151,7 @@ void SingleCopyCollective::run_plan() {
 // Messages move long values quicker, but there are ranks squared of them.
 bool SingleCopyCollective::by_rooms() const {
   const std::uint64_t bytes = block_bytes_ * blocks_in(kind_, ranks());
-  return adds_up(kind_) && bytes <= kLongRoomBytes && bytes <= kRoomBytesPerMessage * ranks() * ranks();
+  return reduces(kind_) && bytes <= kLongRoomBytes && bytes <= kRoomBytesPerMessage * ranks() * ranks();
 }
 
 bool SingleCopyCollective::show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,

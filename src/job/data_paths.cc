@@ -88,11 +88,11 @@ Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, cons
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
                  fmt::format("TUTTI_TRANSPORT={} cannot be had here: {}", wanted.name, why)};
   };
-  if (config.encrypt && (config.transport == TransportPolicy::kVerbs || config.transport == TransportPolicy::kUcx)) {
+  if (config.encrypt && !row_of(config.transport).encrypts) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
                  fmt::format("TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT={0}: what goes by {0} cannot be encrypted; give all "
                              "ranks TUTTI_TRANSPORT=auto or tcp, or TUTTI_ENCRYPT=0",
-                             config.transport == TransportPolicy::kVerbs ? "verbs" : "ucx")};
+                             row_of(config.transport).name)};
   }
   if (config.transport == TransportPolicy::kTcp || config.transport == TransportPolicy::kShm) {
     return std::shared_ptr<DataPathMaker>();

@@ -45,13 +45,11 @@ Result<std::string> machine_name(const Config& config) {
 
 // What must be the same on all ranks of a job.
 std::string common_settings(const Config& config) {
-  constexpr std::string_view kPolicies[] = {"auto", "shm", "tcp", "verbs", "ucx"};
   return fmt::format(
       "TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={} "
       "TUTTI_CHECKSUM={}",
-      config.slots, config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)",
-      kPolicies[static_cast<std::size_t>(config.transport)], config.uniform ? 1 : 0, config.encrypt ? 1 : 0,
-      config.checksum ? 1 : 0);
+      config.slots, config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)", row_of(config.transport).name,
+      config.uniform ? 1 : 0, config.encrypt ? 1 : 0, config.checksum ? 1 : 0);
 }
 
 // Of a communicator, where none are set. Cards want longer messages: with four slots of 128 KiB one of 400 Gbit/s waits

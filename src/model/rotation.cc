@@ -1,5 +1,6 @@
 #include "model/rotation.h"
 
+#include "base/collective_table.h"
 #include "tutti/types.h"
 
 namespace tutti {
@@ -24,14 +25,7 @@ std::uint32_t ranks_of_equal_machines(const Collective& collective) {
 
 std::uint32_t rotation_period(const Generator& generator) {
   const Collective& collective = generator.shape.collective;
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kBarrier: break;
-    default: return collective.ranks;  // one rank is the root
-  }
+  if (has_root(collective.kind)) return collective.ranks;
   switch (generator.shape.algorithm) {
     case Algorithm::kRing:
     case Algorithm::kOneShot:

@@ -60,24 +60,15 @@ double over(double bytes, double gbytes_per_s) { return gbytes_per_s > 0 ? bytes
 
 // The bytes that a rank loads from others' memory, and those that it stores into it.
 std::pair<double, double> bytes_in_memory(const Collective& collective, double bytes) {
+  const CollectiveRow& row = row_of(collective.kind);
+  if (!row.has_data || row.input == BlockSet::kNone) return {0, 0};
   const double others = collective.ranks - 1.0;
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce: {
-      const double share = bytes / collective.ranks;
-      return {share * others, share * others};
-    }
-    case CollectiveKind::kReduce: return {bytes / collective.ranks * others, bytes / collective.ranks};
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllToAll: return {bytes * others, 0};
-    // The root's or the others', shared out: as many bytes as cross, over all ranks.
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kGather: return {bytes * others / collective.ranks, 0};
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSendReceive: break;
+  const double share = bytes / collective.ranks;
+  if (row.reduces && !has_blocks(row.kind)) {  // each rank adds up its share, which it stores to others or to the root
+    return {share * others, row.root == RootHas::kNothing ? share * others : share};
   }
-  return {0, 0};
+  if (has_root(row.kind)) return {share * others, 0};  // the bytes that cross are shared out over all ranks
+  return {bytes * others, 0};
 }
 
 }  // namespace

@@ -3,53 +3,28 @@
 namespace tutti {
 namespace {
 
-using Kind = CollectiveKind;
-
-Blocks own_block(std::uint32_t rank) { return {.count = 1, .first = rank}; }
-Blocks blocks_of_all(const Collective& collective) { return {.count = collective.ranks, .first = 0}; }
+Blocks blocks_of(BlockSet set, const Collective& collective, std::uint32_t rank) {
+  switch (set) {
+    case BlockSet::kNone: break;
+    case BlockSet::kOne: return {.count = 1, .first = 0};
+    case BlockSet::kOwn: return {.count = 1, .first = rank};
+    case BlockSet::kAll: return {.count = collective.ranks, .first = 0};
+  }
+  return {};
+}
 
 }  // namespace
 
-bool reduces(CollectiveKind kind) {
-  return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter || kind == Kind::kBarrier;
-}
-
-bool has_root(CollectiveKind kind) {
-  return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter;
-}
-
 Blocks input_blocks(const Collective& collective, std::uint32_t rank) {
-  const bool root = rank == collective.root;
-  switch (collective.kind) {
-    case Kind::kAllReduce:
-    case Kind::kReduce:
-    case Kind::kBarrier: return {.count = 1, .first = 0};
-    case Kind::kBroadcast: return {.count = root ? 1u : 0u, .first = 0};
-    case Kind::kAllGather:
-    case Kind::kGather: return own_block(rank);
-    case Kind::kReduceScatter:
-    case Kind::kAllToAll: return blocks_of_all(collective);
-    case Kind::kScatter: return root ? blocks_of_all(collective) : Blocks{};
-    case Kind::kSendReceive: break;
-  }
-  return {};
+  const CollectiveRow& row = row_of(collective.kind);
+  if (row.root == RootHas::kTheInput && rank != collective.root) return {};
+  return blocks_of(row.input, collective, rank);
 }
 
 Blocks output_blocks(const Collective& collective, std::uint32_t rank) {
-  const bool root = rank == collective.root;
-  switch (collective.kind) {
-    case Kind::kAllReduce:
-    case Kind::kBroadcast:
-    case Kind::kBarrier: return {.count = 1, .first = 0};
-    case Kind::kReduce: return {.count = root ? 1u : 0u, .first = 0};
-    case Kind::kReduceScatter:
-    case Kind::kScatter: return own_block(rank);
-    case Kind::kAllGather:
-    case Kind::kAllToAll: return blocks_of_all(collective);
-    case Kind::kGather: return root ? blocks_of_all(collective) : Blocks{};
-    case Kind::kSendReceive: break;
-  }
-  return {};
+  const CollectiveRow& row = row_of(collective.kind);
+  if (row.root == RootHas::kTheOutput && rank != collective.root) return {};
+  return blocks_of(row.output, collective, rank);
 }
 
 std::uint32_t input_chunks(const PlanShape& shape, std::uint32_t rank) {
@@ -61,47 +36,26 @@ std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank) {
 }
 
 std::uint32_t data(const PlanShape& shape) {
-  switch (shape.collective.kind) {
-    case Kind::kReduceScatter:
-    case Kind::kAllToAll:
-    case Kind::kScatter: return shape.collective.ranks * shape.chunks;
-    default: return shape.chunks;
-  }
+  const bool all = row_of(shape.collective.kind).input == BlockSet::kAll;
+  return all ? shape.collective.ranks * shape.chunks : shape.chunks;
 }
 
 Wanted wanted(const PlanShape& shape, std::uint32_t rank, std::uint32_t chunk) {
-  const std::uint32_t pieces = shape.chunks;
-  switch (shape.collective.kind) {
-    case Kind::kAllReduce:
-    case Kind::kReduce:
-    case Kind::kBarrier: return {.datum = chunk, .contributor = kEveryRank};
-    case Kind::kBroadcast: return {.datum = chunk, .contributor = shape.collective.root};
-    case Kind::kAllGather:
-    case Kind::kGather: return {.datum = chunk % pieces, .contributor = chunk / pieces};
-    case Kind::kReduceScatter: return {.datum = rank * pieces + chunk, .contributor = kEveryRank};
-    case Kind::kAllToAll: return {.datum = rank * pieces + chunk % pieces, .contributor = chunk / pieces};
-    case Kind::kScatter: return {.datum = rank * pieces + chunk, .contributor = shape.collective.root};
-    case Kind::kSendReceive: break;
-  }
-  return {};
+  const CollectiveRow& row = row_of(shape.collective.kind);
+  Wanted result{.datum = chunk % shape.chunks, .contributor = chunk / shape.chunks};
+  if (row.input == BlockSet::kAll) result.datum += rank * shape.chunks;  // of the contributor's blocks, this rank's
+  if (row.root == RootHas::kTheInput) result.contributor = shape.collective.root;
+  if (row.reduces) result.contributor = kEveryRank;
+  return result;
 }
 
 std::uint32_t output_alias(const PlanShape& shape, std::uint32_t rank, std::uint32_t input_chunk) {
-  const std::uint32_t pieces = shape.chunks;
-  const bool root = rank == shape.collective.root;
-  switch (shape.collective.kind) {
-    case Kind::kAllReduce:
-    case Kind::kAllToAll:
-    case Kind::kBarrier: return input_chunk;
-    case Kind::kBroadcast:
-    case Kind::kReduce: return root ? input_chunk : kNoChunk;
-    case Kind::kAllGather: return rank * pieces + input_chunk;
-    case Kind::kGather: return root ? rank * pieces + input_chunk : kNoChunk;
-    case Kind::kReduceScatter: return input_chunk / pieces == rank ? input_chunk % pieces : kNoChunk;
-    case Kind::kScatter: return root && input_chunk / pieces == rank ? input_chunk % pieces : kNoChunk;
-    case Kind::kSendReceive: break;
-  }
-  return kNoChunk;
+  const CollectiveRow& row = row_of(shape.collective.kind);
+  if (row.input == BlockSet::kNone) return kNoChunk;
+  if (row.root != RootHas::kNothing && rank != shape.collective.root) return kNoChunk;
+  if (row.input == row.output) return input_chunk;
+  if (row.input == BlockSet::kOwn) return rank * shape.chunks + input_chunk;  // its place among all blocks
+  return input_chunk / shape.chunks == rank ? input_chunk % shape.chunks : kNoChunk;
 }
 
 }  // namespace tutti

@@ -22,16 +22,13 @@
 
 #include <cstdint>
 
+#include "base/collective_table.h"
 #include "plan/plan.h"
 
 namespace tutti {
 
 inline constexpr std::uint32_t kEveryRank = ~std::uint32_t{0};
 inline constexpr std::uint32_t kNoChunk = ~std::uint32_t{0};
-
-// True for collectives that add; the others only move.
-bool reduces(CollectiveKind kind);
-bool has_root(CollectiveKind kind);
 
 // The blocks of one buffer of `rank`: `count` of them, of which the first is the block of rank `first` (0 where the
 // blocks do not belong to ranks). A block's length is that of its rank in the v-variants.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/assert.h"
+#include "base/collective_table.h"
 
 namespace tutti::tool {
 namespace {
@@ -13,14 +14,6 @@ using Kind = CollectiveKind;
 constexpr std::string_view kSendReceiveName = "send_recv";  // as in nccl-tests
 constexpr std::string_view kPingPongName = "ping_pong";
 constexpr std::string_view kOneWayName = "one_way";
-
-bool has_variant(Kind kind) {
-  return kind == Kind::kAllGather || kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kGather ||
-         kind == Kind::kScatter;
-}
-
-// A buffer of the call is a row of blocks, one for each rank.
-bool has_blocks(Kind kind) { return has_variant(kind); }
 
 // Where each block of a row starts, and the end of the last.
 struct Row {
@@ -198,7 +191,7 @@ std::vector<PerfCollective> perf_collectives() {
   all.push_back({.kind = Kind::kSendReceive, .variable = false, .ping_pong = true});
   all.push_back({.kind = Kind::kSendReceive, .variable = false, .one_way = true});
   for (const Kind kind : all_collectives()) {
-    if (has_variant(kind)) all.push_back({.kind = kind, .variable = true});
+    if (has_blocks(kind)) all.push_back({.kind = kind, .variable = true});
   }
   return all;
 }
@@ -210,10 +203,7 @@ std::optional<PerfCollective> parse_perf_collective(std::string_view name) {
   return std::nullopt;
 }
 
-bool adds(const PerfCollective& collective) {
-  return collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduce ||
-         collective.kind == Kind::kReduceScatter;
-}
+bool adds(const PerfCollective& collective) { return reduces(collective.kind) && has_buffers(collective); }
 
 int messages_in_turn(const PerfCollective& collective) { return collective.ping_pong ? 2 : 1; }
 
@@ -222,12 +212,9 @@ std::int32_t partner_of(std::int32_t rank, std::int32_t ranks) {
   return partner < ranks ? partner : -1;
 }
 
-bool has_root(const PerfCollective& collective) {
-  return collective.kind == Kind::kBroadcast || collective.kind == Kind::kReduce || collective.kind == Kind::kGather ||
-         collective.kind == Kind::kScatter;
-}
+bool has_root(const PerfCollective& collective) { return has_root(collective.kind); }
 
-bool has_buffers(const PerfCollective& collective) { return collective.kind != Kind::kBarrier; }
+bool has_buffers(const PerfCollective& collective) { return row_of(collective.kind).has_data; }
 
 bool has_in_place(const PerfCollective& collective) {
   const bool all_to_all_v = collective.kind == Kind::kAllToAll && collective.variable;
@@ -241,19 +228,9 @@ bool is_exchange(const PerfCollective& collective) {
 
 double busbw_factor(const PerfCollective& collective, std::int32_t ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
-  switch (collective.kind) {
-    case Kind::kAllReduce: return 2 * others;
-    case Kind::kBroadcast:
-    case Kind::kReduce:
-    case Kind::kSendReceive: return 1;
-    case Kind::kAllGather:
-    case Kind::kReduceScatter:
-    case Kind::kAllToAll:
-    case Kind::kGather:
-    case Kind::kScatter: return others;
-    case Kind::kBarrier: return 0;
-  }
-  return 0;
+  if (!has_buffers(collective)) return 0;
+  if (has_blocks(collective.kind)) return others;
+  return adds(collective) && !has_root(collective) ? 2 * others : 1;
 }
 
 std::uint64_t message_elements(const PerfCollective& collective, std::int32_t ranks, std::uint64_t bytes,

@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::array kMemories = {MemoryKind::kPlain, MemoryKind::kRegistered, MemoryKind::kCuda};
 constexpr std::array<std::string_view, 3> kInPlaceWords = {"0", "1", "both"};
-constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "verbs", "ucx"};
 
 Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArgument, .message = std::move(message)}; }
 
@@ -132,7 +131,7 @@ Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   }
   options.ranks_per_gpu = arguments.ranks_per_gpu;
   if (!arguments.transport.empty() && !parse_transport(arguments.transport)) {
-    return wrong_option("--transport", not_one_of(arguments.transport, kTransports));
+    return wrong_option("--transport", not_one_of(arguments.transport, kTransportNames));
   }
   options.transport = arguments.transport;
   return resolve_in_place(arguments, options);

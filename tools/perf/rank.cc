@@ -2,6 +2,8 @@
 // of iterations, a time, a count of wrong elements) reaches the others through tiny all-reduces.
 #include "tools/perf/rank.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,8 +15,10 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
+#include "base/config.h"
 #include "device/native/device_calls.h"
 #include "tools/perf/bound.h"
 #include "tools/perf/buffer.h"
@@ -470,14 +474,16 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
 
 Result<std::string> agree_on_transport(Communicator& communicator) {
   // The further back, the more it says: one rank alone on its machine has TCP to all, and the job both.
-  static constexpr std::array<std::string_view, 7> kNames = {"shm",   "tcp",       "verbs",  "ucx",
-                                                             "mixed", "shm+verbs", "shm+ucx"};
-  const auto place = std::find(kNames.begin(), kNames.end(), communicator.transport());
-  TUTTI_ASSERT(place != kNames.end());
+  std::vector<std::string> names;
+  for (const TransportRow& row : kTransportTable) names.emplace_back(row.name);
+  names.emplace_back("mixed");  // shared memory and TCP
+  for (const TransportRow& row : kTransportTable) names.push_back(fmt::format("shm+{}", row.name));
+  const auto place = std::find(names.begin(), names.end(), communicator.transport());
+  TUTTI_ASSERT(place != names.end());
   const Result<std::int32_t> all =
-      reduce_number(communicator, static_cast<std::int32_t>(place - kNames.begin()), DataType::kInt32, ReduceOp::kMax);
+      reduce_number(communicator, static_cast<std::int32_t>(place - names.begin()), DataType::kInt32, ReduceOp::kMax);
   if (!all) return all.error();
-  return std::string(kNames[static_cast<std::size_t>(*all)]);
+  return names[static_cast<std::size_t>(*all)];
 }
 
 Result<std::uint64_t> run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report) {

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/collective_table.h"
 #include "base/printable.h"
 #include "tools/common/messages.h"
 #include "tutti/types.h"
@@ -368,11 +369,8 @@ std::string describe(const RecordedCall& call) {
 std::uint64_t bytes_of(const RecordedCall& call, std::uint32_t ranks) {
   if (call.bytes != 0 || !call.collective()) return call.bytes;
   const CollectiveKind kind{call.tag.kind};
-  if (kind == CollectiveKind::kBarrier || call.tag.type == kUserTag) return 0;
-  const bool by_blocks = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter ||
-                         kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kGather ||
-                         kind == CollectiveKind::kScatter;
-  return call.tag.count * size_of(DataType{call.tag.type}) * (by_blocks ? ranks : 1);
+  if (!is_valid(kind) || !row_of(kind).has_data || call.tag.type == kUserTag) return 0;
+  return call.tag.count * size_of(DataType{call.tag.type}) * (has_blocks(kind) ? ranks : 1);
 }
 
 }  // namespace tutti::tool

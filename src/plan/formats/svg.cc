@@ -283,7 +283,7 @@ void Drawing::draw_legend(int x, int y) {
   };
   const CollectiveKind kind = plan_.shape.collective.kind;
   const char* datum = "chunk";
-  if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kScatter) datum = "block";
+  if (row_of(kind).output == BlockSet::kOwn) datum = "block";
   if (!reduces(kind)) {
     if (kind == CollectiveKind::kAllToAll) {
       entry({}, "0>1", "passes on the block from rank 0 for rank 1", 300);
