@@ -56,6 +56,7 @@ class Settings:
     pause_ms: float = 2000.0
     cell_limit_s: float = 60.0  # a size that takes longer is cut off
     only: tuple[str, ...] = field(default=())  # names of variants; empty: all
+    beside: str = ""  # the folder of another build's drivers, which are measured too
 
 
 def all_cases(settings: Settings, cores: int) -> list[Case]:

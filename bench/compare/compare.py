@@ -111,6 +111,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--cell-limit-s", type=float, default=plain.cell_limit_s, help="a size that takes longer is cut off")
     add("--only", type=_words, default=(), help="names of variants: tutti_plain,ompi")
     add(
+        "--beside",
+        type=Path,
+        metavar="BUILD",
+        help="also another build of Tutti (build/release of another checkout), as the peers beside_plain ...; unless "
+        "--only names peers, without the other libraries",
+    )
+    add(
         "--output",
         type=Path,
         help="where performance.md goes, raw results in results/ below it: docs, with --quick build/compare",
@@ -132,8 +139,17 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     if options.output is None and options.report is not None:
         options.output = options.report.resolve().parent.parent
     if options.output is None:  # a quick look's numbers mean little: they replace no report
-        options.output = TREE / ("build/compare" if options.quick else "docs")
+        options.output = TREE / ("build/compare" if options.quick or options.beside else "docs")
     options.bin = options.bin.resolve()
+    if options.beside is not None:
+        options.beside = (options.beside / "bin").resolve()
+        if not (options.beside / "compare_tutti").exists():
+            parser.error(
+                f"no drivers in {options.beside}: --beside takes a build folder, in which the target compare_drivers "
+                "has been built (scripts/build release compare_drivers)"
+            )
+        options.only = options.only or ("tutti_registered", "tutti_plain", "tutti_tcp")
+        options.only += tuple(name.replace("tutti", "beside") for name in options.only if name.startswith("tutti"))
     if options.report is None and not (options.bin / "compare_tutti").exists():
         parser.error(f"no drivers in {options.bin}: scripts/compare builds them")
     return options
@@ -168,6 +184,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         pause_ms=options.pause_ms,
         cell_limit_s=options.cell_limit_s,
         only=options.only,
+        beside=str(options.beside or ""),
     )
 
 

@@ -7,7 +7,7 @@ but Gloo, whose event-loop thread needs the other core.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cases import Case
@@ -27,6 +27,7 @@ class Variant:
     mca: tuple[str, ...] = ()  # Open MPI's settings, name and value in turn
     env: dict[str, str] = field(default_factory=dict)
     driver: tuple[str, ...] = ()  # the driver's own options
+    bin: str = ""  # the folder of the driver, if it is not that of the others
 
     @property
     def ours(self) -> bool:
@@ -132,9 +133,16 @@ def variants(place: str) -> list[Variant]:
     ]
 
 
-def variants_of(case: Case, only: tuple[str, ...]) -> list[Variant]:
+def variants_beside(place: str, beside: str) -> list[Variant]:
+    """Tutti's variants once more, as peers, by the drivers of another build in the folder `beside`."""
+    ours = [v for v in variants(place) if v.ours]
+    return [replace(v, name=v.name.replace("tutti", "beside"), what=f"{v.what}, of {beside}", bin=beside) for v in ours]
+
+
+def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
     """Variants that can carry out a case. Only all-reduce has several algorithms of Gloo."""
-    found = [v for v in variants(case.place) if not only or v.name in only]
+    found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
+    found = [v for v in found if not only or v.name in only]
     if case.collective != "all_reduce" or case.measure != "time":
         found = [v for v in found if v.name not in ("gloo_bcube", "gloo_legacy", "ompi_nocma")]
     return found
@@ -152,7 +160,7 @@ def driver_arguments(variant: Variant, case: Case, sizes: tuple[int, ...], trial
 
 def launch(variant: Variant, case: Case, place: Place, driver_options: list[str]) -> list[Process]:
     """The processes that make the job, to be started at once."""
-    driver = [str(place.bin / f"compare_{variant.maker}"), *driver_options]
+    driver = [str(Path(variant.bin or place.bin) / f"compare_{variant.maker}"), *driver_options]
     env = dict(variant.env)
     if case.tuned and not variant.ours:
         env |= TUNED_MALLOC

@@ -53,7 +53,7 @@ class Run:
             self._run_between_machines(results, number)
 
     def _in_turn(self, case: Case, number: int) -> list[Variant]:
-        found = [v for v in variants_of(case, self.settings.only) if v.maker in self.libraries]
+        found = [v for v in variants_of(case, self.settings.only, self.settings.beside) if v.maker in self.libraries]
         first = number % len(found) if found else 0
         return found[first:] + found[:first]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cases import Case, Settings
 from jobs import Outcome, become_reaper, clean_environment, descendants, run_job
-from peers import Place, Variant, launch, machine_of, variants, variants_of
+from peers import Place, Variant, launch, machine_of, variants, variants_beside, variants_of
 from results import Results
 from rounds import Run
 
@@ -121,6 +121,15 @@ class LaunchTest(unittest.TestCase):
         broadcast = Case("collectives", "memory", "broadcast", 2, (8,))
         self.assertNotIn("gloo_bcube", [variant.name for variant in variants_of(broadcast, ())])
         self.assertEqual([variant.name for variant in variants_of(broadcast, ("mpich",))], ["mpich"])
+
+    def test_another_build_is_a_peer(self) -> None:
+        found = variants_beside("memory", "/other/bin")
+        self.assertEqual([variant.name for variant in found], ["beside_registered", "beside_plain"])
+        case = Case("memory", "memory", "all_reduce", 2, (8,))
+        names = [variant.name for variant in variants_of(case, ("tutti_plain", "beside_plain"), "/other/bin")]
+        self.assertEqual(names, ["tutti_plain", "beside_plain"])
+        started = launch(found[0], case, self.place, [])
+        self.assertEqual([process.arguments[0] for process in started], ["/other/bin/compare_tutti"] * 2)
 
     def test_a_foreign_jobs_variables_do_not_reach_ours(self) -> None:
         os.environ["OMPI_COMM_WORLD_RANK"] = "3"
