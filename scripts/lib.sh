@@ -17,7 +17,10 @@ cores() { nproc 2>/dev/null || echo 1; }
 
 # Presets that the scripts know; their build folders are build/<preset>, and build/release for demo.
 is_preset() {
-  case $1 in dev | release | demo | asan | tsan | quick-asan | quick-tsan | cuda | fuzz | trace) return 0 ;; *) return 1 ;; esac
+  case $1 in
+    dev | release | demo | asan | tsan | quick-asan | quick-tsan | cuda | fuzz | trace) return 0 ;;
+    *) return 1 ;;
+  esac
 }
 
 # take_no_install ARGUMENTS...: whether the first argument is --no-install; then scripts/setup, which the scripts call,

@@ -40,5 +40,5 @@ struct alignas(16) Word16 {
 #if defined(__CUDACC__)
 #include "kernels/device/port_cuda.h"
 #else
-#include <emu/port_emu.h>
+#include <tests/device/emulator/port_emu.h>
 #endif

@@ -1,5 +1,5 @@
-// The table of collectives. Code that treats collectives differently reads a row instead of listing collectives, so that
-// a new collective needs a row here and, in most places, nothing else. docs/collectives.md says what each of them does.
+// The table of collectives. Code that treats collectives differently reads a row instead of listing collectives, so
+// that a new collective needs a row here and, in most places, nothing else. docs/collectives.md says what each does.
 #pragma once
 
 #include <array>
