@@ -40,16 +40,14 @@ CallArgument first_difference(const CallTag& a, const CallTag& b) {
 
 std::string describe(const CallTag& tag) {
   const CollectiveKind kind{tag.kind};
-  const bool known = is_valid(kind);  // a tag that a peer sent may be damaged
-  const bool has_data = !known || row_of(kind).has_data;
   std::string text = fmt::format("{} #{} (", to_string(kind), tag.sequence);
-  if (has_data) {
+  if (row_of(kind).has_data) {
     text += fmt::format("{} {}, ", tag.count, tag.type == kUserTag ? "elements" : to_string(DataType{tag.type}));
   }
-  if (known && reduces(kind) && has_data) {
+  if (reduces(kind) && row_of(kind).has_data) {
     text += fmt::format("{}, ", tag.op == kUserTag ? "the caller's reduction" : to_string(ReduceOp{tag.op}));
   }
-  if (known && has_root(kind)) text += fmt::format("root {}, ", tag.root);
+  if (has_root(kind)) text += fmt::format("root {}, ", tag.root);
   return text + fmt::format("{})", to_string(Algorithm{tag.algorithm}));
 }
 

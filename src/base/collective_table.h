@@ -53,8 +53,12 @@ static_assert([] {
   return true;
 }());
 
-// The row of a valid kind.
-constexpr const CollectiveRow& row_of(CollectiveKind kind) { return kCollectiveTable[static_cast<std::size_t>(kind)]; }
+// The row of a collective. A value that is no collective, for example out of a damaged message, has the last row, with
+// neither input nor output.
+constexpr const CollectiveRow& row_of(CollectiveKind kind) {
+  const auto row = static_cast<std::size_t>(kind);
+  return row < kCollectiveTable.size() ? kCollectiveTable[row] : kCollectiveTable.back();
+}
 
 constexpr bool reduces(CollectiveKind kind) { return row_of(kind).reduces; }
 constexpr bool has_root(CollectiveKind kind) { return row_of(kind).root != RootHas::kNothing; }

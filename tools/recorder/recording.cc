@@ -369,7 +369,7 @@ std::string describe(const RecordedCall& call) {
 std::uint64_t bytes_of(const RecordedCall& call, std::uint32_t ranks) {
   if (call.bytes != 0 || !call.collective()) return call.bytes;
   const CollectiveKind kind{call.tag.kind};
-  if (!is_valid(kind) || !row_of(kind).has_data || call.tag.type == kUserTag) return 0;
+  if (!row_of(kind).has_data || call.tag.type == kUserTag) return 0;
   return call.tag.count * size_of(DataType{call.tag.type}) * (has_blocks(kind) ? ranks : 1);
 }
 
